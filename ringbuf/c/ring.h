@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The writer and reader of one ring, for C.  Both live in their process's own memory; only what layout.h
+ * describes is shared.  Neither allocates, neither makes a system call but to wake a sleeper.
+ *
+ * One thread at a time may use a writer, or a reader; calls.c holds the GIL, the MQTT loop its thread.
+ */
+#ifndef BRIM_RING_H
+#define BRIM_RING_H
+
+#include <stdbool.h>
+
+#include "layout.h"
+
+struct rb_writer {
+    rb_header *header;
+    uint8_t *data;
+    rb_cursors *cursors;   /* hostile; never NULL */
+    uint64_t capacity, mask, chunk;
+    uint64_t tail, offset; /* where and with which number the next record begins */
+    uint64_t reserve;      /* as published */
+    uint64_t gates;        /* foreign slots that are heeded, one bit each */
+    uint64_t heeded[RB_FOREIGN_SLOTS]; /* how far each such cursor was seen: it cannot go back */
+    uint64_t end_count;
+    uint64_t indexed;      /* chunks below this have their index entry */
+    uint32_t epoch, crc_seed;
+    uint32_t claimed;      /* payload position of the claim under way, 0: none */
+    uint64_t claim_at;     /* its position */
+    uint64_t claim_room;   /* its payload bytes */
+    uint64_t largest;      /* longest record, capacity / 4 */
+};
+
+/* Takes over the ring at `memory` (already inspected): new, or left by a writer that died.  Walks on from
+ * `end` over whatever was committed after it.  The caller has made sure that no other writer lives. */
+int rb_writer_open(rb_writer *writer, void *memory, void *cursors);
+
+typedef struct rb_key {
+    const void *bytes;
+    uint32_t length;
+    uint32_t hash; /* rb_crc32c(0, bytes, length) */
+    const void *properties; /* wire form with its length in front, or NULL */
+    uint32_t properties_length;
+} rb_key;
+
+/* Room for a payload of `length` bytes: header, key and properties are written, *payload is where to put it.
+ * RB_FULL, RB_TOO_LARGE, RB_PENDING. */
+int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t flags, uint64_t timestamp_ns,
+             uint8_t **payload);
+/* Makes the claim a record of `actual` payload bytes, at most what was claimed.  Its offset is
+ * writer->offset before the call.  `checked`: the payload is in the checksum.  The caller must then call
+ * rb_end_publish(), at once or after a batch. */
+void rb_commit(rb_writer *writer, uint64_t actual, bool checked);
+void rb_abort(rb_writer *writer);
+/* Publishes end and wakes sleepers. */
+void rb_end_publish(rb_writer *writer);
+
+/* rb_claim + copy + rb_commit(checked), without rb_end_publish. */
+int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_t length, uint16_t flags,
+              uint64_t timestamp_ns);
+
+static inline const rb_record *rb_writer_record(const rb_writer *writer, uint64_t position)
+{
+    return (const rb_record *)(writer->data + (position & writer->mask));
+}
+
+/* Whether the record at `position` has not been given up to the writer yet: for what keeps positions. */
+static inline bool rb_writer_keeps(const rb_writer *writer, uint64_t position)
+{
+    return writer->reserve <= position + writer->capacity;
+}
+
+struct rb_reader {
+    const rb_header *header;
+    const uint8_t *data;
+    rb_slot *slot;           /* its own; NULL for a reader that nobody sees */
+    uint64_t capacity, mask, chunk;
+    uint64_t cursor, offset; /* the next record's */
+    uint64_t released;       /* gating: as stored in the slot */
+    uint64_t lost;           /* records, in all */
+    uint32_t epoch, crc_seed;
+    bool gating;
+    bool verify;             /* check each record's checksum: rings that others write */
+};
+
+typedef struct rb_view {
+    rb_record header;        /* a copy; lengths already checked against the ring */
+    rb_parts parts;
+    const uint8_t *bytes;    /* the record in the ring */
+    uint64_t position;
+} rb_view;
+
+/* Joins at the latest record.  `slot` has been locked by the caller, or is NULL. */
+void rb_reader_open(rb_reader *reader, const void *memory, rb_slot *slot, bool gating);
+void rb_reader_close(rb_reader *reader);
+
+/* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands at
+ * the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
+int rb_read(rb_reader *reader, rb_view *out);
+/* As rb_read without moving: is a record there? */
+int rb_peek(rb_reader *reader);
+/* Whether what was read at `position` is still that: pairs with the fence in reserve_advance(). */
+static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <= position + reader->capacity;
+}
+/* Tells the slot how far this reader is. */
+void rb_reader_tell(rb_reader *reader, uint64_t released);
+
+void rb_seek_oldest(rb_reader *reader);
+void rb_seek_latest(rb_reader *reader);
+int rb_seek_offset(rb_reader *reader, uint64_t offset);     /* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
+void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
+
+void rb_wake(rb_header *header);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every declaration that Python sees, and no other.
+ *
+ * Read twice: by the C compiler, and by cffi's cdef() in build.py, so it holds declarations only: no
+ * preprocessor lines, no inline functions, no _Atomic.  cffi releases the GIL around each of these
+ * functions: they are for waiting and for whole batches.  What must keep the GIL, one call a message,
+ * is in calls.c and reaches Python as the types Writer, Reader, Claim, Record, Batch and KeyFilter,
+ * which rb_install() adds to the module.
+ *
+ * C includes it through record.h or ring.h; each further part (mqtt/, decode.c) has its own section below.
+ */
+
+/* ---- sizes and codes -------------------------------------------------------------------------- */
+
+enum {
+    RB_FORMAT_VERSION = 1,
+    RB_RECORD_HEADER_BYTES = 32,
+    RB_RECORD_ALIGN = 32,
+    RB_LINE_BYTES = 128,
+    RB_HEADER_BYTES = 16384,
+    RB_CURSORS_BYTES = 12288,
+    RB_OWN_SLOTS = 8,
+    RB_FOREIGN_SLOTS = 64,
+    RB_INDEX_ENTRIES = 256,
+    RB_CAPACITY_MIN_BYTES = 65536,
+    RB_CHUNK_MIN_BYTES = 4096,
+    RB_KEY_MAX_BYTES = 65535,
+    RB_CHECKED_IN_PLACE_MAX_BYTES = 4096, /* a payload filled in place beyond this is committed unchecked */
+    RB_NAME_MAX_BYTES = 55,
+    RB_READER_NAME_MAX_BYTES = 27
+};
+
+enum { /* record flags */
+    RB_FLAG_QOS = 3,         /* two bits: the QoS it was published with */
+    RB_FLAG_RETAIN = 4,
+    RB_FLAG_PROPERTIES = 8,  /* MQTT 5 properties follow the key */
+    RB_FLAG_EXPIRY = 16,     /* and Message Expiry Interval is among them */
+    RB_FLAG_UNCHECKED = 32,  /* crc32c ends where the payload begins: it was filled in place */
+    RB_FLAGS_CRITICAL = 65472 /* 0xffc0: a reader that sees one of these must refuse the record */
+};
+
+enum { /* results; 0 and above is success */
+    RB_OK = 0,
+    RB_EMPTY = -1,     /* nothing there yet */
+    RB_FULL = -2,      /* a gating cursor is in the way */
+    RB_OVERRUN = -3,   /* the writer lapped this reader */
+    RB_EVICTED = -4,   /* this gating reader stalled, and is heeded no longer */
+    RB_CORRUPT = -5,   /* lengths that cannot be, or a checksum that does not hold */
+    RB_TOO_LARGE = -6,
+    RB_PENDING = -7,   /* a claim of this writer is neither committed nor aborted */
+    RB_TIMEOUT = -8,
+    RB_FOREIGN = -9,   /* magic, version or ABI word of something else */
+    RB_INVALID = -10   /* an argument out of its range */
+};
+
+enum { /* reader slots */
+    RB_SLOT_FREE = 0,
+    RB_SLOT_PLAIN = 1,   /* may be overrun; the cursor is for people */
+    RB_SLOT_GATING = 2,  /* holds the writer back */
+    RB_SLOT_EVICTED = 3
+};
+
+typedef struct rb_writer rb_writer;
+typedef struct rb_reader rb_reader;
+
+/* Adds the types of calls.c to the compiled module named `module`.  0, or -1 if Python is out of memory. */
+int rb_install(const char *module);
+
+/* ---- making and checking (ring.c) ------------------------------------------------------------- */
+
+/* Writes the header of a new ring at `memory` (RB_HEADER_BYTES + capacity_bytes, zeroed).  `name` is cut at
+ * RB_NAME_MAX_BYTES.  RB_INVALID: capacity_bytes is no power of two, below the minimum or above 4 GiB. */
+int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
+              uint64_t created_ns);
+int rb_format_cursors(void *memory);
+
+typedef struct rb_facts {
+    uint64_t capacity_bytes, chunk_bytes, created_ns, first_offset;
+    uint32_t epoch, format_version, abi_word;
+    char name[56];
+} rb_facts;
+
+/* What the header at `memory`, a file of `file_bytes`, says.  RB_FOREIGN (facts.format_version and abi_word
+ * are then what was found, or 0 if not even the magic fits) or RB_CORRUPT (checksum, or file too short). */
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts);
+int rb_inspect_cursors(const void *memory, uint64_t file_bytes);
+uint32_t rb_abi_word(void);
+
+typedef struct rb_extremes {
+    uint64_t end_position, end_offset;       /* where the next record goes */
+    uint64_t oldest_position, oldest_offset; /* the oldest that is safe to read */
+    uint64_t durable_position;
+    uint64_t reserve_position;
+} rb_extremes;
+void rb_extremes_read(const void *memory, rb_extremes *out);
+
+/* The log says how far it has synced: stored with release, only ever by the writing process. */
+void rb_durable_store(void *memory, uint64_t position);
+
+/* ---- slots (ring.c) --------------------------------------------------------------------------- */
+
+typedef struct rb_slot_facts {
+    uint32_t state, sleeping, pid;
+    uint64_t cursor, offset, lost;
+    char name[28];
+} rb_slot_facts;
+
+/* `slots` is the ring's memory (own) or the cursor file's.  Words are read once. */
+int rb_slot_read(const void *memory, int own, int slot, rb_slot_facts *out);
+void rb_slot_free(void *memory, int own, int slot);
+
+/* ---- waiting (wait.c): the only system calls of ringbuf ---------------------------------------- */
+
+/* Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from now
+ * (never without end: INT64_MAX is cut to 1 s re-checks).  RB_OK, RB_TIMEOUT, or what polling would say. */
+int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
+
+/* Sleeps until one of `count` readers (at most 127) has a record, *doorbell changes from `seen`, or the
+ * time is up.  Index of the reader, `count` for the doorbell, RB_TIMEOUT. */
+int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
+void rb_doorbell_ring(uint32_t *doorbell);
+
+/* Waits until a claim of `length` payload bytes with `prefix` bytes of key and properties would succeed. */
+int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
+
+/* ---- whole batches: ranges of ring memory, and records in bytes ------------------------------- */
+
+/* A run of whole records, contiguous in ring memory and without padding; either all checked, or one
+ * unchecked record: what becomes one extent of the log. */
+typedef struct rb_range {
+    uint64_t position;       /* in the ring; memory at position & (capacity - 1) */
+    uint64_t length;         /* bytes, a multiple of RB_RECORD_ALIGN */
+    uint64_t first_offset;
+    uint64_t count;          /* records */
+    uint64_t first_timestamp_ns, last_timestamp_ns;
+} rb_range;
+
+/* Ranges from the reader's cursor on, at most `room` of them and about limit_bytes together (at least one
+ * record if one is there).  Moves the read cursor behind them; a gating reader's hold stays until
+ * rb_reader_release().  Number of ranges, or RB_OVERRUN (after it the cursor stands at the oldest record),
+ * RB_EVICTED, RB_CORRUPT. */
+int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room);
+
+/* Gives up the hold on everything below `position`. */
+void rb_reader_release(rb_reader *reader, uint64_t position);
+
+typedef struct rb_scan {
+    uint64_t count;             /* good records from the start */
+    uint64_t good_bytes;        /* where the first bad one begins, or the end */
+    uint64_t first_offset, last_offset;
+    uint64_t first_timestamp_ns, last_timestamp_ns;
+    uint64_t bad_length;        /* span of the bad record if its header can be believed, else 0 */
+} rb_scan;
+
+/* Walks records in `bytes` (32-aligned, no padding records) up to the first that does not verify.
+ * RB_OK when all did, RB_CORRUPT else. */
+int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_scan *out);
+
+/* crc32c, continued from `seed` (0 to begin): for headers and footers that Python packs. */
+uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length);
