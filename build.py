@@ -1,0 +1,245 @@
+"""Compile the C core into one module, ringbuf/_ringbuf.abi3.so.
+
+    python build.py              into the checkout: ringbuf/_ringbuf.abi3.so
+    python build.py --into DIR   into another folder
+    pip install .                into the wheel, through BuildHook
+    pip install -e .             into the checkout, through BuildHook
+
+The module is every .c file of ringbuf/c and ringbuf/c/mqtt, and the bindings that cffi writes for every
+declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler, through the one
+header that includes it, its owner; so a declaration and its definition cannot drift apart.
+
+CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` is short for the flags of a sanitizer build.
+
+Invariants: objects live in build/<digest of the flags>/ and are named by what they are made of, so that one is
+either right or absent; the module is replaced in one step, so a running process keeps the one that it mapped, and
+the next finds a whole one; the module carries the digest of its parts as its build id, by which the next run sees
+that nothing is to be done.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import io
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+C = ROOT / "ringbuf" / "c"
+OBJECTS = ROOT / "build"
+MODULE = "ringbuf._ringbuf"
+SHARED_OBJECT = "_ringbuf.abi3.so"
+OLDEST_PYTHON = (3, 11)  # As requires-python says: tomllib, TaskGroup.
+
+STANDARD = "-std=c11 -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -D_GNU_SOURCE"
+SANITIZED = "-O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined"
+DIGEST_BYTES = 16  # 128 bits: what a build id is long, and enough never to collide.
+
+
+class BuildError(Exception):
+    """The module cannot be made; the message says what is in the way and what mends it."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """How to compile and link: one combination of compiler and flags, and where its objects are kept."""
+
+    compile: tuple[str, ...]
+    link: tuple[str, ...]
+    objects: Path
+
+    @classmethod
+    def of_environment(cls, *, sanitize: str = "", strict: bool = False, objects: Path = OBJECTS) -> "Toolchain":
+        """The toolchain that CC, CFLAGS and LDFLAGS ask for.
+
+        `sanitize` is a comma-separated list for -fsanitize; `strict` makes every warning an error.
+        """
+        include = Path(sysconfig.get_path("include"))
+        if not (include / "Python.h").is_file():
+            raise BuildError(f"no Python.h in {include}; on Debian: apt-get install python3-dev")
+        compiler = shlex.split(os.environ.get("CC") or "cc")
+        sanitizer = [f"-fsanitize={sanitize}", *SANITIZED.split()] if sanitize else []
+        compile_flags = [
+            *STANDARD.split(),
+            "-DPy_LIMITED_API=0x{:02X}{:02X}0000".format(*OLDEST_PYTHON),
+            f"-I{C}",
+            f"-I{include}",
+            *sanitizer,
+            *(["-Werror"] if strict else []),
+            *shlex.split(os.environ.get("CFLAGS", "")),
+        ]
+        link_flags = ["-shared", "-pthread", *sanitizer[:1], *shlex.split(os.environ.get("LDFLAGS", ""))]
+        command = (*compiler, *compile_flags, "-c")
+        return cls(command, (*compiler, *link_flags), objects / digest(*command)[:16])
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One object file of the module: its C source, and the digest of all that went into it."""
+
+    source: Path
+    made_of: str
+
+    def object(self, toolchain: Toolchain) -> Path:
+        """Where its object file is or will be."""
+        return toolchain.objects / f"{self.source.stem}-{self.made_of}.o"
+
+
+def digest(*parts: str | bytes) -> str:
+    """A name for exactly these parts in this order, in hexadecimal."""
+    whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        part = part.encode() if isinstance(part, str) else part
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()
+
+
+def api_headers() -> list[Path]:
+    """The *_api.h in the order in which cdef() must see them: the ring's first, for all others use its types."""
+    return sorted(C.rglob("*_api.h"), key=lambda path: (path.name != "ringbuf_api.h", path))
+
+
+def owner(api: Path) -> Path:
+    """The one header through which the compiler reads `api`."""
+    line = f'#include "{api.name}"'
+    owners = [path for path in sorted(C.rglob("*.h")) if line in path.read_text().splitlines()]
+    if len(owners) != 1:
+        found = ", ".join(path.name for path in owners) or "none"
+        raise BuildError(f"{api.name} must be included by exactly one header of its part; found: {found}")
+    return owners[0]
+
+
+def write_bindings(target: Path) -> None:
+    """Let cffi write the C of the Python module to `target`."""
+    from cffi import FFI
+
+    ffi = FFI()
+    for api in api_headers():
+        ffi.cdef(api.read_text())
+    ffi.set_source(MODULE, "\n".join(f'#include "{owner(api).relative_to(C)}"' for api in api_headers()))
+    partial = target.with_suffix(f".{os.getpid()}.tmp")
+    with contextlib.redirect_stdout(io.StringIO()):  # It tells of its temporary file.
+        ffi.emit_c_code(str(partial))
+    partial.replace(target)
+
+
+def units(toolchain: Toolchain) -> Iterator[Unit]:
+    """Every object of the module; the bindings' source is named, and written only when its object is missing."""
+    headers = [part for path in sorted(C.rglob("*.h")) for part in (str(path.relative_to(C)), path.read_bytes())]
+    for source in sorted([*C.glob("*.c"), *C.glob("mqtt/*.c")]):
+        yield Unit(source, digest(source.read_bytes(), *headers))
+    bound = digest(Path(__file__).read_bytes(), importlib.metadata.version("cffi"), *headers)
+    yield Unit(toolchain.objects / "_ringbuf.c", bound)
+
+
+def run(command: Sequence[str], what: str) -> None:
+    """Run a compiler; its own output goes to the terminal."""
+    try:
+        status = subprocess.run(command, check=False).returncode
+    except FileNotFoundError:
+        raise BuildError(f"no C compiler {command[0]!r}; on Debian: apt-get install gcc libc6-dev") from None
+    if status:
+        raise BuildError(f"{what} failed with status {status}: {shlex.join(command)}")
+
+
+def compile_unit(unit: Unit, toolchain: Toolchain) -> None:
+    """Make the object of `unit`, and drop the objects that earlier states of its source left."""
+    target = unit.object(toolchain)
+    partial = target.with_suffix(f".{os.getpid()}.tmp")
+    run([*toolchain.compile, str(unit.source), "-o", str(partial)], f"compiling {unit.source.name}")
+    for stale in toolchain.objects.glob(f"{unit.source.stem}-{'?' * 2 * DIGEST_BYTES}.o"):
+        stale.unlink(missing_ok=True)
+    partial.replace(target)
+
+
+def link(objects: Sequence[Path], toolchain: Toolchain, target: Path, build_id: str) -> None:
+    """Put the module at `target`, in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        command = [*toolchain.link, *map(str, objects), f"-Wl,--build-id=0x{build_id}", "-o", str(partial)]
+        run(command, f"linking {target.name}")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def compile_into(directory: Path, toolchain: Toolchain) -> tuple[Path, bool]:
+    """The module as `directory`/_ringbuf.abi3.so, and whether anything had to be done for it."""
+    target = directory / SHARED_OBJECT
+    parts = list(units(toolchain))
+    build_id = digest(*toolchain.compile, *toolchain.link, *(unit.made_of for unit in parts))
+    if target.is_file() and bytes.fromhex(build_id) in target.read_bytes():
+        return target, False
+    toolchain.objects.mkdir(parents=True, exist_ok=True)
+    with open(toolchain.objects / "lock", "w") as lock:  # Two builds at once would drop each other's objects.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = [unit for unit in parts if not unit.object(toolchain).is_file()]
+        if parts[-1] in missing:
+            write_bindings(parts[-1].source)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda unit: compile_unit(unit, toolchain), missing))
+        link([unit.object(toolchain) for unit in parts], toolchain, target, build_id)
+    return target, True
+
+
+if __name__ != "__main__":  # hatchling is there when it imports this file, and need not be for `python build.py`.
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+    class BuildHook(BuildHookInterface[Any]):
+        """Called by hatchling around each wheel; [tool.hatch.build.targets.wheel.hooks.custom]."""
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            """Compile, and say which Pythons and machines the wheel is for.
+
+            `version` is "editable" for `pip install -e`: then the module goes into the checkout.
+            """
+            if sysconfig.get_config_var("Py_GIL_DISABLED"):
+                raise BuildError("no free-threaded builds: abi3 does not cover them before 3.15")
+            if version == "editable":
+                compile_into(ROOT / "ringbuf", Toolchain.of_environment())
+            else:
+                self.scratch = tempfile.TemporaryDirectory(prefix="brim-build-")
+                toolchain = Toolchain.of_environment(objects=Path(self.scratch.name))
+                built, _ = compile_into(Path(self.scratch.name), toolchain)
+                build_data["force_include"][str(built)] = f"ringbuf/{SHARED_OBJECT}"
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = "cp{}{}-abi3-{}".format(*OLDEST_PYTHON, platform)
+            build_data["pure_python"] = False
+
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            """Remove what initialize() made: the wheel has its copy."""
+            if hasattr(self, "scratch"):
+                self.scratch.cleanup()
+
+
+def main() -> None:
+    """The command `python build.py`."""
+    parser = argparse.ArgumentParser(description="Compile the C core of Brim.")
+    parser.add_argument("--into", type=Path, default=ROOT / "ringbuf", metavar="DIR", help="where the module goes")
+    parser.add_argument("--sanitize", default="", metavar="LIST", help="address, undefined, thread: for -fsanitize")
+    parser.add_argument("--strict", action="store_true", help="warnings are errors")
+    options = parser.parse_args()
+    try:
+        toolchain = Toolchain.of_environment(sanitize=options.sanitize, strict=options.strict)
+        target, built = compile_into(options.into, toolchain)
+    except BuildError as error:
+        sys.exit(f"build.py: {error}")
+    print(target if built else f"{target} is up to date")
+
+
+if __name__ == "__main__":
+    if __spec__ is not None:  # `python -m build` means PyPA's build, which this file shadows.
+        os.execv(sys.executable, [sys.executable, "-I", "-m", "build", *sys.argv[1:]])
+    main()
