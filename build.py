@@ -6,15 +6,15 @@
     pip install -e .             into the checkout, through BuildHook
 
 The module is every .c file of ringbuf/c and ringbuf/c/mqtt, and the bindings that cffi writes for every
-declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler, through the one
-header that includes it, its owner; so a declaration and its definition cannot drift apart.
+declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler, through the
+one header that includes it, its owner; so a declaration and its definition cannot drift apart.
 
-CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` is short for the flags of a sanitizer build.
+CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` stands for the flags of a sanitizer build.
 
-Invariants: objects live in build/<digest of the flags>/ and are named by what they are made of, so that one is
-either right or absent; the module is replaced in one step, so a running process keeps the one that it mapped, and
-the next finds a whole one; the module carries the digest of its parts as its build id, by which the next run sees
-that nothing is to be done.
+Invariants: objects live in build/<digest of the flags>/ and are named by what they are made of, so that one
+is either right or absent; the module is replaced in one step, so a running process keeps the one that it
+mapped, and the next finds a whole one; the module carries the digest of its parts as its build id, by which
+the next run sees that nothing is to be done.
 """
 
 import argparse
@@ -60,7 +60,9 @@ class Toolchain:
     objects: Path
 
     @classmethod
-    def of_environment(cls, *, sanitize: str = "", strict: bool = False, objects: Path = OBJECTS) -> "Toolchain":
+    def of_environment(
+        cls, *, sanitize: str = "", strict: bool = False, objects: Path = OBJECTS
+    ) -> "Toolchain":
         """The toolchain that CC, CFLAGS and LDFLAGS ask for.
 
         `sanitize` is a comma-separated list for -fsanitize; `strict` makes every warning an error.
@@ -100,13 +102,13 @@ def digest(*parts: str | bytes) -> str:
     """A name for exactly these parts in this order, in hexadecimal."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
-        part = part.encode() if isinstance(part, str) else part
-        whole.update(len(part).to_bytes(8, "little") + part)
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little") + data)
     return whole.hexdigest()
 
 
 def api_headers() -> list[Path]:
-    """The *_api.h in the order in which cdef() must see them: the ring's first, for all others use its types."""
+    """The *_api.h in the order in which cdef() must see them: the ring's first, whose types others use."""
     return sorted(C.rglob("*_api.h"), key=lambda path: (path.name != "ringbuf_api.h", path))
 
 
@@ -135,8 +137,10 @@ def write_bindings(target: Path) -> None:
 
 
 def units(toolchain: Toolchain) -> Iterator[Unit]:
-    """Every object of the module; the bindings' source is named, and written only when its object is missing."""
-    headers = [part for path in sorted(C.rglob("*.h")) for part in (str(path.relative_to(C)), path.read_bytes())]
+    """Every object of the module, the bindings last; their source is written when their object is missing."""
+    headers: list[str | bytes] = []
+    for path in sorted(C.rglob("*.h")):
+        headers += [str(path.relative_to(C)), path.read_bytes()]
     for source in sorted([*C.glob("*.c"), *C.glob("mqtt/*.c")]):
         yield Unit(source, digest(source.read_bytes(), *headers))
     bound = digest(Path(__file__).read_bytes(), importlib.metadata.version("cffi"), *headers)
@@ -194,7 +198,7 @@ def compile_into(directory: Path, toolchain: Toolchain) -> tuple[Path, bool]:
     return target, True
 
 
-if __name__ != "__main__":  # hatchling is there when it imports this file, and need not be for `python build.py`.
+if __name__ != "__main__":  # `python build.py` needs no hatchling; who imports this file is hatchling.
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class BuildHook(BuildHookInterface[Any]):
@@ -227,8 +231,8 @@ if __name__ != "__main__":  # hatchling is there when it imports this file, and 
 def main() -> None:
     """The command `python build.py`."""
     parser = argparse.ArgumentParser(description="Compile the C core of Brim.")
-    parser.add_argument("--into", type=Path, default=ROOT / "ringbuf", metavar="DIR", help="where the module goes")
-    parser.add_argument("--sanitize", default="", metavar="LIST", help="address, undefined, thread: for -fsanitize")
+    parser.add_argument("--into", type=Path, default=ROOT / "ringbuf", metavar="DIR", help="where it goes")
+    parser.add_argument("--sanitize", default="", metavar="LIST", help="of address, undefined, thread")
     parser.add_argument("--strict", action="store_true", help="warnings are errors")
     options = parser.parse_args()
     try:
@@ -240,6 +244,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if __spec__ is not None:  # `python -m build` means PyPA's build, which this file shadows.
+    if globals()["__spec__"] is not None:  # `python -m build` means PyPA's build, which this file shadows.
         os.execv(sys.executable, [sys.executable, "-I", "-m", "build", *sys.argv[1:]])
     main()
