@@ -1,0 +1,214 @@
+"""Every setting of the broker: its default, its limits, its unit and why.
+
+Owns the meaning of the configuration file and the relations between settings.  Never starts anything, and
+looks at the machine only for default directories and the host name; the libraries take values, not these.
+`brim run` needs no file: Config() is a working broker on 127.0.0.1:1883.
+
+Sizes are bytes; in the file a string such as "64 MiB" does as well.  Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from edge.config_reader import Problems, read_struct, read_toml
+from edge.config_rules import RULES
+from edge.directories import default_runtime_dir, default_state_dir
+from edge.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_STREAM", "Bridge", "Config", "Limits", "Listener", "Local", "Log", "Producer", "Stream", "Zmq",
+    "load", "parse",
+]  # fmt: skip
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+DEFAULT_STREAM = "default"
+
+# File names, ring names ("stream-0", "stream@producer") and object keys are made of these, and 24 + 1 + 24
+# stays below the 55 bytes that a ring's header has for its name.
+_NAME = r"^[a-z0-9][a-z0-9_-]{0,23}$"
+_NAME_RULE = "write 1 to 24 of a-z, 0-9, - and _, a letter or digit first"
+Name = Annotated[str, Meta(pattern=_NAME, description=_NAME_RULE)]
+
+Filter = Annotated[str, Meta(description="an MQTT topic filter")]
+RingBytes = Annotated[
+    int,
+    Meta(ge=64 * KIB, le=4 * GIB, description="a power of two; all rings together have to fit in memory"),
+]
+Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
+Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
+
+
+class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One bound MQTT port, in [[listener]]."""
+
+    host: Annotated[str, Meta(pattern=r"^\S+$", description="an address or a name")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 1883  # MQTT's
+    allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one client, or all of them, may take: nothing grows without bound, in [limits]."""
+
+    # About 6 KiB each; also a file descriptor each, for which `brim run` raises its soft limit.
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    # From accept to a whole CONNECT: a trickle of bytes must not hold a connection.
+    connect_timeout_s: Annotated[int, Meta(ge=1, le=300)] = 5
+    # Before CONNECT is accepted nobody may make us buffer more than this.
+    connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] = 64 * KIB
+    # MQTT allows 256 MiB; a megabyte is what a record may take of the smallest useful ring.
+    packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] = MIB
+    client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 256  # 23 is what MQTT 3.1.1 guarantees
+    topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = KIB
+    topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
+    topics_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000  # known topics, about 300 bytes each
+    subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
+    # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
+    queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    # QoS 1 and 2 messages under way at once, each way: advertised as MQTT 5 Receive Maximum.
+    in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
+    sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000  # kept for clients that are away
+    session_expiry_s: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 7 * 86_400  # of a client that is away
+    retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000  # retained messages
+    retained_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB  # of them all
+
+
+class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A class of topics that share rings and a policy, in [[stream]].
+
+    A topic belongs to the first stream that has a filter for it.
+    """
+
+    name: Name
+    topics: tuple[Filter, ...]
+    # Order holds within a partition, and a topic always goes to the same one.
+    partitions: Annotated[int, Meta(ge=1, le=64, description="one ring each")] = 1
+    ring_bytes: RingBytes = 64 * MIB  # of one partition: 25 s of 10,000 messages of 200 bytes
+    # What happens to a publisher when a reader that was promised every record has not kept up:
+    # overwrite: none is promised, a reader is told what it lost; block: the publisher waits; reject: it
+    # is refused.
+    when_full: Literal["overwrite", "block", "reject"] = "overwrite"
+    # How long `block` waits before it rejects: well below the patience of any client.
+    queue_timeout_ms: Milliseconds = 200
+    # What a PUBACK means.  process: in the ring, survives the broker's death; interval: in the log too, which
+    # is synced every sync_interval_ms; disk: synced before the PUBACK.
+    durability: Literal["process", "interval", "disk"] = "process"
+    sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
+    sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The segment log, used when a stream's durability asks for one, in [log]."""
+
+    directory: Path | None = None  # state_dir/log
+    segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB  # what retention deletes at once
+
+
+class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ZeroMQ publisher, in [zmq]."""
+
+    enabled: bool = True
+    endpoint: str = ""  # ipc://RUNTIME_DIR/zmq.sock
+    # Messages waiting for one subscriber; beyond it they are dropped, and counted.
+    send_high_water: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    # CURVE, without which no endpoint off loopback is opened: our certificate with its secret key, and the
+    # directory of the public certificates of those who may subscribe.
+    secret_key_file: Path | None = None
+    client_keys_dir: Path | None = None
+
+
+class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Processes of this machine that use shared memory, in [local]."""
+
+    connections_max: Annotated[int, Meta(ge=1, le=4096)] = 128  # twice the 64 cursor slots of a ring
+    # Who besides the broker's own user may hold a writer back, on streams that block or reject.
+    gating_uids: tuple[Uid, ...] = ()
+    # Rings that processes of the broker's own user may have without a [[producer]] of their name.
+    producers_max: Annotated[int, Meta(ge=0, le=64)] = 16
+
+
+class Producer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of this machine that writes a ring of its own, in [[producer]]."""
+
+    name: Name
+    stream: Name
+    ring_bytes: RingBytes = 64 * MIB  # records are at most a quarter of it
+    uids: tuple[Uid, ...] = ()  # who may be it, besides the broker's own user
+
+
+class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records on their way to somewhere else, in [[bridge]]."""
+
+    name: Name
+    to: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+.-]*:", description="a URL, such as file:///srv/lake")]
+    streams: tuple[Name, ...] = ()  # all
+
+
+def host_edge_id() -> str:
+    """The host name, fit for a path: what an edge is called that was given no name."""
+    return re.sub(r"[^a-z0-9._-]+", "-", socket.gethostname().lower()).strip("-._")[:64] or "edge"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of it.  `stream` always ends with the stream "default", which takes what no other does."""
+
+    # Records are known by it for ever, so a fleet gives every edge its own.
+    edge_id: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            description="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first",
+        ),
+    ] = field(default_factory=host_edge_id)
+    runtime_dir: Path = field(default_factory=default_runtime_dir)  # rings and sockets: memory
+    state_dir: Path = field(default_factory=default_state_dir)  # log, checkpoints, epochs: disk
+    listener: tuple[Listener, ...] = (Listener(),)
+    limits: Limits = Limits()
+    stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
+    log: Log = Log()
+    zmq: Zmq = Zmq()
+    local: Local = Local()
+    producer: tuple[Producer, ...] = ()
+    bridge: tuple[Bridge, ...] = ()
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the segment log is."""
+        return self.log.directory or self.state_dir / "log"
+
+    @property
+    def zmq_endpoint(self) -> str:
+        """Where the ZeroMQ publisher binds."""
+        return self.zmq.endpoint or f"ipc://{self.runtime_dir / 'zmq.sock'}"
+
+
+def load(file: Path) -> Config:
+    """The configuration in `file`.  Raises ConfigError with every mistake in it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}:1: file: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{file}:1: file: byte {error.start} is not UTF-8, which TOML must be"]) from error
+    return parse(text, name=str(file), base=file.parent)
+
+
+def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
+    """The configuration that `text` says; `name` is what messages call it, relative paths begin at `base`."""
+    problems = Problems(name)
+    config = read_struct(Config, read_toml(text, problems), problems, base.absolute())
+    if all(stream.name != DEFAULT_STREAM for stream in config.stream):
+        rest = Stream(name=DEFAULT_STREAM, topics=("#",))
+        config = msgspec.structs.replace(config, stream=(*config.stream, rest))
+    for rule in RULES:
+        rule(config, problems)
+    if messages := problems.messages():
+        raise ConfigError(messages)
+    return config

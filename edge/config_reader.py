@@ -1,0 +1,194 @@
+"""TOML into frozen Structs, with every mistake reported at once and on its line.
+
+msgspec.convert stops at the first mistake and knows no lines, so the raw tables are walked here, led by the
+types of the Structs.  Owns the walk and its messages; knows no setting of the broker.
+
+A problem reads `file:line: key: what is there, what is allowed; what to do`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from edge.toml_lines import Path, key_lines, line_of
+
+__all__ = ["Problems", "read_struct", "read_toml"]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_SIZE = re.compile(r"(\d+) ?(B|KiB|MiB|GiB)", re.IGNORECASE)
+_SIZE_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_BAD = object()
+_SHOWN_MAX = 60  # of a value in a message: a whole file pasted into a string must not flood the terminal
+
+
+class Problems:
+    """The mistakes of one file."""
+
+    def __init__(self, file: str, lines: Mapping[Path, int] | None = None) -> None:
+        self.file = file
+        self.lines = dict(lines or {})
+        self._found: list[tuple[int, str]] = []
+        self._paths: list[Path] = []
+
+    def add(self, path: Path, text: str) -> None:
+        """One more: `text` says what, value, limit and remedy of the key at `path`."""
+        line = line_of(self.lines, path)
+        self._found.append((line, f"{self.file}:{line}: {dotted(path)}: {text}"))
+        self._paths.append(path)
+
+    def blames(self, *paths: Path) -> bool:
+        """Whether one of these keys has a problem already, so that relations with it mean nothing."""
+        return any(bad[: len(path)] == path for bad in self._paths for path in paths)
+
+    def messages(self) -> list[str]:
+        """In the order of the file."""
+        return [text for _, text in sorted(self._found, key=lambda found: found[0])]
+
+
+def dotted(path: Path) -> str:
+    """As people write it: stream[0].topics[1]."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "file"
+
+
+def read_toml(text: str, problems: Problems) -> dict[str, Any]:
+    """The tables of `text`.  Empty, with one problem, when it is no TOML: a parser cannot guess on."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        line = re.search(r"line (\d+)", place)
+        problems.lines = {(): int(line.group(1)) if line else text.count("\n") + 1}
+        problems.add((), f"not TOML: {what[:1].lower()}{what[1:]}; mend it first, the rest was not read")
+        return {}
+    problems.lines = key_lines(text)
+    return raw
+
+
+def read_struct(
+    kind: type[S], raw: Mapping[str, Any], problems: Problems, base: FilePath, path: Path = ()
+) -> S:
+    """A `kind` from `raw`.  What is wrong in it goes to `problems`; its default, or None, takes its place."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for key in raw.keys() - fields.keys():
+        problems.add((*path, key), f"there is no such setting{_nearest(key, fields)}")
+    values: dict[str, Any] = {}
+    for key, field in fields.items():
+        if key in raw:
+            value = _ValueReader(problems, base).read(inspect.type_info(field.type), raw[key], (*path, key))
+            if value is not _BAD:
+                values[field.name] = value
+        elif field.required:
+            problems.add(path, f"{key} is missing; add the line {key} = ...")
+        if field.required:
+            values.setdefault(field.name, None)
+    return kind(**values)
+
+
+class _ValueReader:
+    """Reads one value of a known type; _BAD if it is of no use.  A table with mistakes in it is of use."""
+
+    def __init__(self, problems: Problems, base: FilePath) -> None:
+        self.problems = problems
+        self.base = base
+
+    def read(self, kind: inspect.Type, value: Any, path: Path) -> Any:
+        description = ""
+        if isinstance(kind, inspect.Metadata):
+            description = (kind.extra_json_schema or {}).get("description", "")
+            kind = kind.type
+        if isinstance(kind, inspect.UnionType):  # X | None: None is said by leaving the key out
+            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+        match kind:
+            case inspect.StructType(cls=cls):
+                return self._table(cls, value, path)
+            case inspect.VarTupleType(item_type=item_type):
+                return self._list(item_type, value, path)
+            case inspect.CustomType():
+                return self._path(value, path)
+        wrong = _mistake(kind, value := _plain(value, path))
+        if wrong:
+            return self._bad(path, f"{wrong}; {description}" if description else wrong)
+        return value
+
+    def _bad(self, path: Path, text: str) -> object:
+        self.problems.add(path, text)
+        return _BAD
+
+    def _table(self, cls: type[msgspec.Struct], value: Any, path: Path) -> Any:
+        if not isinstance(value, dict):
+            return self._bad(path, f"{shown(value)} is not a table; write [{dotted(path)}] on its own line")
+        return read_struct(cls, value, self.problems, self.base, path)
+
+    def _list(self, item_type: inspect.Type, value: Any, path: Path) -> Any:
+        if not isinstance(value, list):
+            tables = isinstance(item_type, inspect.StructType)
+            remedy = f"write [[{dotted(path)}]], in double brackets" if tables else "write it in [ ]"
+            return self._bad(path, f"{shown(value)} is not a list; {remedy}")
+        items = tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(value))
+        return _BAD if _BAD in items else items
+
+    def _path(self, value: Any, path: Path) -> Any:
+        if not isinstance(value, str) or not value or "\0" in value:
+            return self._bad(path, f"{shown(value)} is not a path; write it in quotes")
+        return self.base / FilePath(value).expanduser()
+
+
+def _plain(value: Any, path: Path) -> Any:
+    """`value`, with "64 MiB" as a number where the key says bytes."""
+    if isinstance(value, str) and str(path[-1]).endswith("_bytes"):
+        size = _SIZE.fullmatch(value.strip())
+        return int(size[1]) * _SIZE_BYTES[size[2].lower()] if size else value
+    return value
+
+
+def _mistake(kind: inspect.Type, value: Any) -> str:
+    """What is wrong with `value` for a number, string, truth value or choice; "" if nothing."""
+    match kind:
+        case inspect.BoolType():
+            return "" if isinstance(value, bool) else f"{shown(value)} is neither true nor false"
+        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"{shown(value)} is not a number"
+            if isinstance(kind, inspect.IntType) and not isinstance(value, int):
+                return f"{shown(value)} is not a whole number"
+            return _outside(value, low, high)
+        case inspect.LiteralType(values=values):
+            words = [str(word) for word in values]
+            wrong = f"{shown(value)} is none of {', '.join(words)}{_nearest(value, words)}"
+            return "" if value in words else wrong
+        case inspect.StrType(pattern=pattern):
+            if not isinstance(value, str):
+                return f"{shown(value)} is not a string; write it in quotes"
+            return f"{shown(value)} is not allowed" if pattern and not re.search(pattern, value) else ""
+    raise AssertionError(f"no rule for settings of type {kind}")
+
+
+def _outside(value: float, low: float | None, high: float | None) -> str:
+    if low is not None and value < low:
+        return f"{value} is below the least, {low}"
+    if high is not None and value > high:
+        return f"{value} is above the limit, {high}"
+    return ""
+
+
+def _nearest(word: object, words: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def shown(value: object) -> str:
+    """`value` for a message: short, and with control characters escaped."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -1,0 +1,179 @@
+"""How settings hang together: what no single value can be wrong about.
+
+Each rule takes the whole configuration and reports to Problems, on the line of the key to change.  A rule
+says nothing about keys that are already blamed.  Rules read nothing but the configuration.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from edge.config_reader import Problems, shown
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+from edge.toml_lines import Path
+
+if TYPE_CHECKING:
+    from edge.config import Config
+
+__all__ = ["RULES", "is_loopback"]
+
+T = TypeVar("T")
+
+RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
+BRIDGES_MAX = 5  # of the 8 own slots of a ring; the log, ZeroMQ and the MQTT listener take one each
+RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
+RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def names_are_unique(config: Config, problems: Problems) -> None:
+    for section in ("stream", "producer", "bridge"):
+        names = [table.name for table in getattr(config, section)]
+        for index, what, first in _repeated(names):
+            path: Path = (section, index, "name")
+            problems.add(path, f"{what!r} is taken by {section}[{first}]; give each its own name")
+    addresses = [(listener.host, listener.port) for listener in config.listener if listener.port]
+    for index, (host, port), first in _repeated(addresses):
+        text = f"{host}:{port} is taken by listener[{first}]; give each its own port"
+        problems.add(("listener", index), text)
+
+
+def listeners_are_safe(config: Config, problems: Problems) -> None:
+    for index, listener in enumerate(config.listener):
+        path: Path = ("listener", index)
+        if is_loopback(listener.host) or listener.allow_anonymous or problems.blames(path):
+            continue
+        problems.add(
+            (*path, "host"),
+            f"{listener.host} is reached from other machines, and nobody has to log in; write "
+            f'host = "127.0.0.1", or add the line allow_anonymous = true to this [[listener]]',
+        )
+
+
+def filters_are_valid(config: Config, problems: Problems) -> None:
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "topics")
+        if problems.blames(path):
+            continue
+        if not stream.topics:
+            problems.add(path, 'no topics; write at least one filter, such as topics = ["plant/#"]')
+        for number, topic_filter in enumerate(stream.topics):
+            try:
+                check_filter(topic_filter)
+            except ProtocolError as error:
+                problems.add((*path, number), f"{error.detail}; mend the filter")
+        if stream.name == "default" and tuple(stream.topics) != ("#",):
+            problems.add(
+                path, 'the stream "default" takes what no other does; write topics = ["#"], or another name'
+            )
+
+
+def rings_hold_their_records(config: Config, problems: Problems) -> None:
+    limits = config.limits
+    longest = limits.packet_max_bytes + limits.topic_max_bytes + RECORD_OVERHEAD_BYTES
+    sizes = [(("stream", index), stream.ring_bytes) for index, stream in enumerate(config.stream)]
+    sizes += [(("producer", index), producer.ring_bytes) for index, producer in enumerate(config.producer)]
+    for (section, index), size in sizes:
+        path: Path = (section, index, "ring_bytes")
+        if problems.blames(path):
+            continue
+        if size & (size - 1):
+            above = 1 << size.bit_length()
+            problems.add(path, f"{size} is not a power of two; write {above >> 1} or {above}")
+        elif section == "stream" and size // RECORDS_PER_RING < longest:
+            enough = 1 << (RECORDS_PER_RING * longest - 1).bit_length()
+            problems.add(
+                path,
+                f"a ring of {size} holds records of at most {size // RECORDS_PER_RING}, and "
+                f"limits.packet_max_bytes = {limits.packet_max_bytes} needs {longest}; write {enough} here, "
+                "or lower packet_max_bytes",
+            )
+
+
+def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> None:
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "sync_bytes")
+        if problems.blames(path, ("stream", index, "ring_bytes")) or stream.durability == "process":
+            continue
+        if stream.sync_bytes > stream.ring_bytes // 4:
+            problems.add(
+                path,
+                f"{stream.sync_bytes} is above a quarter of ring_bytes, {stream.ring_bytes // 4}: the ring "
+                "would be full before the log has synced; lower it, or raise ring_bytes",
+            )
+
+
+def streams_exist(config: Config, problems: Problems) -> None:
+    known = {stream.name for stream in config.stream if stream.name}  # None: it has been blamed
+    for index, producer in enumerate(config.producer):
+        _expect_stream(producer.stream, known, ("producer", index, "stream"), problems)
+    for index, bridge in enumerate(config.bridge):
+        for number, name in enumerate(bridge.streams or ()):
+            _expect_stream(name, known, ("bridge", index, "streams", number), problems)
+
+
+def rings_can_be_waited_for(config: Config, problems: Problems) -> None:
+    count = sum(stream.partitions or 0 for stream in config.stream) + len(config.producer)
+    if count + config.local.producers_max > RINGS_MAX:
+        problems.add(
+            ("stream", 0, "partitions"),
+            f"{count} partitions and producers, and local.producers_max = {config.local.producers_max}, are "
+            f"above the limit of {RINGS_MAX} rings; lower one of them",
+        )
+    if len(config.bridge) > BRIDGES_MAX:
+        text = f"{len(config.bridge)} bridges are above the limit, {BRIDGES_MAX}; remove some"
+        problems.add(("bridge", BRIDGES_MAX), text)
+
+
+def zmq_is_safe(config: Config, problems: Problems) -> None:
+    zmq = config.zmq
+    path: Path = ("zmq", "endpoint")
+    scheme, separator, place = config.zmq_endpoint.partition("://")
+    if problems.blames(("zmq",)) or not zmq.enabled:
+        return
+    if not separator or scheme not in {"ipc", "tcp"} or not place:
+        problems.add(path, f"{shown(zmq.endpoint)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
+    elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or zmq.secret_key_file):
+        problems.add(
+            path,
+            f"{zmq.endpoint} is reached from other machines, unencrypted and by anybody; write "
+            "tcp://127.0.0.1:PORT, or add secret_key_file and client_keys_dir to [zmq]",
+        )
+    if (zmq.secret_key_file is None) != (zmq.client_keys_dir is None):
+        text = "secret_key_file and client_keys_dir belong together; add the other, or remove this one"
+        problems.add(("zmq",), text)
+
+
+def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:
+    if name is not None and name not in known and not problems.blames(path):
+        problems.add(path, f"there is no stream {name!r}; the streams are {', '.join(sorted(known))}")
+
+
+def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
+    """(index, value, index of the first) of each value that has been there before."""
+    first: dict[T, int] = {}
+    for index, value in enumerate(values):
+        if value is not None and first.setdefault(value, index) != index:
+            yield index, value, first[value]
+
+
+RULES = (
+    names_are_unique,
+    listeners_are_safe,
+    filters_are_valid,
+    rings_hold_their_records,
+    syncs_come_before_the_ring_is_full,
+    streams_exist,
+    rings_can_be_waited_for,
+    zmq_is_safe,
+)

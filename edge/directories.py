@@ -1,0 +1,107 @@
+"""Where a broker keeps things, and that only one broker does so.
+
+Owns the default directories (the only place that reads the environment for them), their modes, and the
+lock.  The runtime directory is memory: rings, cursor files, sockets.  The state directory is a disk: log,
+bridge checkpoints, epochs.
+
+The lock is an flock on `brim.lock`, which the kernel gives back however its holder dies.  The file holds
+the process id for people; nothing is decided by it.  It is never removed: a lock on a removed file keeps
+nobody out.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from edge.errors import DirectoryBusy, EdgeError
+
+__all__ = ["DirectoryLock", "control_socket", "default_runtime_dir", "default_state_dir", "make_directory"]
+
+DIRECTORY_MODE = 0o750  # the group may read rings; nobody else sees that they exist
+LOCK_NAME = "brim.lock"
+
+
+def default_runtime_dir() -> Path:
+    """$RUNTIME_DIRECTORY (systemd sets it), else /dev/shm/brim-<uid>: memory, and it outlives the broker."""
+    given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else Path(f"/dev/shm/brim-{os.geteuid()}")
+
+
+def default_state_dir() -> Path:
+    """$STATE_DIRECTORY (systemd sets it), else ~/.local/state/brim."""
+    given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(given) if given else Path.home() / ".local" / "state" / "brim"
+
+
+def control_socket(runtime_dir: Path) -> Path:
+    """The socket on which a broker of `runtime_dir` answers."""
+    return runtime_dir / "control.sock"
+
+
+def make_directory(path: Path, key: str) -> None:
+    """Makes `path` (0750) with the directories above it, and checks that this user may write there.
+
+    /dev/shm is open to everybody: a directory that another user has put there first is refused, because its
+    owner could swap the files in it.  `key` is the setting to name.
+    """
+    try:
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=f"set {key}") from error
+    if owner not in (os.geteuid(), 0):
+        raise EdgeError(
+            f"{key}: {path} belongs to user {owner}, and this is user {os.geteuid()}",
+            hint=f"remove the directory, or set {key} to one of your own",
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise EdgeError(f"{key}: {path} is not writable by user {os.geteuid()}", hint=f"set {key}")
+
+
+class DirectoryLock:
+    """Held from construction to close(): no other broker runs on `directory`.
+
+    Raises DirectoryBusy, with the process that runs there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            pid = _first_number(os.read(self._fd, 32))
+            os.close(self._fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise DirectoryBusy(
+                f"{directory} is in use by another broker (pid {pid or 'not yet known'})",
+                pid=pid,
+                hint="stop that one, or give this one its own runtime_dir and state_dir",
+            ) from error
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Lets the next broker in.  May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _first_number(data: bytes) -> int:
+    digits = data.split()[:1]
+    return int(digits[0]) if digits and digits[0].isdigit() else 0
