@@ -1,0 +1,52 @@
+"""What every test of Brim gets: directories of its own, and a guard against leaks.
+
+No test touches the user's own broker: the directories that Brim takes from the environment are the test run's
+own.  Tests for which this machine lacks something are skipped, and the reason says what to install.
+"""
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.directories import memory_directory
+from tests.support.house import dev
+from tests.support.leaks import Holdings, left_since
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Brim started without arguments, by a test or by a process of one, stays inside the test run."""
+    with memory_directory() as runtime, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNTIME_DIRECTORY", str(runtime))
+        patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(own_directories: None) -> Iterator[None]:
+    """A test fails that leaves a descriptor, a thread, a child process or a file in shared memory behind."""
+    before = Holdings.now()
+    yield
+    left = left_since(before)
+    assert not left, "the test left behind:\n  " + "\n  ".join(left)
+
+
+@pytest.fixture
+def runtime_directory() -> Iterator[Path]:
+    """A new runtime directory on tmpfs, for this test alone."""
+    with memory_directory() as path:
+        yield path
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run."""
+    if item.get_closest_marker("java"):
+        if dev.find_java() is None:
+            pytest.skip(f"needs Java 17 or newer: apt-get install {dev.java_package()}")
+        if importlib.util.find_spec("pyspark") is None:
+            pytest.skip("needs the spark extra: pip install 'brim[spark]'")
+    if item.get_closest_marker("mosquitto") and not shutil.which("mosquitto_pub"):
+        pytest.skip("needs mosquitto_pub and mosquitto_sub: apt-get install mosquitto-clients")

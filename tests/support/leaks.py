@@ -1,0 +1,84 @@
+"""What a process holds, and what a test left of it behind.
+
+Looks at file descriptors, threads, child processes and files in shared memory, by what the kernel says, so
+that C code and libraries are seen as well.
+"""
+
+import gc
+import multiprocessing.resource_tracker
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.directories import left_in_memory
+
+# How long something may take to go away by itself: threads and sockets of libraries end after the call that
+# ends them has returned.  It is waited for only when something is left.
+GRACE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What this process held at one moment; each part by a name that a person can read."""
+
+    descriptors: frozenset[str]
+    threads: frozenset[str]
+    children: frozenset[str]
+    files: frozenset[str]
+
+    @classmethod
+    def now(cls) -> "Holdings":
+        """As it is."""
+        threads = frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate())
+        return cls(frozenset(_descriptors()), threads, frozenset(_children()), left_in_memory())
+
+    def since(self, before: "Holdings") -> list[str]:
+        """What is there now and was not before, sorted."""
+        return sorted(
+            (self.descriptors - before.descriptors)
+            | (self.threads - before.threads)
+            | (self.children - before.children)
+            | (self.files - before.files)
+        )
+
+
+def left_since(before: Holdings) -> list[str]:
+    """What was not there before, and stays: garbage is collected first, and GRACE_S given."""
+    left = Holdings.now().since(before)
+    deadline = time.monotonic() + GRACE_S
+    while left and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+        left = Holdings.now().since(before)
+    return left
+
+
+def _descriptors() -> Iterator[str]:
+    tracker = getattr(multiprocessing.resource_tracker._resource_tracker, "_fd", None)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # The listing's own.
+            continue
+        if int(name) != tracker:
+            yield f"file descriptor {name}: {target}"
+
+
+def _children() -> Iterator[str]:
+    """Processes that this one started, the dead but not yet waited for among them."""
+    tracker = getattr(multiprocessing.resource_tracker._resource_tracker, "_pid", None)
+    for listing in Path("/proc/self/task").glob("*/children"):
+        try:
+            pids = listing.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # The thread has ended.
+            continue
+        for pid in pids:
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except FileNotFoundError:
+                continue
+            if int(pid) != tracker:  # It stays as long as the process, by design.
+                yield f"child process {pid}: {name}"

@@ -1,0 +1,128 @@
+"""Imports point one way, and only the outermost C makes system calls.  ARCHITECTURE.md draws the layers."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.house import PACKAGES, ROOT
+
+# Longest prefix wins.  A layer may import itself, what stands here, and the standard library.
+MAY_IMPORT = {
+    "ringbuf": {"cffi"},
+    "persistence": {"ringbuf", "msgpack"},
+    "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
+    "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
+    "bridge.sinks.objects": {"bridge", "obstore"},
+    "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "pyspark", "pyarrow", "numpy"},
+    "edge.mqtt": set(),
+    "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "zmq"},
+    "edge.cli": {"edge", "bridge", "persistence", "ringbuf", "msgpack", "msgspec", "rich", "zmq"},
+    "edge.__main__": {"edge.cli"},
+}
+
+# The engine is told the time and handed the bytes: it can be run through a century in a test.
+NOT_IN_THE_ENGINE = {
+    "asyncio", "logging", "os", "selectors", "socket", "ssl", "subprocess", "threading", "time",
+}  # fmt: skip
+
+# Too heavy for whoever only wants to start the broker: loaded by what needs them, when it needs them.
+LOADED_LATE = {
+    "amqtt", "matplotlib", "numpy", "obstore", "paho", "psutil", "pyarrow", "pyspark", "rich", "typer",
+}  # fmt: skip
+
+SYSTEM_HEADERS = re.compile(
+    r"#include <(unistd|fcntl|linux/\w+|sys/(epoll|eventfd|ioctl|mman|socket|syscall|uio))\.h>"
+)
+MAKES_SYSTEM_CALLS = {"wait.c", "loop.c"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+NAMES = {name for name, _ in modules()}
+
+
+def layer(name: str) -> str | None:
+    return max((key for key in MAY_IMPORT if f"{name}.".startswith(f"{key}.")), key=len, default=None)
+
+
+def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
+    """Each module that the file imports, anywhere in it, and the line; `from a import b` may mean a.b."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield inner if inner in NAMES else source, node.lineno
+
+
+def offences(name: str, path: Path) -> Iterator[str]:
+    mine = layer(name)
+    assert mine is not None
+    for target, line in imports(name, path):
+        where = f"{path.relative_to(ROOT)}:{line}"
+        top = target.partition(".")[0]
+        if mine == "edge.mqtt" and top in NOT_IN_THE_ENGINE:
+            yield f"{where}: the protocol engine does no I/O and reads no clock, so no {target}"
+        if top in sys.stdlib_module_names or layer(target) == mine:
+            continue
+        if not any(f"{target}.".startswith(f"{allowed}.") for allowed in MAY_IMPORT[mine]):
+            yield f"{where}: {mine} may not import {target}"
+
+
+@pytest.mark.parametrize(("name", "path"), [pytest.param(*module, id=module[0]) for module in modules()])
+def test_imports_point_one_way(name: str, path: Path) -> None:
+    assert list(offences(name, path)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ringbuf.ring", "import persistence"),
+        ("persistence.log", "from edge import mqtt"),
+        ("edge.mqtt.packets", "import zmq"),
+        ("edge.mqtt.packets", "import socket"),
+        ("edge.stats", "from . import cli"),
+        ("bridge.drain", "def later():\n    import bridge.spark"),
+    ],
+)
+def test_an_import_that_points_the_other_way_is_found(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "NAMES", {"edge.mqtt", "edge.cli", "bridge.spark"})
+    assert len(list(offences(name, path))) == 1
+
+
+def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
+    names = [name for name in sorted(NAMES) if not name.startswith("bridge.spark") and "__main__" not in name]
+    code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in run.stdout.split()}
+    assert loaded & LOADED_LATE == set()
+    assert set(PACKAGES) <= loaded
+
+
+def test_only_the_outermost_c_makes_system_calls() -> None:
+    callers = {
+        path.name
+        for path in sorted((ROOT / "ringbuf" / "c").rglob("*.[ch]"))
+        if SYSTEM_HEADERS.search(path.read_text())
+    }
+    assert callers <= MAKES_SYSTEM_CALLS
+    assert "wait.c" in callers  # Else the pattern sees nothing.
