@@ -90,7 +90,7 @@ def read_struct(
             if value is not _BAD:
                 values[field.name] = value
         elif field.required:
-            problems.add(path, f"{key} is missing; add the line {key} = ...")
+            problems.add((*path, key), f"missing; add the line {key} = ...")
         if field.required:
             values.setdefault(field.name, None)
     return kind(**values)

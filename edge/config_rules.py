@@ -50,11 +50,11 @@ def names_are_unique(config: Config, problems: Problems) -> None:
 
 def listeners_are_safe(config: Config, problems: Problems) -> None:
     for index, listener in enumerate(config.listener):
-        path: Path = ("listener", index)
+        path: Path = ("listener", index, "host")
         if is_loopback(listener.host) or listener.allow_anonymous or problems.blames(path):
             continue
         problems.add(
-            (*path, "host"),
+            path,
             f"{listener.host} is reached from other machines, and nobody has to log in; write "
             f'host = "127.0.0.1", or add the line allow_anonymous = true to this [[listener]]',
         )
@@ -139,7 +139,7 @@ def zmq_is_safe(config: Config, problems: Problems) -> None:
     zmq = config.zmq
     path: Path = ("zmq", "endpoint")
     scheme, separator, place = config.zmq_endpoint.partition("://")
-    if problems.blames(("zmq",)) or not zmq.enabled:
+    if problems.blames(path) or not zmq.enabled:
         return
     if not separator or scheme not in {"ipc", "tcp"} or not place:
         problems.add(path, f"{shown(zmq.endpoint)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
