@@ -55,10 +55,20 @@ def layer(name: str) -> str | None:
     return max((key for key in MAY_IMPORT if f"{name}.".startswith(f"{key}.")), key=len, default=None)
 
 
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All of the tree but what only a type checker runs of typing_extensions: it is no dependency."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from (node for node in child.body if not ast.unparse(node).startswith("from typing_extensions "))
+        else:
+            yield child
+            yield from nodes(child)
+
+
 def imports(name: str, path: Path) -> Iterator[tuple[str, int]]:
     """Each module that the file imports, anywhere in it, and the line; `from a import b` may mean a.b."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -96,6 +106,8 @@ def test_imports_point_one_way(name: str, path: Path) -> None:
         ("edge.mqtt.packets", "import zmq"),
         ("edge.mqtt.packets", "import socket"),
         ("edge.stats", "from . import cli"),
+        ("edge.stats", "if TYPE_CHECKING:\n    from edge.cli import main"),
+        ("ringbuf.record", "from typing_extensions import Buffer"),
         ("bridge.drain", "def later():\n    import bridge.spark"),
     ],
 )
