@@ -15,7 +15,8 @@
  *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
  *                          says which holds: a writer killed between two stores leaves the other pair whole
  *   0x0100  reserve        the lap watermark: everything below reserve - capacity may be overwritten
- *   0x0180  wake           futex word, raised when a record is there and somebody sleeps
+ *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
+ *                          slots sleep (those of the cursor file have their bits there)
  *   0x0200  durable        position up to which the log has synced; 0 without a log
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
@@ -56,7 +57,7 @@ typedef struct rb_geometry {
     uint64_t chunk_bytes;    /* step of reserve and of the index; a power of two */
     uint64_t created_ns;
     uint64_t first_offset;   /* offset of the first record this ring ever held */
-    char name[56];           /* UTF-8, zero-terminated: what `brim ls` shows */
+    char name[64];           /* UTF-8, zero-terminated: what `brim ls` shows */
     uint32_t reserved;
     uint32_t crc;            /* of the bytes before it, magic counted as RB_MAGIC */
 } rb_geometry;
@@ -70,12 +71,11 @@ typedef struct rb_end {
 
 typedef struct rb_slot {
     _Atomic uint32_t state;    /* RB_SLOT_* */
-    _Atomic uint32_t sleeping; /* 1 while its reader waits on `wake` */
+    uint32_t pid;              /* for people; nothing is decided by it */
     _Atomic uint64_t cursor;   /* position; for a gating reader what it has released */
     _Atomic uint64_t offset;   /* offset at the cursor: lag without a walk */
     _Atomic uint64_t lost;     /* records it was told it lost */
-    uint32_t pid;              /* for people; nothing is decided by it */
-    char name[28];             /* for people */
+    char name[32];             /* for people */
     uint8_t unused[64];
 } rb_slot;
 
@@ -93,6 +93,8 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) rb_end end;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t reserve;
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
+    uint32_t unused;
+    _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable;
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
@@ -102,6 +104,7 @@ typedef struct rb_cursors {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t magic;
     uint32_t format_version;
     uint32_t abi_word;
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers; /* bit i: slot i sleeps; taken back by the writer's wake */
     _Alignas(4096) rb_slot slot[RB_FOREIGN_SLOTS];
 } rb_cursors;
 

@@ -34,6 +34,7 @@
 #ifndef BRIM_RECORD_H
 #define BRIM_RECORD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -18,16 +18,17 @@ struct rb_writer {
     rb_cursors *cursors;   /* hostile; never NULL */
     uint64_t capacity, mask, chunk;
     uint64_t tail, offset; /* where and with which number the next record begins */
-    uint64_t reserve;      /* as published */
+    uint64_t reserve;      /* up to here gates have allowed writing */
+    uint64_t published;    /* as readers see it; ahead of `reserve` when a reader joined meanwhile */
     uint64_t gates;        /* foreign slots that are heeded, one bit each */
-    uint64_t heeded[RB_FOREIGN_SLOTS]; /* how far each such cursor was seen: it cannot go back */
+    bool listed;           /* gates holds only what was admitted */
     uint64_t end_count;
     uint64_t indexed;      /* chunks below this have their index entry */
     uint32_t epoch, crc_seed;
     uint32_t claimed;      /* payload position of the claim under way, 0: none */
     uint64_t claim_at;     /* its position */
     uint64_t claim_room;   /* its payload bytes */
-    uint64_t largest;      /* longest record, capacity / 4 */
+    uint64_t largest;      /* longest record with its header, capacity / 4 */
 };
 
 /* Takes over the ring at `memory` (already inspected): new, or left by a writer that died.  Walks on from
@@ -73,6 +74,8 @@ struct rb_reader {
     const rb_header *header;
     const uint8_t *data;
     rb_slot *slot;           /* its own; NULL for a reader that nobody sees */
+    _Atomic uint64_t *sleepers; /* where it says that it sleeps, and its bit; NULL without a slot */
+    uint64_t sleeper_bit;
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
     uint64_t released;       /* gating: as stored in the slot */
@@ -89,8 +92,10 @@ typedef struct rb_view {
     uint64_t position;
 } rb_view;
 
-/* Joins at the latest record.  `slot` has been locked by the caller, or is NULL. */
-void rb_reader_open(rb_reader *reader, const void *memory, rb_slot *slot, bool gating);
+/* Joins at the latest record.  `slots` is the mapping that holds slot number `slot`: the ring's own memory if
+ * `own`, else the cursor file's; the caller holds the slot's lock.  slot < 0: a reader without a slot, that
+ * cannot gate and naps instead of sleeping. */
+void rb_reader_open(rb_reader *reader, const void *memory, void *slots, bool own, int slot, bool gating);
 void rb_reader_close(rb_reader *reader);
 
 /* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands at
@@ -112,6 +117,24 @@ void rb_seek_latest(rb_reader *reader);
 int rb_seek_offset(rb_reader *reader, uint64_t offset);     /* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
 
-void rb_wake(rb_header *header);
+/* RB_OK if a claim would succeed now; RB_FULL, RB_TOO_LARGE, RB_PENDING. */
+int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix);
+
+/* Wakes whoever sleeps.  Part of rb_end_publish(); alone only to shut down. */
+void rb_wake(rb_writer *writer);
+
+/* Evicts every foreign gating reader that stands in the way of `need`, as claim_need() says it: how many. */
+int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
+
+/* wait.c.  Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from now,
+ * looking again each second whatever happens.  RB_OK, RB_TIMEOUT, or what rb_peek() says. */
+int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
+/* Waits until a claim would succeed.  RB_OK, RB_TIMEOUT, or what else rb_room() says. */
+int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
+
+/* Shared among the files of ringbuf/c. */
+void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
+rb_slot *rb_slot_of(void *memory, bool own, int slot);
+void rb_futex_wake(_Atomic uint32_t *word);
 
 #endif

@@ -27,8 +27,8 @@ enum {
     RB_CHUNK_MIN_BYTES = 4096,
     RB_KEY_MAX_BYTES = 65535,
     RB_CHECKED_IN_PLACE_MAX_BYTES = 4096, /* a payload filled in place beyond this is committed unchecked */
-    RB_NAME_MAX_BYTES = 55,
-    RB_READER_NAME_MAX_BYTES = 27
+    RB_NAME_MAX_BYTES = 63,
+    RB_READER_NAME_MAX_BYTES = 31
 };
 
 enum { /* record flags */
@@ -78,7 +78,7 @@ int rb_format_cursors(void *memory);
 typedef struct rb_facts {
     uint64_t capacity_bytes, chunk_bytes, created_ns, first_offset;
     uint32_t epoch, format_version, abi_word;
-    char name[56];
+    char name[64];
 } rb_facts;
 
 /* What the header at `memory`, a file of `file_bytes`, says.  RB_FOREIGN (facts.format_version and abi_word
@@ -101,28 +101,28 @@ void rb_durable_store(void *memory, uint64_t position);
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 
 typedef struct rb_slot_facts {
-    uint32_t state, sleeping, pid;
+    uint32_t state, pid;
     uint64_t cursor, offset, lost;
-    char name[28];
+    char name[32];
 } rb_slot_facts;
 
 /* `slots` is the ring's memory (own) or the cursor file's.  Words are read once. */
 int rb_slot_read(const void *memory, int own, int slot, rb_slot_facts *out);
+void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pid);
 void rb_slot_free(void *memory, int own, int slot);
 
-/* ---- waiting (wait.c): the only system calls of ringbuf ---------------------------------------- */
+/* Which foreign slots a writer heeds: all that say they gate (the default: readers of the same trust), or only
+ * those listed here by rb_writer_admit().  Evicting ends it for that slot until it is admitted or freed. */
+void rb_writer_heed(rb_writer *writer, int only_listed);
+int rb_writer_admit(rb_writer *writer, int slot);
+int rb_writer_evict(rb_writer *writer, int slot);
 
-/* Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from now
- * (never without end: INT64_MAX is cut to 1 s re-checks).  RB_OK, RB_TIMEOUT, or what polling would say. */
-int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
+/* ---- waiting (wait.c): the only system calls of ringbuf ---------------------------------------- */
 
 /* Sleeps until one of `count` readers (at most 127) has a record, *doorbell changes from `seen`, or the
  * time is up.  Index of the reader, `count` for the doorbell, RB_TIMEOUT. */
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
 void rb_doorbell_ring(uint32_t *doorbell);
-
-/* Waits until a claim of `length` payload bytes with `prefix` bytes of key and properties would succeed. */
-int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
 
 /* ---- whole batches: ranges of ring memory, and records in bytes ------------------------------- */
 

@@ -1,0 +1,64 @@
+"""One partition in shared memory: a ring of records with one writer and any number of readers.
+
+It knows bytes and offsets; no topics, no sockets, no logs.
+
+    with Ring.create("/dev/shm/cam-0", capacity_bytes=1 << 26, epoch=1) as ring:
+        writer = ring.writer()
+        writer.publish(b"21.5", key="plant/1/temp")
+
+    with Ring.attach("/dev/shm/cam-0") as ring:         # in another process
+        for record in ring.reader(start="oldest"):
+            print(record.offset, record.key, memoryview(record))
+
+What a ring promises
+  - A record is seen whole or not at all, in order, with dense offsets.
+  - Nothing is copied on the way out: memoryview(record) is the ring's own memory, read-only.
+  - A plain reader that is lapped learns how many records it lost; a gating reader is never lapped while it is
+    heeded.
+  - The ring survives the death of its writer at any instruction; Ring.reattach() goes on at the next offset.
+"""
+
+from ringbuf import errors
+from ringbuf.bell import Bell
+from ringbuf.constants import (
+    FLAG_EXPIRY,
+    FLAG_PROPERTIES,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    FLAG_UNCHECKED,
+    FORMAT_VERSION,
+    RECORD_ALIGN,
+    RECORD_HEADER_BYTES,
+)
+from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
+from ringbuf.errors import RingError
+from ringbuf.reader import Range, Reader
+from ringbuf.record import Scan, crc32c, scan_records
+from ringbuf.ring import Extremes, Ring, SlotFacts
+
+__all__ = [
+    "FLAG_EXPIRY",
+    "FLAG_PROPERTIES",
+    "FLAG_QOS",
+    "FLAG_RETAIN",
+    "FLAG_UNCHECKED",
+    "FORMAT_VERSION",
+    "RECORD_ALIGN",
+    "RECORD_HEADER_BYTES",
+    "Batch",
+    "Bell",
+    "Claim",
+    "Extremes",
+    "KeyFilter",
+    "Range",
+    "Reader",
+    "Record",
+    "Ring",
+    "RingError",
+    "Scan",
+    "SlotFacts",
+    "Writer",
+    "crc32c",
+    "errors",
+    "scan_records",
+]

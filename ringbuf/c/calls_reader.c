@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reader: poll, read_many, iteration, seeking, and the leases of a gating reader.
+ *
+ * A gating reader holds what it has handed out: each Record that was polled, and each Batch, takes a lease,
+ * which ends when the object dies or is released.  The slot's cursor is the end of the oldest lease that is
+ * done together with all before it, so records may be let go in any order.
+ */
+#include "calls.h"
+
+#include <string.h>
+
+int reader_usable(const reader_object *self)
+{
+    if (!self->open)
+        fail("RingClosed", "(s)", "reader");
+    else if (self->forks != forks)
+        fail("UsedAfterFork", "(s)", "reader");
+    else
+        return 0;
+    return -1;
+}
+
+/* What a result other than RB_OK and RB_EMPTY means to Python: None to go on, or NULL with the exception. */
+PyObject *reader_trouble(reader_object *self, int result)
+{
+    uint64_t lost = self->reader.lost - self->told_lost;
+    switch (result) {
+    case RB_OVERRUN:
+        if (self->counts_overruns)
+            Py_RETURN_NONE;
+        self->told_lost = self->reader.lost;
+        return fail("Overrun", "(K)", (unsigned long long)lost);
+    case RB_EVICTED:
+        return fail("Evicted", "(K)", (unsigned long long)self->reader.offset);
+    case RB_CORRUPT:
+        return fail("Corrupt", "(s)", "the record at the reader's cursor has lengths, a number or a checksum that cannot be");
+    default:
+        Py_RETURN_NONE;
+    }
+}
+
+/* ---- leases ---- */
+
+#define LEASES_FIRST 64
+
+static lease *lease_at(reader_object *self, uint64_t number)
+{
+    return &self->leases[number & (self->lease_room - 1)];
+}
+
+static int leases_grow(reader_object *self)
+{
+    uint64_t room = self->lease_room ? self->lease_room * 2 : LEASES_FIRST;
+    lease *bigger = PyMem_Malloc(room * sizeof(lease));
+    if (bigger == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint64_t i = self->lease_first; i < self->lease_next; i++)
+        bigger[i & (room - 1)] = *lease_at(self, i);
+    PyMem_Free(self->leases);
+    self->leases = bigger;
+    self->lease_room = room;
+    return 0;
+}
+
+/* Whether another read may be made: an overrun in the middle of a batch is told first, and at most half the
+ * ring is held by one reader. */
+static int may_read(reader_object *self)
+{
+    if (reader_usable(self) != 0)
+        return -1;
+    if (self->reader.lost != self->told_lost && !self->counts_overruns) {
+        reader_trouble(self, RB_OVERRUN);
+        return -1;
+    }
+    if (!self->reader.gating)
+        return 0;
+    if (self->reader.cursor - self->reader.released > self->reader.capacity / 2) {
+        fail("HeldTooMuch", "(KK)", (unsigned long long)(self->reader.cursor - self->reader.released),
+             (unsigned long long)(self->reader.capacity / 2));
+        return -1;
+    }
+    if (self->lease_next - self->lease_first == self->lease_room)
+        return leases_grow(self);
+    return 0;
+}
+
+/* A lease up to the cursor.  may_read() came before. */
+uint64_t lease_take(reader_object *self)
+{
+    if (!self->reader.gating) {
+        rb_reader_tell(&self->reader, self->reader.cursor);
+        return NO_LEASE;
+    }
+    *lease_at(self, self->lease_next) = (lease){.end = self->reader.cursor};
+    return self->lease_next++;
+}
+
+void lease_end(reader_object *self, uint64_t number)
+{
+    if (number == NO_LEASE || number < self->lease_first)
+        return;
+    lease_at(self, number)->done = true;
+    uint64_t released = self->reader.released;
+    while (self->lease_first < self->lease_next && lease_at(self, self->lease_first)->done)
+        released = lease_at(self, self->lease_first++)->end;
+    if (self->open && self->forks == forks)
+        rb_reader_release(&self->reader, released);
+}
+
+/* Nothing of what was read is held: records that the filter skipped are let go at once. */
+static void leases_settle(reader_object *self)
+{
+    if (self->lease_first == self->lease_next)
+        rb_reader_tell(&self->reader, self->reader.cursor);
+}
+
+/* ---- reading ---- */
+
+/* The next record that the filter accepts.  RB_OK, or what rb_read says; -100 for a Python exception. */
+int reader_next(reader_object *self, rb_view *view)
+{
+    for (;;) {
+        uint64_t cursor = self->reader.cursor, offset = self->reader.offset;
+        int result = rb_read(&self->reader, view);
+        if (result == RB_OVERRUN && self->counts_overruns)
+            continue;
+        if (result != RB_OK || self->match == NULL)
+            return result;
+        int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES, view->header.key_length,
+                                    view->header.key_hash);
+        if (accepted < 0)
+            return -100;
+        if (!rb_reader_holds(&self->reader, view->position)) { /* the key was written over while judged */
+            self->reader.cursor = cursor;
+            self->reader.offset = offset;
+            continue;
+        }
+        if (accepted)
+            return RB_OK;
+    }
+}
+
+static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    rb_view view;
+    if (may_read(self) != 0)
+        return NULL;
+    int result = reader_next(self, &view);
+    if (result == RB_OK)
+        return record_new(self, NULL, &view, lease_take(self));
+    if (result == RB_EMPTY) {
+        if (self->match != NULL)
+            leases_settle(self);
+        Py_RETURN_NONE;
+    }
+    return result == -100 ? NULL : reader_trouble(self, result);
+}
+
+static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py_ssize_t count)
+{
+    Py_ssize_t limit = 256;
+    if (may_read(self) != 0)
+        return NULL;
+    if (count == 1)
+        limit = PyLong_AsSsize_t(args[0]);
+    if (count > 1 || limit < 1 || limit > 1 << 20) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "read_many takes one limit, 1 to 1048576 records");
+        return NULL;
+    }
+    return batch_new(self, limit);
+}
+
+#define WAIT_SLICE_NS 500000000ll /* how long a signal may wait for its Python handler */
+
+/* 1 a record is there, 0 the time is up, -1 an exception. */
+static int reader_await(reader_object *self, int64_t timeout_ns)
+{
+    int64_t deadline = timeout_ns > INT64_MAX / 2 ? INT64_MAX : monotonic_ns() + timeout_ns;
+    for (;;) {
+        int64_t left = deadline == INT64_MAX ? WAIT_SLICE_NS : deadline - monotonic_ns();
+        int result;
+        if (left < 0)
+            left = 0;
+        Py_BEGIN_ALLOW_THREADS
+        result = rb_reader_wait(&self->reader, self->spin_ns, left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
+        Py_END_ALLOW_THREADS
+        if (result != RB_TIMEOUT)
+            return 1; /* also for trouble: the read after it says what */
+        if (PyErr_CheckSignals() != 0 || reader_usable(self) != 0)
+            return -1;
+        if (deadline != INT64_MAX && monotonic_ns() >= deadline)
+            return 0;
+    }
+}
+
+static PyObject *reader_wait(reader_object *self, PyObject *const *args, Py_ssize_t count)
+{
+    double seconds = 1e9;
+    if (reader_usable(self) != 0)
+        return NULL;
+    if (count > 0 && args[0] != Py_None)
+        seconds = PyFloat_AsDouble(args[0]);
+    if (count > 1 || !(seconds >= 0)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "wait takes a timeout in seconds, 0 or more, or None");
+        return NULL;
+    }
+    int result = reader_await(self, seconds > 9e8 ? INT64_MAX : (int64_t)(seconds * 1e9));
+    return result < 0 ? NULL : PyBool_FromLong(result);
+}
+
+static PyObject *reader_iternext(PyObject *object)
+{
+    reader_object *self = (reader_object *)object;
+    for (;;) {
+        PyObject *record = reader_poll(self, NULL);
+        if (record != Py_None)
+            return record;
+        Py_DECREF(record);
+        if (reader_await(self, INT64_MAX) < 0)
+            return NULL;
+    }
+}
+
+static PyObject *reader_itself(PyObject *self)
+{
+    return Py_NewRef(self);
+}
+
+/* ---- seeking ---- */
+
+/* What was handed out before a seek is held no longer: its leases would cover other places. */
+static PyObject *seek_done(reader_object *self, int result)
+{
+    self->lease_first = self->lease_next;
+    if (result == RB_OVERRUN || result == RB_EMPTY)
+        return fail("OffsetGone", "(K)", (unsigned long long)self->reader.offset);
+    if (result != RB_OK)
+        return reader_trouble(self, result);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_seek(reader_object *self, PyObject *offset)
+{
+    unsigned long long wanted = PyLong_AsUnsignedLongLong(offset);
+    if (reader_usable(self) != 0 || (wanted == (unsigned long long)-1 && PyErr_Occurred()))
+        return NULL;
+    return seek_done(self, rb_seek_offset(&self->reader, wanted));
+}
+
+static PyObject *reader_seek_time(reader_object *self, PyObject *timestamp_ns)
+{
+    unsigned long long wanted = PyLong_AsUnsignedLongLong(timestamp_ns);
+    if (reader_usable(self) != 0 || (wanted == (unsigned long long)-1 && PyErr_Occurred()))
+        return NULL;
+    rb_seek_time(&self->reader, wanted);
+    return seek_done(self, RB_OK);
+}
+
+static PyObject *reader_seek_oldest(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (reader_usable(self) != 0)
+        return NULL;
+    rb_seek_oldest(&self->reader);
+    return seek_done(self, RB_OK);
+}
+
+static PyObject *reader_seek_latest(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (reader_usable(self) != 0)
+        return NULL;
+    rb_seek_latest(&self->reader);
+    return seek_done(self, RB_OK);
+}
+
+/* For what reads through cffi (ranges): the exception of a result. */
+static PyObject *reader_raise(reader_object *self, PyObject *result)
+{
+    long value = PyLong_AsLong(result);
+    if (value == -1 && PyErr_Occurred())
+        return NULL;
+    return reader_trouble(self, (int)value);
+}
+
+static PyObject *reader_release(reader_object *self, PyObject *position)
+{
+    unsigned long long wanted = PyLong_AsUnsignedLongLong(position);
+    if (reader_usable(self) != 0 || (wanted == (unsigned long long)-1 && PyErr_Occurred()))
+        return NULL;
+    rb_reader_release(&self->reader, wanted);
+    Py_RETURN_NONE;
+}
+
+/* ---- making and closing ---- */
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"ring", "slots", "own", "slot", "gating", "counts_overruns", "verify", "spin_ns", NULL};
+    PyObject *ring, *slots;
+    int own, slot, gating, counts, verify;
+    long long spin_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpipppL", names, &ring, &slots, &own, &slot, &gating, &counts,
+                                     &verify, &spin_ns))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    reader_object *self = (reader_object *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->has_slots = slots != Py_None;
+    if (PyObject_GetBuffer(ring, &self->ring, PyBUF_SIMPLE) != 0 ||
+        (self->has_slots && PyObject_GetBuffer(slots, &self->slots, PyBUF_WRITABLE) != 0)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    rb_reader_open(&self->reader, self->ring.buf, self->has_slots ? self->slots.buf : NULL, own, slot, gating);
+    self->reader.verify = verify;
+    self->counts_overruns = counts;
+    self->spin_ns = spin_ns;
+    self->forks = forks;
+    self->open = true;
+    return (PyObject *)self;
+}
+
+static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (self->open && self->forks == forks)
+        rb_reader_close(&self->reader);
+    self->open = false;
+    Py_RETURN_NONE;
+}
+
+static int reader_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject *)((reader_object *)object)->match);
+    return 0;
+}
+
+static int reader_clear(PyObject *object)
+{
+    Py_CLEAR(((reader_object *)object)->match);
+    return 0;
+}
+
+static void reader_dealloc(PyObject *object)
+{
+    reader_object *self = (reader_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    reader_clear(object);
+    if (self->open && self->forks == forks)
+        rb_reader_close(&self->reader);
+    PyMem_Free(self->leases);
+    PyBuffer_Release(&self->ring);
+    if (self->has_slots)
+        PyBuffer_Release(&self->slots);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* ---- fields ---- */
+
+static PyObject *reader_address(reader_object *self, void *Py_UNUSED(closure))
+{
+    return reader_usable(self) != 0 ? NULL : PyLong_FromVoidPtr(&self->reader);
+}
+
+#define NUMBER(name, expression)                                                   \
+    static PyObject *reader_##name(reader_object *self, void *Py_UNUSED(closure)) \
+    {                                                                              \
+        return PyLong_FromUnsignedLongLong(expression);                            \
+    }
+NUMBER(cursor, self->reader.cursor)
+NUMBER(offset, self->reader.offset)
+NUMBER(released, self->reader.released)
+NUMBER(lost, self->reader.lost)
+NUMBER(spin_ns, (unsigned long long)self->spin_ns)
+
+static PyObject *reader_lag(reader_object *self, void *Py_UNUSED(closure))
+{
+    uint64_t position, offset;
+    if (reader_usable(self) != 0)
+        return NULL;
+    rb_end_read(self->reader.header, &position, &offset);
+    return PyLong_FromUnsignedLongLong(offset > self->reader.offset ? offset - self->reader.offset : 0);
+}
+
+static PyObject *reader_open(reader_object *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(self->open);
+}
+
+static PyObject *reader_get_match(reader_object *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(self->match == NULL ? Py_None : (PyObject *)self->match);
+}
+
+static int reader_set_match(reader_object *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (value != NULL && value != Py_None && Py_TYPE(value) != filter_type) {
+        PyErr_SetString(PyExc_TypeError, "match must be a KeyFilter or None");
+        return -1;
+    }
+    PyObject *old = (PyObject *)self->match;
+    self->match = value == NULL || value == Py_None ? NULL : (filter_object *)Py_NewRef(value);
+    Py_XDECREF(old);
+    return 0;
+}
+
+static PyMethodDef reader_methods[] = {
+    {"poll", (PyCFunction)reader_poll, METH_NOARGS, "The next record, or None."},
+    {"read_many", (PyCFunction)(void (*)(void))reader_read_many, METH_FASTCALL, "A Batch of up to `limit` records, perhaps none."},
+    {"wait", (PyCFunction)(void (*)(void))reader_wait, METH_FASTCALL, "Wait for a record; False when the timeout (seconds) is over."},
+    {"seek", (PyCFunction)reader_seek, METH_O, "Go to an offset; OffsetGone if it is not in the ring."},
+    {"seek_time", (PyCFunction)reader_seek_time, METH_O, "Go to the first record at or after a time in ns."},
+    {"seek_oldest", (PyCFunction)reader_seek_oldest, METH_NOARGS, "Go to the oldest record."},
+    {"seek_latest", (PyCFunction)reader_seek_latest, METH_NOARGS, "Go behind the newest record."},
+    {"_raise", (PyCFunction)reader_raise, METH_O, "Raise what a result code of C means."},
+    {"release", (PyCFunction)reader_release, METH_O, "Give up the hold on everything below a position (after ranges())."},
+    {"close", (PyCFunction)reader_close, METH_NOARGS, "Free the slot and refuse further reads; records in hand stay mapped."},
+    {0},
+};
+
+static PyGetSetDef reader_fields[] = {
+    {"address", (getter)reader_address, NULL, "Address of the rb_reader, for C; valid while this object lives.", NULL},
+    {"cursor", (getter)reader_cursor, NULL, "Position of the next record.", NULL},
+    {"offset", (getter)reader_offset, NULL, "Offset of the next record.", NULL},
+    {"released", (getter)reader_released, NULL, "Position below which nothing is held.", NULL},
+    {"lost", (getter)reader_lost, NULL, "Records lost to overruns, in all.", NULL},
+    {"lag", (getter)reader_lag, NULL, "Records between the cursor and the end.", NULL},
+    {"open", (getter)reader_open, NULL, "Whether it has not been closed.", NULL},
+    {"spin_ns", (getter)reader_spin_ns, NULL, "How long a wait spins before it sleeps.", NULL},
+    {"match", (getter)reader_get_match, (setter)reader_set_match, "KeyFilter that records must pass, or None.", NULL},
+    {0},
+};
+
+static PyType_Slot reader_slots[] = {
+    {Py_tp_doc, "A cursor over a ring."},
+    {Py_tp_new, reader_new},
+    {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_traverse, reader_traverse},
+    {Py_tp_clear, reader_clear},
+    {Py_tp_iter, reader_itself},
+    {Py_tp_iternext, reader_iternext},
+    {Py_tp_methods, reader_methods},
+    {Py_tp_getset, reader_fields},
+    {0},
+};
+
+PyType_Spec reader_spec = {"ringbuf.Reader", sizeof(reader_object), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, reader_slots};

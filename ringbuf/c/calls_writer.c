@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writer and Claim.
+ *
+ * publish returns the record's offset, or None when a gating reader is in the way: full is a state, not an
+ * error.  A foreign reader that is in the way for longer than the queue timeout is evicted; the writer's own
+ * (log, bridge) never are.
+ */
+#include "calls.h"
+
+#include <string.h>
+
+static int writer_usable(const writer_object *self)
+{
+    if (!self->open)
+        fail("RingClosed", "(s)", "writer");
+    else if (self->forks != forks)
+        fail("UsedAfterFork", "(s)", "writer");
+    else if (self->waiting)
+        fail("ClaimPending", "(s)", "another thread waits for room in this ring");
+    else
+        return 0;
+    return -1;
+}
+
+/* writer.key from the key argument; NULL: no key. */
+static int key_take(writer_object *self, PyObject *key, PyObject *properties)
+{
+    if (key == NULL || key != self->last_key) {
+        bytes_view view = {.bytes = "", .length = 0};
+        Py_CLEAR(self->last_key);
+        if (key != NULL && !PyBytes_CheckExact(key) && !PyUnicode_Check(key)) {
+            PyErr_Format(PyExc_TypeError, "key must be bytes or str, not %R", (PyObject *)Py_TYPE(key));
+            return -1;
+        }
+        if (key != NULL && bytes_of(key, &view) != 0)
+            return -1;
+        if (view.length > RB_KEY_MAX_BYTES) {
+            fail("KeyTooLong", "(nn)", view.length, (Py_ssize_t)RB_KEY_MAX_BYTES);
+            return -1;
+        }
+        self->key = (rb_key){.bytes = view.bytes, .length = (uint32_t)view.length,
+                             .hash = rb_crc32c(0, view.bytes, (size_t)view.length)};
+        self->last_key = Py_XNewRef(key);
+    }
+    self->key.properties = NULL;
+    self->key.properties_length = 0;
+    if (properties != NULL && properties != Py_None) {
+        bytes_view view;
+        if (!PyBytes_CheckExact(properties)) {
+            PyErr_SetString(PyExc_TypeError, "properties must be bytes, in MQTT 5 wire form with their length in front");
+            return -1;
+        }
+        bytes_of(properties, &view);
+        self->key.properties = view.bytes;
+        self->key.properties_length = (uint32_t)view.length;
+    }
+    return 0;
+}
+
+#define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
+
+/* A reader that died in the way is found by its lock, at once.  0, or -1 with an exception. */
+static int sweep(writer_object *self)
+{
+    int64_t now = monotonic_ns();
+    if (now - self->swept_ns < SWEEP_NS)
+        return 0;
+    self->swept_ns = now;
+    PyObject *swept = PyObject_CallNoArgs(self->on_full); /* may run any Python: not while a claim is pending */
+    Py_XDECREF(swept);
+    return swept == NULL ? -1 : 0;
+}
+
+/* After RB_FULL: sweeps, waits, evicts or gives up, as the ring's policy says.  RB_OK: try again; -1: exception. */
+static int full(writer_object *self, uint64_t length)
+{
+    uint32_t prefix = self->key.length + self->key.properties_length;
+    if (sweep(self) != 0)
+        return -1;
+    if (rb_room(&self->writer, length, prefix) == RB_OK)
+        return RB_OK;
+    if (self->blocks) {
+        int result;
+        self->waiting = true;
+        Py_BEGIN_ALLOW_THREADS
+        result = rb_writer_wait(&self->writer, length, prefix, self->queue_timeout_ns);
+        Py_END_ALLOW_THREADS
+        self->waiting = false;
+        if (result == RB_OK)
+            return RB_OK;
+    } else {
+        int64_t now = monotonic_ns();
+        if (self->full_since_ns == 0)
+            self->full_since_ns = now;
+        if (now - self->full_since_ns < self->queue_timeout_ns) {
+            self->rejected++;
+            return RB_FULL;
+        }
+    }
+    if (rb_evict_stalled(&self->writer, length, prefix) > 0 && rb_room(&self->writer, length, prefix) == RB_OK)
+        return RB_OK;
+    self->rejected++;
+    return RB_FULL;
+}
+
+/* 0 and *payload set, 1 full, -1 with an exception. */
+static int claim(writer_object *self, uint64_t length, uint16_t flags, uint64_t now, uint8_t **payload)
+{
+    int result = rb_claim(&self->writer, &self->key, length, flags, now, payload);
+    if (result == RB_FULL) {
+        result = full(self, length);
+        if (result != RB_OK)
+            return result == -1 ? -1 : 1;
+        result = rb_claim(&self->writer, &self->key, length, flags, now, payload);
+    }
+    if (result == RB_OK) {
+        self->full_since_ns = 0;
+        return 0;
+    }
+    if (result == RB_FULL)
+        return 1;
+    if (result == RB_TOO_LARGE)
+        fail("RecordTooLarge", "(KK)", (unsigned long long)length, (unsigned long long)self->writer.largest);
+    else
+        fail("ClaimPending", "(s)", "a claim of this writer is neither committed nor aborted");
+    return -1;
+}
+
+static int flags_take(PyObject *object, uint16_t *flags)
+{
+    *flags = 0;
+    if (object == NULL)
+        return 0;
+    long value = PyLong_AsLong(object);
+    if (value == -1 && PyErr_Occurred())
+        return -1;
+    if (value < 0 || value & RB_FLAGS_CRITICAL) {
+        PyErr_Format(PyExc_ValueError, "flags %ld has bits that no version knows (known: 0x%x)", value, ~RB_FLAGS_CRITICAL & 0xffff);
+        return -1;
+    }
+    *flags = (uint16_t)value;
+    return 0;
+}
+
+static const char *const publish_names[] = {"payload", "key", "flags", "properties"};
+
+static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *given[4] = {NULL};
+    bytes_view payload;
+    uint16_t flags;
+    uint8_t *room;
+    if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_names, 4, 1, given) != 0 ||
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3]) != 0 || bytes_of(given[0], &payload) != 0)
+        return NULL;
+    int result = claim(self, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
+    if (result == 0) {
+        memcpy(room, payload.bytes, (size_t)payload.length);
+        rb_commit(&self->writer, (uint64_t)payload.length, true);
+        rb_end_publish(&self->writer);
+    }
+    bytes_done(&payload);
+    if (result != 0)
+        return result == 1 ? Py_NewRef(Py_None) : NULL;
+    return PyLong_FromUnsignedLongLong(self->writer.offset - 1);
+}
+
+static const char *const publish_many_names[] = {"payloads", "key", "flags"};
+
+/* One time stamp and one publication of the end for the whole sequence. */
+static PyObject *writer_publish_many(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *given[3] = {NULL};
+    uint16_t flags;
+    if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_many_names, 3, 1, given) != 0 ||
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], NULL) != 0)
+        return NULL;
+    bool list = PyList_CheckExact(given[0]);
+    Py_ssize_t length = PySequence_Size(given[0]), done = 0;
+    if (length < 0)
+        return NULL;
+    uint64_t now = wall_clock_ns();
+    int result = 0;
+    for (; done < length && result == 0; done++) {
+        PyObject *item = list ? Py_XNewRef(PyList_GetItem(given[0], done)) : PySequence_GetItem(given[0], done);
+        bytes_view payload;
+        uint8_t *room;
+        result = item == NULL ? -1 : bytes_of(item, &payload);
+        if (result == 0) {
+            result = claim(self, (uint64_t)payload.length, flags, now, &room);
+            if (result == 0) {
+                memcpy(room, payload.bytes, (size_t)payload.length);
+                rb_commit(&self->writer, (uint64_t)payload.length, true);
+            }
+            bytes_done(&payload);
+        }
+        Py_XDECREF(item);
+        if (result != 0)
+            break;
+    }
+    rb_end_publish(&self->writer);
+    return result < 0 ? NULL : PyLong_FromSsize_t(done);
+}
+
+/* ---- Claim ---- */
+
+typedef struct claim_object {
+    PyObject_HEAD
+    writer_object *writer; /* owned; NULL once committed or aborted */
+    uint8_t *payload;
+    uint64_t length;
+} claim_object;
+
+static const char *const claim_names[] = {"length", "key", "flags", "properties"};
+
+static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *given[4] = {NULL};
+    uint16_t flags;
+    uint8_t *room;
+    if (writer_usable(self) != 0 || arguments(args, count, keywords, claim_names, 4, 1, given) != 0 ||
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3]) != 0)
+        return NULL;
+    unsigned long long length = PyLong_AsUnsignedLongLong(given[0]);
+    if (length == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    int result = claim(self, length, flags, wall_clock_ns(), &room);
+    if (result != 0)
+        return result == 1 ? Py_NewRef(Py_None) : NULL;
+    claim_object *made = PyObject_New(claim_object, claim_type);
+    if (made == NULL) {
+        rb_abort(&self->writer);
+        return NULL;
+    }
+    made->writer = (writer_object *)Py_NewRef((PyObject *)self);
+    made->payload = room;
+    made->length = length;
+    return (PyObject *)made;
+}
+
+static int claim_usable(claim_object *self)
+{
+    if (self->writer == NULL) {
+        fail("RingClosed", "(s)", "claim: already committed or aborted");
+        return -1;
+    }
+    return writer_usable(self->writer);
+}
+
+static PyObject *claim_commit(claim_object *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (claim_usable(self) != 0)
+        return NULL;
+    unsigned long long actual = self->length;
+    if (count > 1) {
+        PyErr_SetString(PyExc_TypeError, "commit takes at most one argument: how many bytes were filled");
+        return NULL;
+    }
+    if (count == 1 && args[0] != Py_None) {
+        actual = PyLong_AsUnsignedLongLong(args[0]);
+        if (actual == (unsigned long long)-1 && PyErr_Occurred())
+            return NULL;
+    }
+    if (actual > self->length) {
+        PyErr_Format(PyExc_ValueError, "commit of %llu bytes exceeds the %llu that were claimed", actual,
+                     (unsigned long long)self->length);
+        return NULL;
+    }
+    rb_writer *writer = &self->writer->writer;
+    rb_commit(writer, actual, actual <= RB_CHECKED_IN_PLACE_MAX_BYTES);
+    rb_end_publish(writer);
+    uint64_t offset = writer->offset - 1;
+    Py_CLEAR(self->writer);
+    return PyLong_FromUnsignedLongLong(offset);
+}
+
+static PyObject *claim_abort(claim_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (claim_usable(self) != 0)
+        return NULL;
+    rb_abort(&self->writer->writer);
+    Py_CLEAR(self->writer);
+    Py_RETURN_NONE;
+}
+
+static PyObject *claim_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return Py_NewRef(self);
+}
+
+/* Commit on a clean end, abort on an exception; nothing if the block did either itself. */
+static PyObject *claim_exit(claim_object *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (self->writer == NULL)
+        Py_RETURN_NONE;
+    PyObject *result = count > 0 && args[0] != Py_None ? claim_abort(self, NULL) : claim_commit(self, NULL, 0);
+    if (result == NULL)
+        return NULL;
+    Py_DECREF(result);
+    Py_RETURN_NONE;
+}
+
+static int claim_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    claim_object *it = (claim_object *)self;
+    if (claim_usable(it) != 0)
+        return -1;
+    return PyBuffer_FillInfo(view, self, it->payload, (Py_ssize_t)it->length, 0, flags);
+}
+
+static Py_ssize_t claim_length(PyObject *self)
+{
+    return (Py_ssize_t)((claim_object *)self)->length;
+}
+
+/* A claim that is dropped was never there. */
+static void claim_dealloc(PyObject *self)
+{
+    claim_object *it = (claim_object *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    if (it->writer != NULL && it->writer->open && it->writer->forks == forks)
+        rb_abort(&it->writer->writer);
+    Py_CLEAR(it->writer);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef claim_methods[] = {
+    {"commit", (PyCFunction)(void (*)(void))claim_commit, METH_FASTCALL, "Make it a record; its offset."},
+    {"abort", (PyCFunction)claim_abort, METH_NOARGS, "Give the room up."},
+    {"__enter__", claim_enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))claim_exit, METH_FASTCALL, NULL},
+    {0},
+};
+
+static PyType_Slot claim_slots[] = {
+    {Py_tp_doc, "Room for one record, writable in place (buffer protocol) until commit or abort."},
+    {Py_tp_dealloc, claim_dealloc},
+    {Py_tp_methods, claim_methods},
+    {Py_bf_getbuffer, claim_buffer},
+    {Py_sq_length, claim_length},
+    {0},
+};
+
+PyType_Spec claim_spec = {"ringbuf.Claim", sizeof(claim_object), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, claim_slots};
+
+/* ---- Writer ---- */
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"ring", "cursors", "on_full", "blocks", "queue_timeout_ns", "listed", NULL};
+    PyObject *ring, *cursors, *on_full;
+    int blocks, listed;
+    long long queue_timeout_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOpLp", names, &ring, &cursors, &on_full, &blocks, &queue_timeout_ns, &listed))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    writer_object *self = (writer_object *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    if (PyObject_GetBuffer(ring, &self->ring, PyBUF_WRITABLE) == 0 &&
+        PyObject_GetBuffer(cursors, &self->cursors, PyBUF_WRITABLE) == 0) {
+        if (rb_writer_open(&self->writer, self->ring.buf, self->cursors.buf) == RB_OK) {
+            rb_writer_heed(&self->writer, listed);
+            self->on_full = Py_NewRef(on_full);
+            self->blocks = blocks;
+            self->queue_timeout_ns = queue_timeout_ns;
+            self->forks = forks;
+            self->open = true;
+            return (PyObject *)self;
+        }
+        fail("Corrupt", "(s)", "the ring's end and its watermark contradict each other; move the file away");
+    }
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void writer_dealloc(PyObject *self)
+{
+    writer_object *it = (writer_object *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_CLEAR(it->last_key);
+    Py_CLEAR(it->on_full);
+    PyBuffer_Release(&it->ring);
+    PyBuffer_Release(&it->cursors);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyObject *writer_close(writer_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->open = false;
+    Py_CLEAR(self->on_full); /* it knows the ring, which knows this writer */
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_address(writer_object *self, void *Py_UNUSED(closure))
+{
+    return writer_usable(self) != 0 ? NULL : PyLong_FromVoidPtr(&self->writer);
+}
+
+static PyObject *writer_end_offset(writer_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(self->writer.offset);
+}
+
+static PyObject *writer_end_position(writer_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(self->writer.tail);
+}
+
+static PyObject *writer_rejected(writer_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(self->rejected);
+}
+
+static PyObject *writer_record_max(writer_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(self->writer.largest);
+}
+
+static PyMethodDef writer_methods[] = {
+    {"publish", (PyCFunction)(void (*)(void))writer_publish, METH_FASTCALL | METH_KEYWORDS,
+     "Copy one record in; its offset, or None when a gating reader is in the way."},
+    {"publish_many", (PyCFunction)(void (*)(void))writer_publish_many, METH_FASTCALL | METH_KEYWORDS,
+     "Copy a sequence of payloads in; how many went in."},
+    {"claim", (PyCFunction)(void (*)(void))writer_claim, METH_FASTCALL | METH_KEYWORDS,
+     "Room for `length` payload bytes to fill in place, or None when a gating reader is in the way."},
+    {"close", (PyCFunction)writer_close, METH_NOARGS, "Refuse further use."},
+    {0},
+};
+
+static PyGetSetDef writer_fields[] = {
+    {"address", (getter)writer_address, NULL, "Address of the rb_writer, for C; valid while this object lives.", NULL},
+    {"end_offset", (getter)writer_end_offset, NULL, "Offset of the next record.", NULL},
+    {"end_position", (getter)writer_end_position, NULL, "Position of the next record.", NULL},
+    {"rejected", (getter)writer_rejected, NULL, "How many publishes found the ring full.", NULL},
+    {"record_max_bytes", (getter)writer_record_max, NULL, "Longest record, header and key included.", NULL},
+    {0},
+};
+
+static PyType_Slot writer_slots[] = {
+    {Py_tp_doc, "The one writer of a ring."},
+    {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_methods, writer_methods},
+    {Py_tp_getset, writer_fields},
+    {0},
+};
+
+PyType_Spec writer_spec = {"ringbuf.Writer", sizeof(writer_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};

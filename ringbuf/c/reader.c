@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A reader of a ring: a cursor.  It never writes to the ring, only to its slot.
+ *
+ * A plain reader may be lapped.  It reads first and looks at `reserve` afterwards (a sequence lock): if the
+ * writer had given itself leave to overwrite the place by then, nothing that was read counts.  Because every
+ * length is checked against the ring before it is used, garbage read meanwhile does no harm.
+ *
+ * A gating reader stores in its slot what it has released; the writer stays a ring behind that.
+ */
+#include "ring.h"
+
+#include <string.h>
+
+#define WORD(pointer) ((const _Atomic uint32_t *)(const void *)(pointer))
+
+static const uint8_t *at(const rb_reader *reader, uint64_t position)
+{
+    return reader->data + (position & reader->mask);
+}
+
+void rb_reader_tell(rb_reader *reader, uint64_t released)
+{
+    reader->released = released;
+    if (reader->slot == NULL)
+        return;
+    atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
+    atomic_store_explicit(&reader->slot->lost, reader->lost, memory_order_relaxed);
+    /* pairs with the acquire in slot_permits(): our reads of what we give up are done */
+    atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);
+}
+
+void rb_reader_release(rb_reader *reader, uint64_t position)
+{
+    if (position > reader->released && position <= reader->cursor)
+        rb_reader_tell(reader, position);
+}
+
+/* Puts the cursor at `position` and says whether it is still safe there: a gating reader is then heeded. */
+static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
+{
+    reader->cursor = position;
+    reader->offset = offset;
+    rb_reader_tell(reader, position);
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in reserve_try() */
+    return rb_reader_holds(reader, position);
+}
+
+/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile. */
+#define PLACE_TRIES 64
+
+void rb_seek_latest(rb_reader *reader)
+{
+    uint64_t position, offset;
+    for (int tries = 0; tries < PLACE_TRIES; tries++) {
+        rb_end_read(reader->header, &position, &offset);
+        if (place(reader, position, offset))
+            return;
+    }
+}
+
+typedef struct entry {
+    uint64_t position, offset, timestamp_ns;
+} entry;
+
+/* The first record that begins in `chunk`.  False: none, or written over while read. */
+static bool index_read(const rb_reader *reader, uint64_t chunk, entry *out)
+{
+    uint64_t entries = reader->capacity / reader->chunk;
+    const rb_index_entry *it = &reader->header->index[chunk & (entries - 1)];
+    /* pairs with the release in index_chunk() */
+    out->position = atomic_load_explicit(&it->position, memory_order_acquire);
+    out->offset = atomic_load_explicit(&it->offset, memory_order_relaxed);
+    out->timestamp_ns = atomic_load_explicit(&it->timestamp_ns, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    return out->position / reader->chunk == chunk && out->position % RB_RECORD_ALIGN == 0 &&
+           atomic_load_explicit(&it->position, memory_order_relaxed) == out->position;
+}
+
+static uint64_t oldest_safe(const rb_reader *reader)
+{
+    uint64_t reserve = atomic_load_explicit(&reader->header->reserve, memory_order_relaxed);
+    return reserve > reader->capacity ? reserve - reader->capacity : 0;
+}
+
+typedef bool (*entry_test)(const entry *it, uint64_t wanted);
+
+/* The first index entry at or above what is safe; or, with a test, the last one that passes it before the
+ * first that fails.  False: no entry at all. */
+static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted, entry *found)
+{
+    uint64_t floor = oldest_safe(reader), first = floor / reader->chunk, end, unused;
+    bool any = false;
+    rb_end_read(reader->header, &end, &unused);
+    for (uint64_t chunk = first; chunk <= first + reader->capacity / reader->chunk && chunk * reader->chunk <= end; chunk++) {
+        entry it;
+        if (!index_read(reader, chunk, &it) || it.position < floor)
+            continue;
+        if (any && !test(&it, wanted))
+            break;
+        *found = it;
+        any = true;
+        if (test == NULL)
+            break;
+    }
+    return any;
+}
+
+void rb_seek_oldest(rb_reader *reader)
+{
+    for (int tries = 0; tries < PLACE_TRIES; tries++) {
+        entry it;
+        if (!index_find(reader, NULL, 0, &it))
+            break;
+        if (place(reader, it.position, it.offset))
+            return;
+    }
+    rb_seek_latest(reader);
+}
+
+static bool offset_not_after(const entry *it, uint64_t wanted)
+{
+    return it->offset <= wanted;
+}
+
+static bool time_before(const entry *it, uint64_t wanted)
+{
+    return it->timestamp_ns < wanted;
+}
+
+int rb_seek_offset(rb_reader *reader, uint64_t offset)
+{
+    uint64_t position, end;
+    entry it;
+    rb_view view;
+    rb_end_read(reader->header, &position, &end);
+    if (offset >= end) {
+        rb_seek_latest(reader);
+        return offset == reader->offset ? RB_OK : RB_EMPTY;
+    }
+    if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset || !place(reader, it.position, it.offset)) {
+        rb_seek_oldest(reader);
+        return reader->offset == offset ? RB_OK : RB_OVERRUN;
+    }
+    while (reader->offset < offset) {
+        int result = rb_read(reader, &view);
+        if (result != RB_OK)
+            return result == RB_EMPTY ? RB_CORRUPT : result;
+    }
+    rb_reader_tell(reader, reader->cursor);
+    return RB_OK;
+}
+
+void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
+{
+    entry it;
+    rb_view view;
+    if (!index_find(reader, time_before, timestamp_ns, &it) || !place(reader, it.position, it.offset))
+        rb_seek_oldest(reader);
+    for (;;) {
+        uint64_t cursor = reader->cursor, offset = reader->offset;
+        int result = rb_read(reader, &view);
+        if (result == RB_OVERRUN)
+            continue;
+        if (result == RB_OK && view.header.timestamp_ns >= timestamp_ns) {
+            reader->cursor = cursor;
+            reader->offset = offset;
+        }
+        if (result != RB_OK || view.header.timestamp_ns >= timestamp_ns)
+            break;
+    }
+    rb_reader_tell(reader, reader->cursor);
+}
+
+void rb_reader_open(rb_reader *reader, const void *memory, void *slots, bool own, int slot, bool gating)
+{
+    const rb_header *header = memory;
+    memset(reader, 0, sizeof *reader);
+    reader->header = header;
+    reader->data = (const uint8_t *)memory + RB_HEADER_BYTES;
+    reader->capacity = header->geometry.capacity_bytes;
+    reader->mask = reader->capacity - 1;
+    reader->chunk = header->geometry.chunk_bytes;
+    reader->epoch = reader->crc_seed = header->geometry.epoch;
+    reader->slot = slots == NULL ? NULL : rb_slot_of(slots, own, slot);
+    reader->gating = gating && reader->slot != NULL;
+    if (reader->slot != NULL) {
+        reader->sleepers = own ? &((rb_header *)slots)->own_sleepers : &((rb_cursors *)slots)->sleepers;
+        reader->sleeper_bit = (uint64_t)1 << slot;
+        rb_seek_latest(reader);
+        /* pairs with the acquire in slot_permits(): the cursor is there before the slot counts */
+        atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN, memory_order_release);
+    }
+    rb_seek_latest(reader);
+}
+
+void rb_reader_close(rb_reader *reader)
+{
+    if (reader->slot != NULL)
+        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_permits() */
+    reader->slot = NULL;
+    reader->sleepers = NULL;
+}
+
+static bool gate_lost(const rb_reader *reader)
+{
+    /* pairs with the release in rb_writer_evict() */
+    return reader->gating && atomic_load_explicit(&reader->slot->state, memory_order_acquire) != RB_SLOT_GATING;
+}
+
+static int lapped(rb_reader *reader)
+{
+    uint64_t was = reader->offset;
+    rb_seek_oldest(reader);
+    if (reader->offset > was)
+        reader->lost += reader->offset - was;
+    rb_reader_tell(reader, reader->cursor);
+    return RB_OVERRUN;
+}
+
+/* The length word at the cursor, padding skipped.  0: nothing there. */
+static uint32_t next_length(rb_reader *reader, int *result)
+{
+    for (int laps = 0; laps < 2; laps++) {
+        uint64_t room = reader->capacity - (reader->cursor & reader->mask);
+        /* pairs with the release in rb_commit() and pad_to_end() */
+        uint32_t length = atomic_load_explicit(WORD(at(reader, reader->cursor)), memory_order_acquire);
+        if (!rb_reader_holds(reader, reader->cursor)) {
+            *result = lapped(reader);
+            return 0;
+        }
+        if (!(length & RB_PADDING_BIT)) {
+            *result = length ? RB_OK : RB_EMPTY;
+            return length;
+        }
+        if ((length & ~RB_PADDING_BIT) != room)
+            break;
+        reader->cursor += room;
+    }
+    *result = RB_CORRUPT;
+    return 0;
+}
+
+int rb_peek(rb_reader *reader)
+{
+    int result;
+    if (gate_lost(reader))
+        return RB_EVICTED;
+    next_length(reader, &result);
+    return result;
+}
+
+int rb_read(rb_reader *reader, rb_view *out)
+{
+    int result;
+    if (gate_lost(reader))
+        return RB_EVICTED;
+    uint32_t length = next_length(reader, &result);
+    if (length == 0)
+        return result;
+    uint64_t room = reader->capacity - (reader->cursor & reader->mask);
+    out->position = reader->cursor;
+    out->bytes = at(reader, reader->cursor);
+    memcpy(&out->header, out->bytes, sizeof out->header);
+    out->header.length = length;
+    bool whole = length >= RB_RECORD_HEADER_BYTES &&
+                 rb_record_parts(&out->header, out->bytes, room, &out->parts) == RB_OK &&
+                 out->header.offset == reader->offset &&
+                 (!reader->verify || rb_record_verifies(&out->header, &out->parts, out->bytes, reader->epoch));
+    if (!rb_reader_holds(reader, out->position))
+        return lapped(reader);
+    if (!whole)
+        return RB_CORRUPT;
+    reader->cursor += rb_span(length);
+    reader->offset++;
+    return RB_OK;
+}
+
+/* ---- ranges ---- */
+
+static bool continues(const rb_range *range, const rb_view *view, bool alone)
+{
+    return !alone && !(view->header.flags & RB_FLAG_UNCHECKED) && view->position == range->position + range->length;
+}
+
+int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room)
+{
+    uint64_t total = 0;
+    int count = 0;
+    bool alone = true; /* the last range is one unchecked record */
+    while (total < limit_bytes) {
+        rb_view view;
+        uint64_t cursor = reader->cursor, offset = reader->offset;
+        int result = rb_read(reader, &view);
+        if (result == RB_EMPTY || (result != RB_OK && count > 0 && result != RB_OVERRUN))
+            break;
+        if (result != RB_OK)
+            return result; /* an overrun spoils the ranges before it too */
+        if (count == 0 || !continues(&out[count - 1], &view, alone)) {
+            if (count == room) {
+                reader->cursor = cursor;
+                reader->offset = offset;
+                break;
+            }
+            out[count++] = (rb_range){.position = view.position, .first_offset = view.header.offset,
+                                      .first_timestamp_ns = view.header.timestamp_ns};
+            alone = view.header.flags & RB_FLAG_UNCHECKED;
+        }
+        rb_range *range = &out[count - 1];
+        range->length += rb_span(view.header.length);
+        range->count++;
+        range->last_timestamp_ns = view.header.timestamp_ns;
+        total += rb_span(view.header.length);
+    }
+    return count;
+}

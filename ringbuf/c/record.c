@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records in bytes, wherever those come from: a ring, a segment, a drained file.  Every length is taken as
+ * hostile: checked against the room before it is used, and read once.
+ */
+#include "record.h"
+
+#include <string.h>
+
+/* The MQTT Variable Byte Integer at `bytes` and the property bytes after it: their length together, or 0 if
+ * they reach beyond `room`. */
+static uint32_t properties_length(const uint8_t *bytes, uint64_t room)
+{
+    uint32_t value = 0;
+    for (uint32_t i = 0; i < 4 && i < room; i++) {
+        value |= (uint32_t)(bytes[i] & 0x7f) << 7 * i;
+        if (!(bytes[i] & 0x80))
+            return value <= room - (i + 1) ? value + i + 1 : 0;
+    }
+    return 0;
+}
+
+int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t room, rb_parts *out)
+{
+    uint64_t length = header->length, prefix = RB_RECORD_HEADER_BYTES + (uint64_t)header->key_length;
+    if (length > room || length < prefix || header->flags & RB_FLAGS_CRITICAL)
+        return RB_CORRUPT;
+    uint32_t properties = 0;
+    if (header->flags & RB_FLAG_PROPERTIES) {
+        properties = properties_length(bytes + prefix, length - prefix);
+        if (properties == 0)
+            return RB_CORRUPT;
+    }
+    uint32_t payload = rb_payload_position(header->key_length, properties);
+    if (payload > length)
+        return RB_CORRUPT;
+    out->properties_position = (uint32_t)prefix;
+    out->properties_length = properties;
+    out->payload_position = payload;
+    out->payload_length = (uint32_t)(length - payload);
+    return RB_OK;
+}
+
+int rb_record_verifies(const rb_record *header, const rb_parts *parts, const uint8_t *bytes, uint32_t epoch)
+{
+    uint32_t end = header->flags & RB_FLAG_UNCHECKED ? parts->payload_position : header->length;
+    uint32_t crc = rb_crc32c(epoch, &header->offset, RB_RECORD_HEADER_BYTES - offsetof(rb_record, offset));
+    return rb_crc32c(crc, bytes + RB_RECORD_HEADER_BYTES, end - RB_RECORD_HEADER_BYTES) == header->crc;
+}
+
+/* The record at `bytes`: its span if it is whole and verifies, or 0, with *bad_length set as rb_scan says. */
+static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch, rb_record *header, uint64_t *bad_length)
+{
+    rb_parts parts;
+    *bad_length = 0;
+    if (room < RB_RECORD_HEADER_BYTES)
+        return 0;
+    memcpy(header, bytes, sizeof *header);
+    uint64_t span = rb_span(header->length);
+    if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > room)
+        return 0;
+    *bad_length = span;
+    if (rb_record_parts(header, bytes, room, &parts) != RB_OK || !rb_record_verifies(header, &parts, bytes, epoch))
+        return 0;
+    return span;
+}
+
+int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_scan *out)
+{
+    memset(out, 0, sizeof *out);
+    while (out->good_bytes < length) {
+        rb_record header;
+        uint64_t span = record_span(bytes + out->good_bytes, length - out->good_bytes, epoch, &header, &out->bad_length);
+        if (span == 0)
+            return RB_CORRUPT;
+        if (out->count++ == 0) {
+            out->first_offset = header.offset;
+            out->first_timestamp_ns = header.timestamp_ns;
+        }
+        out->last_offset = header.offset;
+        out->last_timestamp_ns = header.timestamp_ns;
+        out->good_bytes += span;
+    }
+    out->bad_length = 0;
+    return RB_OK;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A ring's header: making it, checking it, and what both sides read from it.  No system calls, no
+ * allocation: everything here works on the caller's memory.
+ */
+#include "ring.h"
+
+#include <string.h>
+
+static uint32_t geometry_crc(const rb_geometry *geometry)
+{
+    const uint64_t magic = RB_MAGIC;
+    const uint8_t *bytes = (const uint8_t *)geometry;
+    uint32_t crc = rb_crc32c(0, &magic, sizeof magic);
+    return rb_crc32c(crc, bytes + sizeof magic, offsetof(rb_geometry, crc) - sizeof magic);
+}
+
+static uint64_t chunk_bytes_of(uint64_t capacity)
+{
+    uint64_t chunk = capacity / RB_INDEX_ENTRIES;
+    return chunk < RB_CHUNK_MIN_BYTES ? RB_CHUNK_MIN_BYTES : chunk;
+}
+
+static bool capacity_fits(uint64_t capacity)
+{
+    return capacity >= RB_CAPACITY_MIN_BYTES && capacity <= (uint64_t)1 << 32 && (capacity & (capacity - 1)) == 0;
+}
+
+uint32_t rb_abi_word(void)
+{
+    return RB_ABI_WORD;
+}
+
+int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
+              uint64_t created_ns)
+{
+    if (!capacity_fits(capacity_bytes))
+        return RB_INVALID;
+    rb_header *header = memory;
+    rb_geometry *geometry = &header->geometry;
+    geometry->format_version = RB_FORMAT_VERSION;
+    geometry->abi_word = RB_ABI_WORD;
+    geometry->header_bytes = RB_HEADER_BYTES;
+    geometry->epoch = epoch;
+    geometry->capacity_bytes = capacity_bytes;
+    geometry->chunk_bytes = chunk_bytes_of(capacity_bytes);
+    geometry->created_ns = created_ns;
+    geometry->first_offset = first_offset;
+    strncpy(geometry->name, name, RB_NAME_MAX_BYTES);
+    geometry->name[RB_NAME_MAX_BYTES] = '\0';
+    geometry->crc = geometry_crc(geometry);
+    atomic_store_explicit(&header->end.pair[0].offset, first_offset, memory_order_relaxed);
+    for (int i = 0; i < RB_INDEX_ENTRIES; i++)
+        atomic_store_explicit(&header->index[i].position, RB_NO_POSITION, memory_order_relaxed);
+    /* pairs with the acquire in rb_inspect(): whoever sees the magic sees the rest */
+    atomic_store_explicit(&geometry->magic, RB_MAGIC, memory_order_release);
+    return RB_OK;
+}
+
+int rb_format_cursors(void *memory)
+{
+    rb_cursors *cursors = memory;
+    cursors->format_version = RB_FORMAT_VERSION;
+    cursors->abi_word = RB_ABI_WORD;
+    /* pairs with the acquire in rb_inspect_cursors() */
+    atomic_store_explicit(&cursors->magic, RB_CURSORS_MAGIC, memory_order_release);
+    return RB_OK;
+}
+
+int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts)
+{
+    const rb_header *header = memory;
+    memset(facts, 0, sizeof *facts);
+    if (file_bytes < RB_HEADER_BYTES ||
+        /* pairs with the release in rb_format() */
+        atomic_load_explicit(&header->geometry.magic, memory_order_acquire) != RB_MAGIC)
+        return RB_FOREIGN;
+    rb_geometry geometry;
+    memcpy(&geometry, &header->geometry, sizeof geometry);
+    facts->format_version = geometry.format_version;
+    facts->abi_word = geometry.abi_word;
+    if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)
+        return RB_FOREIGN;
+    if (geometry.crc != geometry_crc(&geometry) || geometry.header_bytes != RB_HEADER_BYTES ||
+        !capacity_fits(geometry.capacity_bytes) || geometry.chunk_bytes != chunk_bytes_of(geometry.capacity_bytes))
+        return RB_CORRUPT;
+    facts->capacity_bytes = geometry.capacity_bytes;
+    facts->chunk_bytes = geometry.chunk_bytes;
+    facts->created_ns = geometry.created_ns;
+    facts->first_offset = geometry.first_offset;
+    facts->epoch = geometry.epoch;
+    memcpy(facts->name, geometry.name, sizeof facts->name);
+    facts->name[sizeof facts->name - 1] = '\0';
+    return file_bytes - RB_HEADER_BYTES < geometry.capacity_bytes ? RB_CORRUPT : RB_OK;
+}
+
+int rb_inspect_cursors(const void *memory, uint64_t file_bytes)
+{
+    const rb_cursors *cursors = memory;
+    if (file_bytes < RB_CURSORS_BYTES ||
+        /* pairs with the release in rb_format_cursors() */
+        atomic_load_explicit(&cursors->magic, memory_order_acquire) != RB_CURSORS_MAGIC)
+        return RB_FOREIGN;
+    return cursors->format_version == RB_FORMAT_VERSION && cursors->abi_word == RB_ABI_WORD ? RB_OK : RB_FOREIGN;
+}
+
+/* Bounded: a writer of another process may be hostile and count for ever.  What it then reads is a pair of
+ * two moments, from which a reader polls what does not follow, and says so. */
+#define END_TRIES 1000
+
+void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset)
+{
+    for (int tries = 0; tries < END_TRIES; tries++) {
+        /* pairs with the release in rb_end_publish() */
+        uint64_t count = atomic_load_explicit(&header->end.count, memory_order_acquire);
+        *position = atomic_load_explicit(&header->end.pair[count & 1].position, memory_order_relaxed);
+        *offset = atomic_load_explicit(&header->end.pair[count & 1].offset, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&header->end.count, memory_order_relaxed) == count)
+            break;
+    }
+    *position &= ~(uint64_t)(RB_RECORD_ALIGN - 1);
+}
+
+void rb_extremes_read(const void *memory, rb_extremes *out)
+{
+    rb_reader reader;
+    const rb_header *header = memory;
+    rb_reader_open(&reader, memory, NULL, false, -1, false);
+    out->end_position = reader.cursor;
+    out->end_offset = reader.offset;
+    rb_seek_oldest(&reader);
+    out->oldest_position = reader.cursor;
+    out->oldest_offset = reader.offset;
+    out->durable_position = atomic_load_explicit(&header->durable, memory_order_acquire); /* rb_durable_store() */
+    out->reserve_position = atomic_load_explicit(&header->reserve, memory_order_relaxed);
+}
+
+void rb_durable_store(void *memory, uint64_t position)
+{
+    rb_header *header = memory;
+    /* pairs with the acquire of whoever waits for durability: the log's sync is before it */
+    atomic_store_explicit(&header->durable, position, memory_order_release);
+}
+
+rb_slot *rb_slot_of(void *memory, bool own, int slot)
+{
+    if (slot < 0 || slot >= (own ? RB_OWN_SLOTS : RB_FOREIGN_SLOTS))
+        return NULL;
+    return own ? &((rb_header *)memory)->own[slot] : &((rb_cursors *)memory)->slot[slot];
+}
+
+int rb_slot_read(const void *memory, int own, int slot, rb_slot_facts *out)
+{
+    const rb_slot *it = rb_slot_of((void *)memory, own, slot);
+    if (it == NULL)
+        return RB_INVALID;
+    out->state = atomic_load_explicit(&it->state, memory_order_acquire); /* rb_reader_open() */
+    out->cursor = atomic_load_explicit(&it->cursor, memory_order_relaxed);
+    out->offset = atomic_load_explicit(&it->offset, memory_order_relaxed);
+    out->lost = atomic_load_explicit(&it->lost, memory_order_relaxed);
+    out->pid = it->pid;
+    memcpy(out->name, it->name, sizeof out->name);
+    out->name[sizeof out->name - 1] = '\0';
+    return RB_OK;
+}
+
+void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pid)
+{
+    rb_slot *it = rb_slot_of(memory, own, slot);
+    if (it == NULL)
+        return;
+    it->pid = pid;
+    memset(it->name, 0, sizeof it->name);
+    strncpy(it->name, name, sizeof it->name - 1);
+}
+
+void rb_slot_free(void *memory, int own, int slot)
+{
+    rb_slot *it = rb_slot_of(memory, own, slot);
+    if (it != NULL) /* pairs with the acquire in gate_of(): a freed slot holds nobody back */
+        atomic_store_explicit(&it->state, RB_SLOT_FREE, memory_order_release);
+}

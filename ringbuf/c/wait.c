@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waiting and waking: the only system calls of ringbuf, all futex (Linux).
+ *
+ * Not FUTEX_PRIVATE: the word is in a file that several processes map; waiting needs only to read it, so a
+ * read-only mapping will do.  Nobody waits without end: a lost wake-up costs at most RECHECK_NS.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ring.h"
+
+#define RECHECK_NS 1000000000ll
+#define NAP_NS 200000ll /* of a reader without a slot, and of a writer that waits for room */
+#define SPIN_LOOK 32    /* looks at the ring between two looks at the clock */
+
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ volatile("yield")
+#else
+#define PAUSE() ((void)0)
+#endif
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ll + time.tv_nsec;
+}
+
+static int64_t deadline_after(int64_t timeout_ns)
+{
+    int64_t now = now_ns();
+    return timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+}
+
+static struct timespec timespec_of(int64_t ns)
+{
+    return (struct timespec){.tv_sec = ns / 1000000000ll, .tv_nsec = ns % 1000000000ll};
+}
+
+static int64_t at_most(int64_t ns, int64_t limit)
+{
+    return ns < limit ? ns : limit;
+}
+
+static void nap(int64_t ns)
+{
+    struct timespec time = timespec_of(ns);
+    nanosleep(&time, NULL);
+}
+
+void rb_futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
+{
+    struct timespec time = timespec_of(ns);
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
+}
+
+/* Says that this reader sleeps.  After it, a look at the ring decides: if that finds nothing, the writer's next
+ * look at the sleepers finds us (fences here and in rb_end_publish()). */
+static void say_asleep(rb_reader *reader)
+{
+    atomic_fetch_or_explicit(reader->sleepers, reader->sleeper_bit, memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+static int spin(rb_reader *reader, int64_t until)
+{
+    int result;
+    do {
+        for (int i = 0; i < SPIN_LOOK; i++) {
+            if ((result = rb_peek(reader)) != RB_EMPTY)
+                return result;
+            PAUSE();
+        }
+    } while (now_ns() < until);
+    return RB_EMPTY;
+}
+
+int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
+{
+    int result = rb_peek(reader);
+    if (result != RB_EMPTY)
+        return result;
+    int64_t deadline = deadline_after(timeout_ns), now = now_ns();
+    if (spin_ns > 0 && (result = spin(reader, at_most(deadline, now + spin_ns))) != RB_EMPTY)
+        return result;
+    while ((now = now_ns()) < deadline) {
+        int64_t left = at_most(deadline - now, RECHECK_NS);
+        if (reader->slot == NULL) {
+            nap(at_most(left, NAP_NS));
+        } else {
+            uint32_t seen = atomic_load_explicit(&reader->header->wake, memory_order_acquire); /* rb_wake() */
+            say_asleep(reader);
+            if ((result = rb_peek(reader)) != RB_EMPTY)
+                return result;
+            futex_wait(&reader->header->wake, seen, left);
+        }
+        if ((result = rb_peek(reader)) != RB_EMPTY)
+            return result;
+    }
+    return RB_TIMEOUT;
+}
+
+/* ---- many readers at once ---- */
+
+#define WAITERS_MAX 128
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+
+struct waiter { /* struct futex_waitv of Linux 5.16, which older headers lack */
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+#define WAITER_32_BITS 2u
+
+static int anybody_ready(rb_reader **readers, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (rb_peek(readers[i]) != RB_EMPTY)
+            return i;
+    return -1;
+}
+
+static void waitv(struct waiter *waiters, int count, int64_t ns)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    int64_t until = time.tv_sec * 1000000000ll + time.tv_nsec + ns;
+    time = timespec_of(until);
+    if (syscall(SYS_futex_waitv, waiters, count, 0, &time, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
+        nap(at_most(ns, NAP_NS)); /* Linux before 5.16, or a sandbox that forbids it */
+}
+
+int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns)
+{
+    struct waiter waiters[WAITERS_MAX];
+    int64_t deadline = deadline_after(timeout_ns), now, naps = RECHECK_NS;
+    if (count < 0 || count >= WAITERS_MAX)
+        return RB_INVALID;
+    _Atomic uint32_t *bell = (_Atomic uint32_t *)doorbell;
+    while ((now = now_ns()) < deadline) {
+        int ready, used = 0;
+        for (int i = 0; i < count; i++) {
+            if (readers[i]->slot == NULL) {
+                naps = NAP_NS;
+                continue;
+            }
+            const _Atomic uint32_t *word = &readers[i]->header->wake;
+            waiters[used++] = (struct waiter){.value = atomic_load_explicit(word, memory_order_acquire), /* rb_wake() */
+                                              .address = (uintptr_t)word, .flags = WAITER_32_BITS};
+            say_asleep(readers[i]);
+        }
+        waiters[used++] = (struct waiter){.value = seen, .address = (uintptr_t)bell, .flags = WAITER_32_BITS};
+        if (atomic_load_explicit(bell, memory_order_acquire) != seen) /* rb_doorbell_ring() */
+            return count;
+        if ((ready = anybody_ready(readers, count)) >= 0)
+            return ready;
+        waitv(waiters, used, at_most(deadline - now, naps));
+        if ((ready = anybody_ready(readers, count)) >= 0)
+            return ready;
+    }
+    return RB_TIMEOUT;
+}
+
+void rb_doorbell_ring(uint32_t *doorbell)
+{
+    _Atomic uint32_t *bell = (_Atomic uint32_t *)doorbell;
+    atomic_fetch_add_explicit(bell, 1, memory_order_release); /* pairs with the acquire in rb_readers_wait() */
+    rb_futex_wake(bell);
+}
+
+/* ---- a writer that waits for room ---- */
+
+int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns)
+{
+    int64_t deadline = deadline_after(timeout_ns);
+    for (;;) {
+        int result = rb_room(writer, length, prefix);
+        if (result != RB_FULL)
+            return result;
+        int64_t now = now_ns();
+        if (now >= deadline)
+            return RB_TIMEOUT;
+        nap(at_most(deadline - now, NAP_NS));
+    }
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one writer of a ring.  claim, fill, commit; then rb_end_publish() for one record or for many.
+ *
+ * A writer may be killed at any instruction.  What the next one finds is exact, because
+ *   - a record is there when its length is, and that is the last store to it (commit);
+ *   - the word where the next length will be is 0 before that (invariant 1 of layout.h);
+ *   - the index entry of a chunk is written before the record is there: if that never happens, the next
+ *     writer puts a record with the same offset at the same place, and the entry is true again.
+ */
+#include "ring.h"
+
+#include <string.h>
+
+#define WORD(pointer) ((_Atomic uint32_t *)(void *)(pointer))
+
+static uint8_t *at(const rb_writer *writer, uint64_t position)
+{
+    return writer->data + (position & writer->mask);
+}
+
+/* ---- gates: how far readers let the writer go ---- */
+
+/* Whether the slot lets everything below `to` be written.  Its words are read once; a cursor outside the ring
+ * holds nobody back: ahead of the tail there is nothing to keep, behind it is already gone. */
+static bool slot_permits(const rb_writer *writer, const rb_slot *slot, uint64_t to)
+{
+    /* pairs with the release in rb_reader_open() */
+    if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_GATING)
+        return true;
+    /* pairs with the release in rb_reader_tell(): its last reads of what it gave up come before our writes */
+    uint64_t cursor = atomic_load_explicit(&slot->cursor, memory_order_acquire);
+    if (cursor > writer->tail || cursor + writer->capacity < writer->reserve)
+        return true;
+    return to <= cursor + writer->capacity;
+}
+
+/* A slot that was evicted counts again once it has been free: its next reader did nothing wrong. */
+static void gates_refill(rb_writer *writer)
+{
+    for (int i = 0; !writer->listed && i < RB_FOREIGN_SLOTS; i++) {
+        uint32_t state = atomic_load_explicit(&writer->cursors->slot[i].state, memory_order_relaxed);
+        if (state == RB_SLOT_FREE || state == RB_SLOT_PLAIN)
+            writer->gates |= (uint64_t)1 << i;
+    }
+}
+
+static bool gates_permit(rb_writer *writer, uint64_t to)
+{
+    for (int i = 0; i < RB_OWN_SLOTS; i++)
+        if (!slot_permits(writer, &writer->header->own[i], to))
+            return false;
+    if (~writer->gates != 0)
+        gates_refill(writer);
+    for (uint64_t gates = writer->gates; gates != 0; gates &= gates - 1)
+        if (!slot_permits(writer, &writer->cursors->slot[__builtin_ctzll(gates)], to))
+            return false;
+    return true;
+}
+
+/* Announces that everything below `to` - capacity will be overwritten, and makes sure that nobody who gates
+ * still holds it.  Two scans, because a reader may join between the first and the store: it stores its cursor,
+ * fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One of us sees the other. */
+static bool reserve_try(rb_writer *writer, uint64_t to)
+{
+    if (!gates_permit(writer, to))
+        return false;
+    if (to > writer->published) {
+        atomic_store_explicit(&writer->header->reserve, to, memory_order_release);
+        writer->published = to;
+    }
+    /* pairs with the fences in place() and rb_reader_holds() of reader.c: overwriting starts after this */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!gates_permit(writer, to))
+        return false;
+    writer->reserve = to;
+    return true;
+}
+
+static bool reserve_advance(rb_writer *writer, uint64_t need)
+{
+    uint64_t whole_chunks = (need + writer->chunk - 1) & ~(writer->chunk - 1);
+    return reserve_try(writer, whole_chunks) || (whole_chunks != need && reserve_try(writer, need));
+}
+
+void rb_writer_heed(rb_writer *writer, int only_listed)
+{
+    writer->listed = only_listed;
+    writer->gates = only_listed ? 0 : UINT64_MAX;
+}
+
+int rb_writer_admit(rb_writer *writer, int slot)
+{
+    if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
+        return RB_INVALID;
+    writer->gates |= (uint64_t)1 << slot;
+    return RB_OK;
+}
+
+int rb_writer_evict(rb_writer *writer, int slot)
+{
+    if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
+        return RB_INVALID;
+    writer->gates &= ~((uint64_t)1 << slot);
+    /* pairs with the acquire in gate_lost() of reader.c */
+    atomic_store_explicit(&writer->cursors->slot[slot].state, RB_SLOT_EVICTED, memory_order_release);
+    return RB_OK;
+}
+
+/* ---- claim, commit, abort ---- */
+
+/* The position that must be reserved before a record of `span` can be written, with the word that ends the
+ * chain after it; *pad is what has to be skipped at the end of the ring. */
+static uint64_t claim_need(const rb_writer *writer, uint64_t span, uint64_t *pad)
+{
+    uint64_t to_end = writer->capacity - (writer->tail & writer->mask);
+    *pad = span > to_end ? to_end : 0;
+    return writer->tail + *pad + span + RB_RECORD_ALIGN;
+}
+
+int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
+{
+    uint64_t pad, need = claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
+    int evicted = 0;
+    for (uint64_t gates = writer->gates; gates != 0; gates &= gates - 1) {
+        int slot = __builtin_ctzll(gates);
+        if (!slot_permits(writer, &writer->cursors->slot[slot], need)) {
+            rb_writer_evict(writer, slot);
+            evicted++;
+        }
+    }
+    return evicted;
+}
+
+int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
+{
+    uint64_t pad, total = rb_payload_position(prefix, 0) + length;
+    if (writer->claimed)
+        return RB_PENDING;
+    if (length > writer->largest || total > writer->largest)
+        return RB_TOO_LARGE;
+    uint64_t need = claim_need(writer, rb_span(total), &pad);
+    return need <= writer->reserve || reserve_advance(writer, need) ? RB_OK : RB_FULL;
+}
+
+static void store_length(const rb_writer *writer, uint64_t position, uint32_t length, memory_order order)
+{
+    atomic_store_explicit(WORD(at(writer, position)), length, order);
+}
+
+/* A padding record is a commit of its own: the chain stays whole if the claim after it is never committed. */
+static void pad_to_end(rb_writer *writer, uint64_t pad)
+{
+    uint64_t next = writer->tail + pad;
+    store_length(writer, next, 0, memory_order_relaxed);
+    /* pairs with the acquire in rb_read() */
+    store_length(writer, writer->tail, RB_PADDING_BIT | (uint32_t)pad, memory_order_release);
+    writer->tail = next;
+}
+
+static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
+{
+    uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
+    if (chunk < writer->indexed)
+        return;
+    rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
+    atomic_store_explicit(&entry->position, RB_NO_POSITION, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* the old position is gone before its fields change */
+    atomic_store_explicit(&entry->offset, writer->offset, memory_order_relaxed);
+    atomic_store_explicit(&entry->timestamp_ns, timestamp_ns, memory_order_relaxed);
+    /* pairs with the acquire in index_read() */
+    atomic_store_explicit(&entry->position, writer->tail, memory_order_release);
+    writer->indexed = chunk + 1;
+}
+
+/* Header (without length), key and properties.  The length word stays 0 throughout. */
+static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint16_t flags, uint64_t timestamp_ns)
+{
+    uint8_t *bytes = at(writer, writer->tail);
+    uint32_t payload = rb_payload_position(key->length, key->properties_length);
+    memset(bytes + payload - 8, 0, 8); /* zeros between key and payload, before what overlaps them */
+    rb_record header = {
+        .offset = writer->offset,
+        .timestamp_ns = timestamp_ns,
+        .key_hash = key->hash,
+        .key_length = (uint16_t)key->length,
+        .flags = (uint16_t)(flags & ~(RB_FLAG_PROPERTIES | RB_FLAG_UNCHECKED)),
+    };
+    if (key->properties_length > 0)
+        header.flags |= RB_FLAG_PROPERTIES;
+    memcpy(bytes + sizeof header.length, (const uint8_t *)&header + sizeof header.length,
+           sizeof header - sizeof header.length);
+    memcpy(bytes + RB_RECORD_HEADER_BYTES, key->bytes, key->length);
+    if (key->properties_length > 0)
+        memcpy(bytes + RB_RECORD_HEADER_BYTES + key->length, key->properties, key->properties_length);
+    return payload;
+}
+
+int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t flags, uint64_t timestamp_ns,
+             uint8_t **payload)
+{
+    uint64_t pad;
+    uint32_t prefix = key->length + key->properties_length;
+    int result = rb_room(writer, length, prefix);
+    if (result != RB_OK)
+        return result;
+    claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
+    if (pad)
+        pad_to_end(writer, pad);
+    writer->claimed = write_prefix(writer, key, flags, timestamp_ns);
+    writer->claim_at = writer->tail;
+    writer->claim_room = length;
+    index_chunk(writer, timestamp_ns);
+    *payload = at(writer, writer->tail) + writer->claimed;
+    return RB_OK;
+}
+
+void rb_commit(rb_writer *writer, uint64_t actual, bool checked)
+{
+    uint8_t *bytes = at(writer, writer->tail);
+    rb_record *record = (rb_record *)bytes;
+    uint32_t length = writer->claimed + (uint32_t)actual;
+    uint64_t span = rb_span(length);
+    if (!checked)
+        record->flags |= RB_FLAG_UNCHECKED;
+    if (span != length)
+        memset(bytes + length, 0, span - length); /* what leaves the process holds no leftovers */
+    uint32_t covered = checked ? length : writer->claimed;
+    record->crc = rb_crc32c(writer->crc_seed, bytes + offsetof(rb_record, offset),
+                            covered - offsetof(rb_record, offset));
+    store_length(writer, writer->tail + span, 0, memory_order_relaxed);
+    /* the commit; pairs with the acquire in rb_read() */
+    store_length(writer, writer->tail, length, memory_order_release);
+    writer->tail += span;
+    writer->offset++;
+    writer->claimed = 0;
+}
+
+void rb_abort(rb_writer *writer)
+{
+    writer->claimed = 0;
+}
+
+void rb_wake(rb_writer *writer)
+{
+    rb_header *header = writer->header;
+    if (atomic_load_explicit(&header->own_sleepers, memory_order_relaxed) == 0 &&
+        atomic_load_explicit(&writer->cursors->sleepers, memory_order_relaxed) == 0)
+        return;
+    /* Taken back here, so that the bit of a reader that died asleep costs one system call, not one a record. */
+    atomic_store_explicit(&header->own_sleepers, 0, memory_order_relaxed);
+    atomic_store_explicit(&writer->cursors->sleepers, 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&header->wake, 1, memory_order_seq_cst);
+    rb_futex_wake(&header->wake);
+}
+
+void rb_end_publish(rb_writer *writer)
+{
+    rb_end *end = &writer->header->end;
+    uint64_t count = writer->end_count + 1;
+    atomic_store_explicit(&end->pair[count & 1].position, writer->tail, memory_order_relaxed);
+    atomic_store_explicit(&end->pair[count & 1].offset, writer->offset, memory_order_relaxed);
+    /* pairs with the acquire in rb_end_read() */
+    atomic_store_explicit(&end->count, count, memory_order_release);
+    writer->end_count = count;
+    /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is seen */
+    atomic_thread_fence(memory_order_seq_cst);
+    rb_wake(writer);
+}
+
+int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_t length, uint16_t flags,
+              uint64_t timestamp_ns)
+{
+    uint8_t *room;
+    int result = rb_claim(writer, key, length, flags, timestamp_ns, &room);
+    if (result != RB_OK)
+        return result;
+    memcpy(room, payload, length);
+    rb_commit(writer, length, true);
+    return RB_OK;
+}
+
+/* ---- taking over ---- */
+
+/* Steps over one committed record or padding at the tail.  False: the chain ends here. */
+static bool recover_step(rb_writer *writer)
+{
+    const uint8_t *bytes = at(writer, writer->tail);
+    uint64_t room = writer->capacity - (writer->tail & writer->mask);
+    rb_record header;
+    rb_parts parts;
+    memcpy(&header, bytes, sizeof header);
+    if (header.length == 0)
+        return false;
+    if (header.length & RB_PADDING_BIT) {
+        uint64_t pad = header.length & ~RB_PADDING_BIT;
+        writer->tail += pad == room ? pad : 0;
+        return pad == room;
+    }
+    if (header.length < RB_RECORD_HEADER_BYTES || header.length > writer->largest || header.offset != writer->offset ||
+        rb_record_parts(&header, bytes, room, &parts) != RB_OK ||
+        !rb_record_verifies(&header, &parts, bytes, writer->epoch))
+        return false;
+    writer->tail += rb_span(header.length);
+    writer->offset++;
+    return true;
+}
+
+static void recover_index(rb_writer *writer)
+{
+    uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
+    const rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
+    uint64_t position = atomic_load_explicit(&entry->position, memory_order_relaxed);
+    writer->indexed = position != RB_NO_POSITION && position / writer->chunk == chunk ? chunk + 1 : chunk;
+}
+
+int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
+{
+    rb_header *header = memory;
+    memset(writer, 0, sizeof *writer);
+    writer->header = header;
+    writer->data = (uint8_t *)memory + RB_HEADER_BYTES;
+    writer->cursors = cursors;
+    writer->capacity = header->geometry.capacity_bytes;
+    writer->mask = writer->capacity - 1;
+    writer->chunk = header->geometry.chunk_bytes;
+    writer->largest = writer->capacity / 4;
+    writer->epoch = writer->crc_seed = header->geometry.epoch;
+    writer->gates = UINT64_MAX;
+    writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
+    rb_end_read(header, &writer->tail, &writer->offset);
+    writer->reserve = writer->published = atomic_load_explicit(&header->reserve, memory_order_relaxed);
+    if (writer->tail > writer->reserve || writer->reserve > writer->tail + writer->capacity)
+        return RB_CORRUPT;
+    while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))
+        ;
+    if (writer->reserve > 0)
+        store_length(writer, writer->tail, 0, memory_order_relaxed);
+    recover_index(writer);
+    rb_end_publish(writer);
+    return RB_OK;
+}

@@ -1,0 +1,27 @@
+"""The compiled module with its types installed: the only way to reach it.
+
+`lib` and `ffi` are cffi's (GIL released: waits and whole batches); the types are those of c/calls.c (GIL kept:
+one call a message).
+"""
+
+from typing import TYPE_CHECKING
+
+from ringbuf import _ringbuf
+
+lib = _ringbuf.lib
+ffi = _ringbuf.ffi
+
+if lib.rb_install(b"ringbuf._ringbuf") != 0:
+    raise ImportError("ringbuf._ringbuf: its types could not be made; rebuild it with `python build.py`")
+
+if TYPE_CHECKING:
+    from ringbuf._ringbuf import Batch, Claim, CReader, KeyFilter, Record, Writer
+else:
+    Batch = _ringbuf.Batch
+    Claim = _ringbuf.Claim
+    CReader = _ringbuf.Reader
+    KeyFilter = _ringbuf.KeyFilter
+    Record = _ringbuf.Record
+    Writer = _ringbuf.Writer
+
+__all__ = ["Batch", "CReader", "Claim", "KeyFilter", "Record", "Writer", "ffi", "lib"]

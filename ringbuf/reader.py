@@ -1,0 +1,137 @@
+"""Reader: a cursor over a ring, for loops, for asyncio, and for raw ranges.
+
+The synchronous part is the C type it extends; this adds what runs once per batch.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import NamedTuple, Self
+
+from ringbuf.bell import Bell
+from ringbuf.constants import HEADER_BYTES
+from ringbuf.core import Batch, CReader, Record, ffi, lib
+from ringbuf.memory import Mapping
+from ringbuf.registry import Seat
+
+RANGES_MOST = 1024  # as many as one pwritev takes (IOV_MAX)
+
+
+class Range(NamedTuple):
+    """A run of whole records of one ring and epoch, contiguous, without padding: what an extent holds.
+
+    Either every record is covered by its own checksum, or it is one record whose payload is not
+    (FLAG_UNCHECKED).  `view` is the memory itself: of a ring, valid until the reader releases it or, if it does
+    not gate, until the writer comes round; look with holds().
+    """
+
+    position: int  # of the first byte, in the ring
+    epoch: int
+    offset: int  # of the first record
+    count: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    view: memoryview
+
+
+class Reader(CReader):
+    """A cursor over a ring.  Made by Ring.reader().
+
+    Iteration waits for records and never ends; `async for` does so without a thread of its own (Bell).  A
+    reader belongs to one thread or one event loop at a time.
+    """
+
+    _mapping: Mapping
+    _seat: Seat
+    _epoch: int
+
+    def _take(self, mapping: Mapping, seat: Seat, epoch: int) -> Self:
+        self._mapping, self._seat, self._epoch = mapping, seat, epoch
+        return self
+
+    @property
+    def slot(self) -> int:
+        """Number of its slot, in the cursor file or (own=True) in the ring's header."""
+        return self._seat.slot
+
+    def close(self) -> None:
+        """Free the slot.  Records still in hand stay readable memory."""
+        super().close()
+        self._seat.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def holds(self, position: int) -> bool:
+        """Whether memory still holds what was read at `position`: look after using a Range."""
+        extremes = ffi.new("rb_extremes *")
+        lib.rb_extremes_read(self._mapping.pointer, extremes)
+        return bool(extremes.reserve_position <= position + self._mapping.size - HEADER_BYTES)
+
+    def ranges(self, limit_bytes: int, limit: int = RANGES_MOST) -> list[Range]:
+        """Raw runs of records from the cursor on: at most `limit`, about `limit_bytes` together.
+
+        At least one record if one is there, else an empty list.  Moves the cursor; a gating reader goes on
+        holding the memory until release(position).  Raises Overrun, Evicted, Corrupt.
+        """
+        limit = min(limit, RANGES_MOST)
+        found = ffi.new("rb_range[]", limit)
+        count = lib.rb_reader_ranges(ffi.cast("rb_reader *", self.address), limit_bytes, found, limit)
+        if count < 0:
+            self._raise(count)
+            return []
+        memory, mask = self._mapping.view, self._mapping.size - HEADER_BYTES - 1
+        made = []
+        for it in found[0:count]:
+            begin = HEADER_BYTES + (it.position & mask)
+            view = memory[begin : begin + it.length]
+            made.append(
+                Range(
+                    it.position,
+                    self._epoch,
+                    it.first_offset,
+                    it.count,
+                    it.first_timestamp_ns,
+                    it.last_timestamp_ns,
+                    view,
+                )
+            )
+        return made
+
+    async def arrival(self) -> None:
+        """Wait, without blocking the event loop, until there is something to read."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+
+        def arrive() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        def ring() -> None:
+            with suppress(RuntimeError):  # the loop has closed meanwhile
+                loop.call_soon_threadsafe(arrive)
+
+        bell = Bell.of_process()
+        bell.watch(self, ring)
+        try:
+            await arrived
+        finally:
+            bell.unwatch(self)
+
+    async def batches(self, limit: int = 256) -> AsyncIterator[Batch]:
+        """Batches of 1 to `limit` records, as they come, without end."""
+        while True:
+            batch = self.read_many(limit)
+            if len(batch) > 0:
+                yield batch
+            else:
+                del batch
+                await self.arrival()
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        async for batch in self.batches():
+            for record in batch:
+                yield record

@@ -1,0 +1,135 @@
+"""Records in bytes: scanning them in C, and one record at a time in Python.
+
+The format is defined in c/record.h.  encode() and decode() say the same in Python: the oracle of the tests, and
+what tools use where speed does not matter.  Never used on a hot path.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ringbuf.constants import FLAG_PROPERTIES, FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES
+from ringbuf.core import ffi, lib
+from ringbuf.errors import Corrupt
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HEADER: Final = struct.Struct("<IIQQIHH")  # length, crc32c, offset, timestamp_ns, key_hash, key_length, flags
+
+
+class Scan(NamedTuple):
+    """What a walk over a run of records found; `good_bytes` is where the first bad record begins, or the end."""
+
+    count: int
+    good_bytes: int
+    first_offset: int
+    last_offset: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    bad_length: int  # span of the bad record if its header can be believed, else 0
+
+
+class Decoded(NamedTuple):
+    """One record, copied out of its bytes."""
+
+    offset: int
+    timestamp_ns: int
+    key: bytes
+    flags: int
+    properties: bytes  # wire form with its length in front, or empty
+    payload: bytes
+
+
+def crc32c(data: Buffer, seed: int = 0) -> int:
+    """CRC-32C of `data`, continued from `seed` (0 to begin).  Releases the GIL."""
+    with memoryview(data) as view:
+        return int(lib.rb_crc32c_of(seed, ffi.from_buffer(view), view.nbytes))
+
+
+def span(length: int) -> int:
+    """The bytes that a record of `length` takes in a ring or segment."""
+    return -(-length // RECORD_ALIGN) * RECORD_ALIGN
+
+
+def scan_records(data: Buffer, epoch: int) -> Scan:
+    """Walk a run of records (32-aligned, no padding records) up to the first that does not verify.
+
+    Any bytes are safe to scan.  Complete means good_bytes == len(data).  Releases the GIL.
+    """
+    found = ffi.new("rb_scan *")
+    with memoryview(data) as view:
+        lib.rb_scan_records(ffi.from_buffer(view), view.nbytes, epoch, found)
+    return Scan(
+        found.count,
+        found.good_bytes,
+        found.first_offset,
+        found.last_offset,
+        found.first_timestamp_ns,
+        found.last_timestamp_ns,
+        found.bad_length,
+    )
+
+
+def payload_position(key_length: int, properties_length: int) -> int:
+    """Where the payload begins, from byte 0 of the record."""
+    return -(-(RECORD_HEADER_BYTES + key_length + properties_length) // 8) * 8
+
+
+def encode(
+    offset: int,
+    payload: bytes,
+    *,
+    epoch: int,
+    key: bytes = b"",
+    timestamp_ns: int = 0,
+    flags: int = 0,
+    properties: bytes = b"",
+) -> bytes:
+    """One record with its padding to 32, as a writer leaves it in the ring."""
+    if properties:
+        flags |= FLAG_PROPERTIES
+    begin = payload_position(len(key), len(properties))
+    body = (key + properties).ljust(begin - RECORD_HEADER_BYTES, b"\0") + payload
+    length = RECORD_HEADER_BYTES + len(body)
+    rest = struct.pack("<QQIHH", offset, timestamp_ns, crc32c(key), len(key), flags)
+    covered = body[: begin - RECORD_HEADER_BYTES] if flags & FLAG_UNCHECKED else body
+    record = struct.pack("<II", length, crc32c(rest + covered, epoch)) + rest + body
+    return record.ljust(span(length), b"\0")
+
+
+def _properties_length(data: bytes) -> int:
+    value = 0
+    for i, byte in enumerate(data[:4]):
+        value |= (byte & 0x7F) << 7 * i
+        if not byte & 0x80:
+            return value + i + 1
+    raise Corrupt("the properties' length has no end within 4 bytes")
+
+
+def decode(data: bytes, epoch: int) -> tuple[Decoded, int]:
+    """The record at the start of `data`, and its span.  Raises Corrupt."""
+    if len(data) < RECORD_HEADER_BYTES:
+        raise Corrupt(f"{len(data)} bytes are less than a record header of {RECORD_HEADER_BYTES}")
+    length, crc, offset, timestamp_ns, _, key_length, flags = HEADER.unpack_from(data)
+    if not RECORD_HEADER_BYTES + key_length <= length <= len(data):
+        raise Corrupt(f"a record length of {length} does not fit the {len(data)} bytes at hand")
+    after_key = RECORD_HEADER_BYTES + key_length
+    properties_length = _properties_length(data[after_key:length]) if flags & FLAG_PROPERTIES else 0
+    begin = payload_position(key_length, properties_length)
+    if begin > length:
+        raise Corrupt(f"the payload would begin at {begin}, behind the record's end at {length}")
+    if crc32c(data[8 : begin if flags & FLAG_UNCHECKED else length], epoch) != crc:
+        raise Corrupt(f"the checksum of the record with offset {offset} does not hold")
+    return (
+        Decoded(
+            offset,
+            timestamp_ns,
+            data[RECORD_HEADER_BYTES:after_key],
+            flags,
+            data[after_key : after_key + properties_length],
+            data[begin:length],
+        ),
+        span(length),
+    )

@@ -1,0 +1,396 @@
+"""Ring: the two files of one partition, created, attached or taken over.
+
+It owns both mappings, the writer's lock and the reader registry.  It never reads or writes records itself: that
+is the Writer's and the Reader's.  Layout: c/layout.h.
+"""
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from ringbuf.constants import (
+    CAPACITY_MAX_BYTES,
+    CAPACITY_MIN_BYTES,
+    CURSORS_BYTES,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    NAME_MAX_BYTES,
+    SLOT_STATES,
+)
+from ringbuf.core import Writer, ffi, lib
+from ringbuf.errors import (
+    ForeignOwner,
+    NotARing,
+    OffsetGone,
+    RingClosed,
+    RingError,
+    TruncatedRing,
+    WriterAlive,
+    WrongAbi,
+    WrongVersion,
+)
+from ringbuf.memory import Mapping
+from ringbuf.reader import Reader
+from ringbuf.registry import Registry
+
+WRITER_LOCK_BYTE = 0
+SPIN_NS = 50_000  # waking the other core costs about 30 us, so spinning that long pays
+QUEUE_TIMEOUT_MS = 200  # RocketMQ's waitTimeMillsInSendQueue: fail fast rather than queue
+
+
+class Extremes(NamedTuple):
+    """Where a ring begins and ends, and how far the log has synced."""
+
+    end_position: int
+    end_offset: int
+    oldest_position: int
+    oldest_offset: int
+    durable_position: int
+    reserve_position: int
+
+
+class SlotFacts(NamedTuple):
+    """What a reader's slot says.  Of the cursor file: what that reader claims."""
+
+    slot: int
+    own: bool
+    state: str  # plain, gating, evicted
+    name: str
+    pid: int
+    cursor: int
+    offset: int
+    lost: int
+
+
+def ring_file(path: Path | str) -> Path:
+    """The file that holds the ring `path`."""
+    return Path(f"{path}.ring")
+
+
+def cursor_file(path: Path | str) -> Path:
+    """The file in which the readers of the ring `path` have their slots."""
+    return Path(f"{path}.cursors")
+
+
+class Ring:
+    """One partition in shared memory.  Paths are given without suffix: PATH.ring, PATH.cursors."""
+
+    def __init__(self, path: Path, memory: Mapping, cursors: Mapping, *, writable: bool) -> None:
+        self.path = path
+        self._memory = memory
+        self._cursors = cursors
+        self._writable = writable
+        self._writer: Writer | None = None
+        self._readers: list[Reader] = []
+        facts = _inspected(memory)
+        self.name: str = ffi.string(facts.name).decode()
+        self.epoch: int = facts.epoch
+        self.capacity_bytes: int = facts.capacity_bytes
+        self.first_offset: int = facts.first_offset
+        self.created_ns: int = facts.created_ns
+        self._own = Registry(memory, own=True)
+        self._foreign = Registry(cursors, own=False)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        *,
+        capacity_bytes: int = 64 << 20,
+        epoch: int,
+        first_offset: int = 0,
+        mode: int = 0o640,
+        populate: bool = True,
+        lock_memory: bool = False,
+        huge_pages: bool = False,
+    ) -> Self:
+        """A new, empty ring, which this process writes.
+
+        `capacity_bytes`: a power of two, 64 KiB to 4 GiB; a record may take a quarter of it.  `epoch`: u32, seeds
+        the checksums and is part of each record's identity: never use one twice for the same name.  `mode` is
+        the ring file's; who may read it may also write the cursor file.  `populate` touches all pages now,
+        `lock_memory` keeps them from being swapped, `huge_pages` asks for them (tmpfs must allow it).
+        Raises FileExistsError, RingError, OSError with the remedy.
+        """
+        path = Path(path)
+        _check_geometry(path.name, capacity_bytes, epoch)
+        readable = mode & 0o444
+        cursors = _made(cursor_file(path), CURSORS_BYTES, mode | readable >> 1, replace=True)
+        lib.rb_format_cursors(cursors.pointer)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+        temporary.unlink(missing_ok=True)
+        memory = Mapping.create(
+            temporary,
+            HEADER_BYTES + capacity_bytes,
+            mode,
+            populate=populate,
+            lock_memory=lock_memory,
+            huge_pages=huge_pages,
+        )
+        try:
+            memory.lock(WRITER_LOCK_BYTE)
+            lib.rb_format(
+                memory.pointer, capacity_bytes, epoch, first_offset, path.name.encode(), time.time_ns()
+            )
+            os.link(temporary, ring_file(path))  # appears whole, and never over another
+        except BaseException:
+            memory.close()
+            cursors.close()
+            raise
+        finally:
+            temporary.unlink()
+        memory.path = ring_file(path)
+        return cls(path, memory, cursors, writable=True)
+
+    @classmethod
+    def reattach(cls, path: Path | str) -> Self:
+        """The ring at `path`, which this process goes on writing.
+
+        For a ring whose writer died, at whatever instruction, or was made for this process to write.  Raises
+        FileNotFoundError, WriterAlive, NotARing and its kin.
+        """
+        path = Path(path)
+        memory = Mapping.open(ring_file(path), writable=True)
+        cursors = None
+        try:
+            if not memory.lock(WRITER_LOCK_BYTE):
+                raise WriterAlive(memory.path)
+            _inspected(memory)
+            cursors = _opened_cursors(path)
+            ring = cls(path, memory, cursors, writable=True)
+        except BaseException:
+            memory.close()
+            if cursors is not None:
+                cursors.close()
+            raise
+        for slot in range(ring._own.count):  # they died with the last writer
+            lib.rb_slot_free(memory.pointer, True, slot)
+        return ring
+
+    @classmethod
+    def attach(cls, path: Path | str, *, owners: Collection[int] | None = None) -> Self:
+        """The ring at `path`, to read: its memory is mapped read-only.
+
+        `owners`: uids whose files are trusted; by default one's own and root.  Raises FileNotFoundError,
+        PermissionError, ForeignOwner, NotARing and its kin.
+        """
+        path = Path(path)
+        memory = Mapping.open(ring_file(path), writable=False)
+        cursors = None
+        try:
+            trusted = {os.getuid(), 0} if owners is None else set(owners)
+            if memory.owner not in trusted:
+                raise ForeignOwner(memory.path, memory.owner, sorted(trusted))
+            _inspected(memory)
+            cursors = _opened_cursors(path)
+            return cls(path, memory, cursors, writable=False)
+        except BaseException:
+            memory.close()
+            if cursors is not None:
+                cursors.close()
+            raise
+
+    def writer(
+        self,
+        *,
+        when_full: Literal["reject", "block"] = "reject",
+        queue_timeout_ms: int = QUEUE_TIMEOUT_MS,
+        gates: Literal["all", "listed"] = "all",
+    ) -> Writer:
+        """The ring's one Writer; the same object when asked again.
+
+        Full means that a gating reader is in the way: publish() then returns None at once (reject) or after
+        queue_timeout_ms (block).  A foreign reader in the way for that long is evicted.  `gates`: heed every
+        foreign reader that gates, or only those listed by admit().
+        """
+        self._require_writable()
+        if self._writer is None:
+            self._writer = Writer(
+                self._memory.memory,
+                self._cursors.memory,
+                self.sweep,
+                when_full == "block",
+                queue_timeout_ms * 1_000_000,
+                gates == "listed",
+            )
+        return self._writer
+
+    def reader(
+        self,
+        *,
+        name: str = "",
+        start: Literal["latest", "oldest"] | int = "latest",
+        gating: bool = False,
+        own: bool = False,
+        overrun: Literal["raise", "count"] = "raise",
+        verify: bool = False,
+        spin_ns: int = SPIN_NS,
+    ) -> Reader:
+        """A new reader.
+
+        `name`: up to 31 bytes, for people.  `start`: the end, the oldest record, or an offset (OffsetGone if
+        it is not there).  `gating`: hold the writer back rather than be lapped.  `own`: a slot that only the
+        writing process can take, and that is never evicted (log, bridge).  `overrun`: raise Overrun, or count
+        it in Reader.lost and go on.  `verify`: check every record's checksum: for rings that others write.
+        `spin_ns`: how long a wait spins before it sleeps.
+        Raises RegistryFull; close() a reader to give its slot back.
+        """
+        if own:
+            self._require_writable()
+        registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
+        self._require_open()
+        seat = registry.take(name)
+        reader = Reader(
+            self._memory.memory, slots.memory, own, seat.slot, gating, overrun == "count", verify, spin_ns
+        )._take(self._memory, seat, self.epoch)
+        self._readers = [it for it in self._readers if it.open]
+        self._readers.append(reader)
+        try:
+            if start == "oldest":
+                reader.seek_oldest()
+            elif start != "latest":
+                reader.seek(start)
+        except OffsetGone:
+            reader.close()
+            raise
+        return reader
+
+    def extremes(self) -> Extremes:
+        """Where the ring begins and ends now."""
+        self._require_open()
+        found = ffi.new("rb_extremes *")
+        lib.rb_extremes_read(self._memory.pointer, found)
+        return Extremes(
+            found.end_position,
+            found.end_offset,
+            found.oldest_position,
+            found.oldest_offset,
+            found.durable_position,
+            found.reserve_position,
+        )
+
+    def durable(self, position: int) -> None:
+        """Publish that the log has synced everything below `position`."""
+        self._require_writable()
+        lib.rb_durable_store(self._memory.pointer, position)
+
+    def admit(self, slot: int) -> None:
+        """Heed the gating reader in a foreign slot (gates="listed")."""
+        lib.rb_writer_admit(self._c_writer(), slot)
+
+    def evict(self, slot: int) -> None:
+        """Heed the reader in a foreign slot no longer."""
+        lib.rb_writer_evict(self._c_writer(), slot)
+
+    def sweep(self) -> int:
+        """Free the slots of readers whose process died; how many.  The Writer calls this when full."""
+        return self._foreign.sweep() if self._cursors.descriptor >= 0 else 0
+
+    def slots(self) -> list[SlotFacts]:
+        """All taken slots, own ones first."""
+        self._require_open()
+        facts = ffi.new("rb_slot_facts *")
+        found = []
+        for own, mapping, count in (
+            (True, self._memory, self._own.count),
+            (False, self._cursors, self._foreign.count),
+        ):
+            for slot in range(count):
+                lib.rb_slot_read(mapping.pointer, own, slot, facts)
+                if facts.state != lib.RB_SLOT_FREE:
+                    name = ffi.string(facts.name).decode(errors="replace")
+                    state = SLOT_STATES.get(facts.state, f"unknown ({facts.state})")
+                    found.append(
+                        SlotFacts(slot, own, state, name, facts.pid, facts.cursor, facts.offset, facts.lost)
+                    )
+        return found
+
+    def close(self) -> None:
+        """Close the writer and all readers; give up the locks.  The files stay."""
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._memory.close()
+        self._cursors.close()
+
+    def unlink(self) -> None:
+        """Remove the files.  Whoever has them mapped keeps the memory."""
+        ring_file(self.path).unlink(missing_ok=True)
+        cursor_file(self.path).unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Ring {self.path} epoch={self.epoch} capacity_bytes={self.capacity_bytes}>"
+
+    def _require_open(self) -> None:
+        if self._memory.descriptor < 0:
+            raise RingClosed(f"ring {self.path}")
+
+    def _require_writable(self) -> None:
+        self._require_open()
+        if not self._writable:
+            raise RingError(
+                f"{self.path}: attached to read; its writer is made by Ring.create() or Ring.reattach()"
+            )
+
+    def _c_writer(self) -> object:
+        self._require_writable()
+        return ffi.cast("rb_writer *", self.writer().address)
+
+
+def _check_geometry(name: str, capacity_bytes: int, epoch: int) -> None:
+    if not name or len(name.encode()) > NAME_MAX_BYTES:
+        raise RingError(f"ring name {name!r} must have 1 to {NAME_MAX_BYTES} bytes; shorten it")
+    if (
+        capacity_bytes & (capacity_bytes - 1)
+        or not CAPACITY_MIN_BYTES <= capacity_bytes <= CAPACITY_MAX_BYTES
+    ):
+        raise RingError(
+            f"capacity_bytes {capacity_bytes} must be a power of two from {CAPACITY_MIN_BYTES} to "
+            f"{CAPACITY_MAX_BYTES}; the next one up is {1 << max(capacity_bytes - 1, 1).bit_length()}"
+        )
+    if not 0 <= epoch < 1 << 32:
+        raise RingError(f"epoch {epoch} must fit 32 bits")
+
+
+def _made(path: Path, size: int, mode: int, *, replace: bool) -> Mapping:
+    if replace:
+        path.unlink(missing_ok=True)
+    return Mapping.create(path, size, mode, populate=True, lock_memory=False, huge_pages=False)
+
+
+def _opened_cursors(path: Path) -> Mapping:
+    cursors = Mapping.open(cursor_file(path), writable=True)
+    if lib.rb_inspect_cursors(cursors.pointer, cursors.size) != lib.RB_OK:
+        cursors.close()
+        raise NotARing(f"{cursor_file(path)}: not a cursor file of this version; remove it with its ring")
+    return cursors
+
+
+def _inspected(memory: Mapping) -> "ffi.CData":
+    facts = ffi.new("rb_facts *")
+    result = lib.rb_inspect(memory.pointer, memory.size, facts)
+    if result == lib.RB_OK:
+        return facts
+    if result == lib.RB_FOREIGN and facts.format_version == 0:
+        raise NotARing(f"{memory.path}: not a ring; remove it or choose another path")
+    if facts.format_version != FORMAT_VERSION:
+        raise WrongVersion(memory.path, facts.format_version, FORMAT_VERSION)
+    if facts.abi_word != lib.rb_abi_word():
+        raise WrongAbi(memory.path, facts.abi_word, lib.rb_abi_word())
+    if facts.capacity_bytes:
+        raise TruncatedRing(
+            f"{memory.path}: {memory.size} bytes, but its header says "
+            f"{HEADER_BYTES + facts.capacity_bytes}; remove it"
+        )
+    raise NotARing(f"{memory.path}: the header's checksum does not hold; remove the file")
