@@ -1,14 +1,15 @@
 """Bell: one thread per process that sleeps until any of many readers has something to read.
 
 It calls back once per watch, from its thread, and then forgets the reader: what is watched again sleeps
-again.  So an asyncio reader costs no thread of its own, and a reader that falls behind is not rung for records
-that it is about to read anyway.
+again.  So an asyncio reader costs no thread of its own, and a reader that falls behind is not rung for
+records that it is about to read anyway.
 
-Why a thread and not a socket per reader: the writer's one futex wake then serves every kind of reader and needs
-no descriptor of any of them; a wake-up took half as long as by a doorbell socket (12-13 against 24-26 us).
+Why a thread and not a socket per reader: the writer's one futex wake then serves every kind of reader and
+needs no descriptor of any of them; a wake-up took half as long as by a doorbell socket (12-13 against 24-26
+us).
 
-Invariants: the thread touches a reader only while it is in the set; unwatch() returns after the thread has let
-go of it.
+Invariants: the thread touches a reader only while it is in the set; unwatch() returns after the thread has
+let go of it.
 """
 
 import os
@@ -26,7 +27,8 @@ class Watched(Protocol):
     """What a Bell needs of a reader."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Of its rb_reader."""
 
 
 class Bell:

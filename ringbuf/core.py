@@ -1,7 +1,7 @@
 """The compiled module with its types installed: the only way to reach it.
 
-`lib` and `ffi` are cffi's (GIL released: waits and whole batches); the types are those of c/calls.c (GIL kept:
-one call a message).
+`lib` and `ffi` are cffi's (GIL released: waits and whole batches); the types are those of c/calls.c (GIL
+kept: one call a message).
 """
 
 from typing import TYPE_CHECKING

@@ -143,7 +143,7 @@ class OffsetGone(RingError):
 
 
 class Evicted(RingError):
-    """This gating reader stalled the writer longer than its queue timeout."""
+    """The gating reader stalled the writer longer than its queue timeout."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(
@@ -154,7 +154,7 @@ class Evicted(RingError):
 
 
 class HeldTooMuch(RingError):
-    """This gating reader holds more than half the ring."""
+    """The gating reader holds more than half the ring."""
 
     def __init__(self, held: int, most: int) -> None:
         super().__init__(

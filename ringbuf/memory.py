@@ -5,8 +5,8 @@ Owns the descriptor and the mapping.  Never interprets what is in the file.
 A mapping outlives close() while a Record, Batch or memoryview still exports it: memory in hand is never
 unmapped.
 
-Locks are open file description locks (Linux): the kernel drops them when the process dies, however it dies, and
-they say nothing about process numbers, which are used again, and differ between containers.
+Locks are open file description locks (Linux): the kernel drops them when the process dies, however it dies,
+and they say nothing about process numbers, which are used again, and differ between containers.
 """
 
 import errno
@@ -44,7 +44,7 @@ class Mapping:
     def create(
         cls, path: Path, size: int, mode: int, *, populate: bool, lock_memory: bool, huge_pages: bool
     ) -> Self:
-        """A new file of `size` zero bytes, all of them allocated: a full tmpfs is ENOSPC here, not SIGBUS later."""
+        """A new file of `size` zero bytes, all allocated: a full tmpfs is ENOSPC here, not SIGBUS later."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask
@@ -100,7 +100,7 @@ class Mapping:
         fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
     def close(self) -> None:
-        """Close the descriptor, and with it every lock; unmap, unless records in hand still need the memory."""
+        """Close the descriptor, and with it every lock; unmap, unless records in hand need the memory."""
         if self.descriptor < 0:
             return
         os.close(self.descriptor)

@@ -6,7 +6,8 @@ The synchronous part is the C type it extends; this adds what runs once per batc
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import Self
 
 from ringbuf.bell import Bell
 from ringbuf.constants import HEADER_BYTES
@@ -17,12 +18,13 @@ from ringbuf.registry import Seat
 RANGES_MOST = 1024  # as many as one pwritev takes (IOV_MAX)
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Range:
     """A run of whole records of one ring and epoch, contiguous, without padding: what an extent holds.
 
     Either every record is covered by its own checksum, or it is one record whose payload is not
-    (FLAG_UNCHECKED).  `view` is the memory itself: of a ring, valid until the reader releases it or, if it does
-    not gate, until the writer comes round; look with holds().
+    (FLAG_UNCHECKED).  `view` is the memory itself: of a ring, valid until the reader releases it or, if it
+    does not gate, until the writer comes round; look with holds().
     """
 
     position: int  # of the first byte, in the ring

@@ -1,12 +1,13 @@
 """Records in bytes: scanning them in C, and one record at a time in Python.
 
-The format is defined in c/record.h.  encode() and decode() say the same in Python: the oracle of the tests, and
-what tools use where speed does not matter.  Never used on a hot path.
+The format is defined in c/record.h.  encode() and decode() say the same in Python: the oracle of the tests,
+and what tools use where speed does not matter.  Never used on a hot path.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ringbuf.constants import FLAG_PROPERTIES, FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct("<IIQQIHH")  # length, crc32c, offset, timestamp_ns, key_hash, key_length, flags
 
 
-class Scan(NamedTuple):
-    """What a walk over a run of records found; `good_bytes` is where the first bad record begins, or the end."""
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a walk over records found; `good_bytes` is where the first bad one begins, or the end."""
 
     count: int
     good_bytes: int

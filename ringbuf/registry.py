@@ -1,10 +1,10 @@
 """Seat: a reader's slot, and the lock that proves its reader alive.
 
-Slots of other processes are in the cursor file, one lock byte each.  Slots of the writing process itself are in
-the ring's header; they die with the writer's lock.
+Slots of other processes are in the cursor file, one lock byte each.  Slots of the writing process itself
+are in the ring's header; they die with the writer's lock.
 
-Invariants: a slot is written only by who holds its lock; a slot whose lock is free belongs to nobody, whatever
-its words say.
+Invariants: a slot is written only by who holds its lock; a slot whose lock is free belongs to nobody,
+whatever its words say.
 """
 
 import os

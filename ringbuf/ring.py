@@ -1,14 +1,14 @@
 """Ring: the two files of one partition, created, attached or taken over.
 
-It owns both mappings, the writer's lock and the reader registry.  It never reads or writes records itself: that
-is the Writer's and the Reader's.  Layout: c/layout.h.
+It owns both mappings, the writer's lock and the reader registry.  It never reads or writes records itself:
+that is the Writer's and the Reader's.  Layout: c/layout.h.
 """
 
 import os
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from ringbuf.constants import (
     CAPACITY_MAX_BYTES,
@@ -108,11 +108,11 @@ class Ring:
     ) -> Self:
         """A new, empty ring, which this process writes.
 
-        `capacity_bytes`: a power of two, 64 KiB to 4 GiB; a record may take a quarter of it.  `epoch`: u32, seeds
-        the checksums and is part of each record's identity: never use one twice for the same name.  `mode` is
-        the ring file's; who may read it may also write the cursor file.  `populate` touches all pages now,
-        `lock_memory` keeps them from being swapped, `huge_pages` asks for them (tmpfs must allow it).
-        Raises FileExistsError, RingError, OSError with the remedy.
+        `capacity_bytes`: a power of two, 64 KiB to 4 GiB; a record may take a quarter of it.  `epoch`: u32,
+        seeds the checksums and is part of each record's identity: never use one twice for the same name.
+        `mode` is the ring file's; who may read it may also write the cursor file.  `populate` touches all
+        pages now, `lock_memory` keeps them from being swapped, `huge_pages` asks for them (tmpfs must allow
+        it). Raises FileExistsError, RingError, OSError with the remedy.
         """
         path = Path(path)
         _check_geometry(path.name, capacity_bytes, epoch)
@@ -377,7 +377,7 @@ def _opened_cursors(path: Path) -> Mapping:
     return cursors
 
 
-def _inspected(memory: Mapping) -> "ffi.CData":
+def _inspected(memory: Mapping) -> Any:
     facts = ffi.new("rb_facts *")
     result = lib.rb_inspect(memory.pointer, memory.size, facts)
     if result == lib.RB_OK:
