@@ -103,6 +103,8 @@ class Mapping:
         """Close the descriptor, and with it every lock; unmap, unless records in hand need the memory."""
         if self.descriptor < 0:
             return
+        if self._pid == os.getpid():  # mmap keeps a duplicate of the descriptor, and the locks are on both
+            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
         os.close(self.descriptor)
         self.descriptor = -1
         self.pointer = ffi.NULL
