@@ -59,7 +59,7 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """All of the tree but what only a type checker runs of typing_extensions: it is no dependency."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            yield from (node for node in child.body if not ast.unparse(node).startswith("from typing_extensions "))
+            yield from (node for node in child.body if "typing_extensions" not in ast.unparse(node))
         else:
             yield child
             yield from nodes(child)
@@ -122,9 +122,12 @@ def test_an_import_that_points_the_other_way_is_found(
 
 
 def test_starting_the_broker_loads_nothing_that_it_does_not_need() -> None:
-    names = [name for name in sorted(NAMES) if not name.startswith("bridge.spark") and "__main__" not in name]
+    """A sink and the Spark source are loaded by who uses them; all else must be light."""
+    late = ("bridge.spark", "bridge.sinks.", "edge.__main__")
+    names = [name for name in sorted(NAMES) if not name.startswith(late)]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\nprint(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
     loaded = {name.partition(".")[0] for name in run.stdout.split()}
     assert loaded & LOADED_LATE == set()
     assert set(PACKAGES) <= loaded
