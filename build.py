@@ -44,6 +44,11 @@ OLDEST_PYTHON = (3, 11)  # As requires-python says: tomllib, TaskGroup.
 
 STANDARD = "-std=c11 -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -D_GNU_SOURCE"
 SANITIZED = "-O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined"
+LOAD = """
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.ExtensionFileLoader(*sys.argv[1:])
+importlib.util.module_from_spec(importlib.util.spec_from_loader(sys.argv[1], loader))
+"""
 DIGEST_BYTES = 16  # 128 bits: what a build id is long, and enough never to collide.
 
 
@@ -174,9 +179,20 @@ def link(objects: Sequence[Path], toolchain: Toolchain, target: Path, build_id: 
     try:
         command = [*toolchain.link, *map(str, objects), f"-Wl,--build-id=0x{build_id}", "-o", str(partial)]
         run(command, f"linking {target.name}")
+        if not any(flag.startswith("-fsanitize") for flag in command):  # Those load only with their runtime.
+            check_loads(partial)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_loads(path: Path) -> None:
+    """See that Python can load the module: a linker lets pass what is declared and nowhere defined."""
+    command = [sys.executable, "-c", LOAD, MODULE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2].replace(str(path), path.name)
+        raise BuildError(f"the module was linked but does not load: {reason}")
 
 
 def compile_into(directory: Path, toolchain: Toolchain) -> tuple[Path, bool]:

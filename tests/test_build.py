@@ -129,6 +129,16 @@ def test_a_failed_build_leaves_the_old_module(project: Path) -> None:
     assert module(project).stat() == before
 
 
+def test_a_declaration_that_nothing_defines_fails_the_build_and_not_the_import(project: Path) -> None:
+    build(project)
+    before = module(project).stat()
+    (project / "ringbuf" / "c" / "ringbuf_api.h").write_text(API + "int nowhere(void);\n")
+    run = build(project)
+    assert run.returncode == 1
+    assert "undefined symbol: nowhere" in run.stderr
+    assert module(project).stat() == before
+
+
 def test_an_api_header_that_the_compiler_never_reads_is_refused(project: Path) -> None:
     (project / "ringbuf" / "c" / "orphan_api.h").write_text("int orphan(void);\n")
     run = build(project)
