@@ -1,4 +1,3 @@
-import re
 import tomllib
 
 import pytest
@@ -17,7 +16,10 @@ MISTAKES = [
     ("edge_id = 7", ":1: edge_id: 7 is not a string; write it in quotes"),
     ("state_dir = 7", ":1: state_dir: 7 is not a path; write it in quotes"),
     ("[limits]\npacket_max_bytes = 1", ":2: limits.packet_max_bytes: 1 is below the least, 256"),
-    ('[limits]\nretained_max_bytes = "65 GiB"', ":2: limits.retained_max_bytes: 69793218560 is above the limit"),
+    (
+        '[limits]\nretained_max_bytes = "65 GiB"',
+        ":2: limits.retained_max_bytes: 69793218560 is above the limit",
+    ),
     ("[limits]\nsessions_max = true", ":2: limits.sessions_max: True is not a number"),
     ("[limits]\nsessions_max = 1.5", ":2: limits.sessions_max: 1.5 is not a whole number"),
     ("[limits]\nsessions_max = '64 MiB'", ":2: limits.sessions_max: '64 MiB' is not a number"),
@@ -28,7 +30,10 @@ MISTAKES = [
     ('[[stream]]\nname = "a"', ":1: stream[0].topics: missing; add the line topics = ..."),
     ('[[stream]]\nname = "a"\ntopics = "a/#"', ":3: stream[0].topics: 'a/#' is not a list; write it in [ ]"),
     ('[[stream]]\nname = "a"\ntopics = []', ":3: stream[0].topics: no topics; write at least one filter"),
-    ('[[stream]]\nname = "a"\ntopics = [\n "ok",\n "a/#/b"]', ":5: stream[0].topics[1]: # must be the whole last level"),
+    (
+        '[[stream]]\nname = "a"\ntopics = [\n "ok",\n "a/#/b"]',
+        ":5: stream[0].topics[1]: # must be the whole last level",
+    ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nwhen_full = "blok"',
         ":4: stream[0].when_full: 'blok' is none of block, overwrite, reject; did you mean block?",
@@ -44,28 +49,47 @@ MISTAKES = [
     ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "1 MiB"',
-        ":4: stream[0].ring_bytes: a ring of 1048576 holds records of at most 262144, and limits.packet_max_bytes = "
-        "1048576 needs 1049664; write 8388608 here, or lower packet_max_bytes",
+        ":4: stream[0].ring_bytes: a ring of 1048576 holds records of at most 262144, and "
+        "limits.packet_max_bytes = 1048576 needs 1049664; write 8388608 here, or lower packet_max_bytes",
     ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\ndurability = "disk"\nsync_bytes = "32 MiB"',
         ":5: stream[0].sync_bytes: 33554432 is above a quarter of ring_bytes, 16777216",
     ),
     (
-        '[[stream]]\nname = "a"\ntopics = ["a"]\npartitions = 64\n[[stream]]\nname="b"\ntopics=["b"]\npartitions=64',
-        ":4: stream[0].partitions: 129 partitions and producers, and local.producers_max = 16, are above the limit",
+        '[[stream]]\nname = "a"\ntopics = ["a"]\npartitions = 64\n'
+        '[[stream]]\nname="b"\ntopics=["b"]\npartitions=64',
+        ":4: stream[0].partitions: 129 partitions and producers, and local.producers_max = 16, are above",
     ),
-    ('[[listener]]\nhost = "0.0.0.0"', ':2: listener[0].host: 0.0.0.0 is reached from other machines, and nobody has'),
+    (
+        '[[listener]]\nhost = "0.0.0.0"',
+        ":2: listener[0].host: 0.0.0.0 is reached from other machines, and nobody has",
+    ),
     ('[[listener]]\nhost = "::"', "add the line allow_anonymous = true to this [[listener]]"),
     ("[[listener]]\n[[listener]]", ":2: listener[1]: 127.0.0.1:1883 is taken by listener[0]"),
-    ("[[listener]]\nport = 65536", ":2: listener[0].port: 65536 is above the limit, 65535; 0 takes a free one"),
-    ('[zmq]\nendpoint = "tcp://*:5556"', ":2: zmq.endpoint: tcp://*:5556 is reached from other machines, unencrypted"),
+    (
+        "[[listener]]\nport = 65536",
+        ":2: listener[0].port: 65536 is above the limit, 65535; 0 takes a free one",
+    ),
+    (
+        '[zmq]\nendpoint = "tcp://*:5556"',
+        ":2: zmq.endpoint: tcp://*:5556 is reached from other machines, unencrypted",
+    ),
     ('[zmq]\nendpoint = "inproc://x"', ":2: zmq.endpoint: 'inproc://x' is no endpoint; write ipc:///PATH or"),
     ('[zmq]\nsecret_key_file = "x"', ":1: zmq: secret_key_file and client_keys_dir belong together"),
-    ('[[producer]]\nname = "cam"\nstream = "b"', ":3: producer[0].stream: there is no stream 'b'; the streams are"),
-    ('[[producer]]\nname = "c"\nstream = "default"\nuids = [-1]', ":4: producer[0].uids[0]: -1 is below the least, 0"),
+    (
+        '[[producer]]\nname = "cam"\nstream = "b"',
+        ":3: producer[0].stream: there is no stream 'b'; the streams are",
+    ),
+    (
+        '[[producer]]\nname = "c"\nstream = "default"\nuids = [-1]',
+        ":4: producer[0].uids[0]: -1 is below the least, 0",
+    ),
     ('[[bridge]]\nname = "lake"\nto = "/srv"', ":3: bridge[0].to: '/srv' is not allowed; a URL, such as"),
-    ('[[bridge]]\nname = "l"\nto = "file:///l"\nstreams = ["x"]', ":4: bridge[0].streams[0]: there is no stream 'x'"),
+    (
+        '[[bridge]]\nname = "l"\nto = "file:///l"\nstreams = ["x"]',
+        ":4: bridge[0].streams[0]: there is no stream 'x'",
+    ),
     ("a = = 1", ":1: file: not TOML: "),
 ]
 
@@ -85,7 +109,7 @@ def test_all_mistakes_are_told_at_once_and_in_the_order_of_the_file():
     )
     with pytest.raises(ConfigError) as caught:
         parse(text)
-    lines = [int(re.match(r"brim\.toml:(\d+): ", problem)[1]) for problem in caught.value.problems]
+    lines = [int(problem.split(":")[1]) for problem in caught.value.problems]
     assert lines == sorted(lines)
     bridges = text.count("[[bridge]]")
     assert len(lines) == 1 + text.count("[section") + 2 * bridges + (bridges > 5)
@@ -93,7 +117,10 @@ def test_all_mistakes_are_told_at_once_and_in_the_order_of_the_file():
 
 def test_a_wrong_value_is_blamed_once_and_hides_no_other_mistake():
     with pytest.raises(ConfigError) as caught:
-        parse('[[listener]]\nhost = "0.0.0.0"\nport = "x"\n[[stream]]\nname = 3\ntopics = ["+a"]\nring_bytes = 3')
+        parse(
+            '[[listener]]\nhost = "0.0.0.0"\nport = "x"\n'
+            '[[stream]]\nname = 3\ntopics = ["+a"]\nring_bytes = 3'
+        )
     assert [problem.split(":")[1] for problem in caught.value.problems] == ["2", "3", "5", "6", "7"]
 
 
@@ -127,7 +154,9 @@ def test_the_default_stream_may_be_tuned_under_its_own_name():
 
 
 def test_sizes_may_be_written_with_units():
-    config = parse('[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "128 MiB"\n[log]\nsegment_bytes = "8mib"')
+    config = parse(
+        '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "128 MiB"\n[log]\nsegment_bytes = "8mib"'
+    )
     assert config.stream[0].ring_bytes == 128 << 20
     assert config.log.segment_bytes == 8 << 20
 
@@ -196,8 +225,8 @@ last.one = 'x'                  # 20
 '''
 
 LINES_EXPECTED: dict[Path, int] = {
-    ("title",): 1, ("dates",): 2, ("dates", 1): 2, ("quoted.key", "b c"): 3, ("table",): 4, ("table", "list"): 5,
-    ("table", "list", 0): 6, ("table", "list", 1): 7, ("table", "list", 1, "inline"): 7,
+    ("title",): 1, ("dates",): 2, ("dates", 1): 2, ("quoted.key", "b c"): 3, ("table",): 4,
+    ("table", "list"): 5, ("table", "list", 0): 6, ("table", "list", 1): 7, ("table", "list", 1, "inline"): 7,
     ("table", "list", 1, "deep", "k", 0): 8, ("table", "text"): 10, ("table", "after"): 14, ("array", 0): 15,
     ("array", 1): 16, ("array", 1, "sub"): 17, ("array", 1, "sub", "last", "one"): 20,
     ("array", 1, "sub", "more", 0): 21,
@@ -218,7 +247,8 @@ def test_a_missing_key_is_looked_for_in_the_table_around_it():
 values = st.recursive(
     st.one_of(st.integers(-9, 9), st.booleans(), st.text(st.sampled_from("a#[]{}=,'\"\n\\"), max_size=6)),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b.c", 'd"', "#"]), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b.c", 'd"', "#"]), inner, max_size=3),
     ),
     max_leaves=8,
 )

@@ -1,0 +1,275 @@
+"""The control socket's messages: both sides of them.
+
+control.sock in the runtime directory is a SOCK_SEQPACKET socket: one datagram is one message, a msgpack map
+with "op".  A connection asks, and each request gets one answer, in order; on a connection that follows, news
+(`ring_added`) may come between.  Its end is how the broker learns that a process died, so a process keeps the
+connection for as long as it uses what it was given.
+
+    request          answer
+    status           report      what `brim status` shows
+    rings            ring_list   the rings that may hold records for some topic filters
+    gate             done        heed this gating reader from now on, as long as the connection lasts
+    produce          ring_list   one ring, for this process to write
+
+Any request may be answered by `failed`.  Rule for change: further ops, and further keys with defaults, are
+added freely; anything else raises VERSION, which is in every request and which the broker refuses by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+
+import msgspec
+
+from edge.directories import control_socket, default_runtime_dir
+from edge.errors import BrokerUnreachable, ControlError, Refused
+
+__all__ = [
+    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Failed", "Gate",
+    "Produce", "Report", "Request", "RingAdded", "RingFacts", "RingList", "Rings", "Status", "decode_request",
+    "encode",
+]  # fmt: skip
+
+VERSION: Final = 1
+REQUEST_MAX_BYTES: Final = 16 << 10  # a hundred long topic filters
+ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux lets a datagram take of a socket's buffer
+REPLY_TIMEOUT_S: Final = 5.0  # the broker answers between two batches of work
+
+CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
+
+A = TypeVar("A", bound="Message")
+
+
+class Message(msgspec.Struct, tag_field="op", tag=str.lower, frozen=True):
+    """Anything on the control socket."""
+
+
+class Status(Message, frozen=True):
+    """Ask for the report."""
+
+    version: int = VERSION
+
+
+class Rings(Message, frozen=True):
+    """Ask which rings may hold records for `filters`; `follow`: and be told when others come or go."""
+
+    filters: tuple[str, ...]
+    follow: bool = False
+    version: int = VERSION
+
+
+class Gate(Message, frozen=True):
+    """Ask that the gating reader in `slot` of the cursor file of `ring` be heeded."""
+
+    ring: str
+    slot: int
+    version: int = VERSION
+
+
+class Produce(Message, frozen=True):
+    """Ask for the ring "{stream}@{producer}", to write."""
+
+    producer: str
+    stream: str
+    version: int = VERSION
+
+
+class RingFacts(msgspec.Struct, frozen=True):
+    """A ring that this machine's processes may attach."""
+
+    name: str
+    path: str  # without suffix, as Ring.attach() takes it
+    epoch: int
+    stream: str
+    kind: Literal["partition", "producer"]
+    when_full: Literal["overwrite", "block", "reject"]
+    queue_timeout_ms: int
+
+
+class RingList(Message, frozen=True, tag="ring_list"):
+    """Rings, as asked for."""
+
+    rings: tuple[RingFacts, ...]
+
+
+class RingAdded(Message, frozen=True, tag="ring_added"):
+    """News: a ring that may hold records for the filters of this connection."""
+
+    ring: RingFacts
+
+
+class Report(Message, frozen=True):
+    """What the broker says about itself."""
+
+    report: dict[str, Any]
+
+
+class Done(Message, frozen=True):
+    """Yes."""
+
+
+class Failed(Message, frozen=True):
+    """No, and why, and what to do."""
+
+    error: str
+    hint: str = ""
+
+
+Request = Status | Rings | Gate | Produce
+Answer = RingList | Report | Done | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+_decode_answer = msgspec.msgpack.Decoder(Answer | RingAdded).decode
+
+
+class _Envelope(msgspec.Struct):
+    version: int = 0
+
+
+_decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
+
+
+def decode_request(data: bytes) -> Request:
+    """The request in a datagram.  Raises ControlError, whose text may be shown to the peer."""
+    try:
+        version = _decode_envelope(data).version
+        if version != VERSION:
+            raise ControlError(
+                f"control protocol version {version}; this broker speaks {VERSION}",
+                hint="use a client and a broker of the same version of Brim",
+            )
+        request: Request = _decode_request(data)
+    except msgspec.MsgspecError as error:
+        raise ControlError(f"no request: {error}") from error
+    return request
+
+
+class Connection:
+    """A client's side of the control socket.  Blocks in ask() only; `news` is what was not asked for.
+
+    Raises BrokerUnreachable when nobody listens there, or once the broker is gone.
+    """
+
+    def __init__(self, runtime_dir: Path | None = None) -> None:
+        path = control_socket(runtime_dir or default_runtime_dir())
+        self.news: deque[RingAdded] = deque()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.settimeout(REPLY_TIMEOUT_S)
+            self._socket.connect(str(path))
+            self._socket.setblocking(False)
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError as error:
+            self._socket.close()
+            raise _unreachable(path, error) from error
+        self.broker_pid, self.broker_uid, _ = CREDENTIALS.unpack(credentials)
+
+    def ask(self, request: Request, expected: type[A]) -> A:
+        """The answer to `request`, after REPLY_TIMEOUT_S at most.  Raises Refused if the broker says no."""
+        self._send(request)
+        readable = select.poll()
+        readable.register(self._socket, select.POLLIN)
+        deadline = time.monotonic() + REPLY_TIMEOUT_S
+        while (answer := self.receive()) is None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not readable.poll(left_s * 1000):
+                raise self._silent()
+        return _expected(answer, expected)
+
+    async def ask_async(self, request: Request, expected: type[A]) -> A:
+        """ask() without blocking the event loop."""
+        self._send(request)
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._socket, readable.set)
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
+                while (answer := self.receive()) is None:
+                    await readable.wait()
+                    readable.clear()
+        except TimeoutError as error:
+            raise self._silent() from error
+        finally:
+            loop.remove_reader(self._socket)
+        return _expected(answer, expected)
+
+    def receive(self) -> Answer | None:
+        """The next answer, or None if there is none yet; news that is there goes to `news`."""
+        while True:
+            try:
+                data, _, flags, _ = self._socket.recvmsg(ANSWER_MAX_BYTES)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise self._gone() from error
+            if not data:
+                raise self._gone()
+            if flags & socket.MSG_TRUNC:
+                raise ControlError(f"an answer above {ANSWER_MAX_BYTES} bytes")
+            try:
+                message = _decode_answer(data)
+            except msgspec.MsgspecError as error:
+                raise ControlError(f"no answer: {error}; use one version of Brim on both sides") from error
+            if not isinstance(message, RingAdded):
+                answer: Answer = message
+                return answer
+            self.news.append(message)
+
+    def fileno(self) -> int:
+        """For selectors and event loops: readable when receive() has something, or the broker is gone."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Gives back whatever the broker granted on this connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, request: Request) -> None:
+        data = encode(request)
+        if len(data) > REQUEST_MAX_BYTES:
+            text = f"a request of {len(data)} bytes is above the limit, {REQUEST_MAX_BYTES}"
+            raise ControlError(text, hint="ask for fewer or shorter topic filters")
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            raise self._gone() from error
+
+    def _gone(self) -> BrokerUnreachable:
+        return BrokerUnreachable(f"the broker (pid {self.broker_pid}) is gone")
+
+    def _silent(self) -> BrokerUnreachable:
+        text = f"no answer from the broker (pid {self.broker_pid}) in {REPLY_TIMEOUT_S} s"
+        return BrokerUnreachable(text)
+
+
+def _expected(answer: Answer, expected: type[A]) -> A:
+    if isinstance(answer, Failed):
+        raise Refused(answer.error, hint=answer.hint)
+    if not isinstance(answer, expected):
+        raise ControlError(f"{type(answer).__name__} in answer, where {expected.__name__} was asked for")
+    return answer
+
+
+def _unreachable(path: Path, error: OSError) -> BrokerUnreachable:
+    if isinstance(error, PermissionError):
+        return BrokerUnreachable(
+            f"{path}: user {os.geteuid()} may not talk to this broker",
+            hint=f"run as the broker's user, or join the group of {path.parent}",
+        )
+    return BrokerUnreachable(
+        f"no broker answers at {path}", hint="start one with `brim run`, or name its runtime directory"
+    )

@@ -1,0 +1,136 @@
+"""Ring files that a former life of the broker may have left: taken over, or put aside, or made anew.
+
+What is damaged, foreign, of another version, or behind the log, is renamed to NAME.ring.bad, with a warning:
+it never keeps a broker from starting.  One such file is kept by name, since memory is what it takes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from edge.epochs import Epochs
+from edge.errors import RingsUnavailable
+from edge.logs import pairs
+from ringbuf import Ring
+from ringbuf.errors import RingError, WriterAlive
+from ringbuf.ring import cursor_file, ring_file
+
+__all__ = ["LogEnd", "ring_to_read", "ring_to_write"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LogEnd(NamedTuple):
+    """What the log holds of a ring: the last epoch, and the offset behind its last record."""
+
+    epoch: int = 0
+    offset: int = 0
+
+
+NO_LOG = LogEnd()
+
+
+class _BehindTheLog(RingError):
+    """The log has records of this ring that the ring has never had: memory of an older life."""
+
+
+def ring_to_write(
+    path: Path,
+    capacity_bytes: int,
+    epochs: Epochs,
+    *,
+    log_end: LogEnd = NO_LOG,
+    prepare: Callable[[Ring], T],
+) -> tuple[Ring, T]:
+    """The ring at `path` for this process to write, and what `prepare` made of it: its writer.
+
+    Re-attached, with its epoch and records, if it can be; else new, in a new epoch that begins at `log_end`.
+    A RingError of `prepare` means damage.  Raises RingsUnavailable.
+    """
+    ring = _left_behind(path)
+    if ring is not None:
+        try:
+            _compare_with_log(ring, log_end)
+            prepared = prepare(ring)
+        except RingError as error:
+            ring.close()
+            _put_aside(path, error)
+        else:
+            _tell_about(ring, capacity_bytes)
+            return ring, prepared
+    ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, 0o640)
+    return ring, prepare(ring)
+
+
+def ring_to_read(path: Path, capacity_bytes: int, epochs: Epochs, *, mode: int = 0o640) -> Ring:
+    """The ring at `path` for another process to write and this one to read: as it is there, or new.
+
+    Raises RingsUnavailable.
+    """
+    try:
+        return Ring.attach(path)
+    except (RingError, FileNotFoundError, PermissionError) as error:
+        if ring_file(path).exists():
+            _put_aside(path, error)
+    _created(path, capacity_bytes, epochs.next(path.name), 0, mode).close()
+    return Ring.attach(path)
+
+
+def _left_behind(path: Path) -> Ring | None:
+    try:
+        return Ring.reattach(path)
+    except WriterAlive as error:
+        raise RingsUnavailable(f"{ring_file(path)}: written by another process", hint="stop it") from error
+    except (RingError, FileNotFoundError, PermissionError) as error:
+        if ring_file(path).exists():
+            _put_aside(path, error)
+        return None
+    except OSError as error:
+        raise RingsUnavailable(f"{ring_file(path)}: cannot be opened: {error.strerror}") from error
+
+
+def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
+    end = LogEnd(ring.epoch, ring.extremes().end_offset)
+    if ring.name != ring.path.name:
+        raise RingError(f"{ring_file(ring.path)} is ring {ring.name} by its own words")
+    if end < log_end:
+        raise _BehindTheLog(f"the log ends at {log_end}, the ring at {end}: it is an older life of this ring")
+
+
+def _put_aside(path: Path, error: Exception) -> None:
+    kept = ring_file(path).with_suffix(".ring.bad")
+    ring_file(path).replace(kept)
+    cursor_file(path).unlink(missing_ok=True)
+    log.warning("ring put aside, begun anew %s", pairs(name=path.name, reason=error, kept=kept))
+
+
+def _created(path: Path, capacity_bytes: int, epoch: int, first_offset: int, mode: int) -> Ring:
+    try:
+        ring = Ring.create(
+            path, capacity_bytes=capacity_bytes, epoch=epoch, first_offset=first_offset, mode=mode
+        )
+    except OSError as error:
+        cursor_file(path).unlink(missing_ok=True)
+        what = f"ring {path.name} of {capacity_bytes} bytes cannot be made in {path.parent}"
+        if error.errno == errno.ENOSPC:
+            hint = "lower ring_bytes or partitions, or give that file system more room"
+            raise RingsUnavailable(f"{what}: it is full", hint=hint) from error
+        raise RingsUnavailable(f"{what}: {error.strerror}") from error
+    log.info("ring made %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))
+    return ring
+
+
+def _tell_about(ring: Ring, capacity_bytes: int) -> None:
+    end = ring.extremes().end_offset
+    log.info("ring re-attached %s", pairs(name=ring.name, epoch=ring.epoch, offset=end))
+    if ring.capacity_bytes != capacity_bytes:
+        log.warning(
+            "ring keeps its size; for another, remove the file while the broker is stopped %s",
+            pairs(bytes=ring.capacity_bytes, ring_bytes=capacity_bytes, file=ring_file(ring.path)),
+        )

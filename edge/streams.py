@@ -1,0 +1,121 @@
+"""Streams: which partition a topic belongs to, and the partitions themselves.
+
+Owns the rings that the broker writes, from start to stop.  Never reads a record and never publishes one: that
+is what the Writer of each Partition is for.
+
+A start finds what the last life left (ring_files.py): a ring that is whole goes on where it was, after a
+clean stop as after kill -9; any other is put aside.  A ring that is gone begins anew, in a new epoch, and
+where the log ends if it has one.
+
+A stop keeps every ring that holds a record.  Subscribers, sessions and bridges go on reading there after the
+next start, and a `process` stream has no other copy; whoever wants the memory back removes the runtime
+directory while the broker is stopped.  Rings that never held a record are removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from edge.config import Config, Stream
+from edge.epochs import Epochs
+from edge.logs import pairs
+from edge.mqtt.topics import matches
+from edge.ring_files import LogEnd, ring_to_write
+from ringbuf import Ring, Writer, crc32c
+
+__all__ = ["Partition", "Streams"]
+
+log = logging.getLogger(__name__)
+
+Durability = Literal["process", "interval", "disk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """An ordered sequence of records: one ring and its only writer.  Name: "{stream}-{index}"."""
+
+    name: str
+    stream: str
+    index: int
+    ring: Ring
+    writer: Writer
+    durability: Durability
+
+
+class Streams:
+    """All partitions of a broker.  Made by open(); closed once, after everybody who writes or reads."""
+
+    def __init__(self, groups: Iterable[tuple[Stream, list[Partition]]]) -> None:
+        self._groups = list(groups)
+
+    @classmethod
+    def open(
+        cls, config: Config, epochs: Epochs, log_ends: Mapping[str, tuple[int, int]] | None = None
+    ) -> Self:
+        """Every partition of `config`, re-attached or new, in its runtime directory, which must be locked.
+
+        `log_ends`: what the recovered log holds, ring name -> (epoch, offset behind its last record).  Raises
+        RingsUnavailable: no room in memory, or another process writes one of the rings.
+        """
+        streams = cls([])
+        try:
+            for stream in config.stream:
+                partitions: list[Partition] = []
+                streams._groups.append((stream, partitions))
+                for index in range(stream.partitions):
+                    path = config.runtime_dir / f"{stream.name}-{index}"
+                    log_end = LogEnd(*(log_ends or {}).get(path.name, ()))
+                    partitions.append(_open(stream, index, path, epochs, log_end))
+        except BaseException:
+            streams.close()
+            raise
+        return streams
+
+    def all(self) -> list[Partition]:
+        """Every partition, in the order of the configuration."""
+        return [partition for _, partitions in self._groups for partition in partitions]
+
+    def settings(self) -> list[Stream]:
+        """Every stream, in the order in which they are asked for a topic."""
+        return [stream for stream, _ in self._groups]
+
+    def partition_of(self, topic: str) -> Partition:
+        """Where the records of `topic` go: always the same, as long as the streams stay what they are."""
+        for stream, partitions in self._groups[:-1]:
+            if any(matches(topic_filter, topic) for topic_filter in stream.topics):
+                return partitions[crc32c(topic.encode()) % len(partitions)]
+        _, partitions = self._groups[-1]  # the default stream takes the rest, topics that begin with $ too
+        return partitions[crc32c(topic.encode()) % len(partitions)]
+
+    def close(self) -> None:
+        """Gives all rings back; those with records in them stay for the next start.  May be called twice."""
+        kept_bytes, directory = 0, None
+        for _, partitions in self._groups:
+            for partition in partitions:
+                ring = partition.ring
+                extremes = ring.extremes()
+                ring.close()
+                if extremes.end_offset == ring.first_offset:
+                    ring.unlink()
+                else:
+                    kept_bytes += ring.capacity_bytes
+                    directory = ring.path.parent
+            partitions.clear()
+        if kept_bytes:
+            log.info("rings kept for the next start %s", pairs(bytes=kept_bytes, directory=directory))
+
+
+def _open(stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEnd) -> Partition:
+    def writer_of(ring: Ring) -> Writer:
+        return ring.writer(
+            when_full="block" if stream.when_full == "block" else "reject",
+            queue_timeout_ms=stream.queue_timeout_ms,
+            gates="listed",  # the cursor file is hostile: only readers that the control socket admitted count
+        )
+
+    ring, writer = ring_to_write(path, stream.ring_bytes, epochs, log_end=log_end, prepare=writer_of)
+    return Partition(path.name, stream.name, index, ring, writer, stream.durability)
