@@ -25,6 +25,13 @@ def test_a_descriptor_left_open_is_found() -> None:
     assert left_since(before) == []
 
 
+def test_a_descriptor_does_not_outlive_the_process_and_a_file_does() -> None:
+    before = Holdings.now()
+    with memory_directory() as path, open("/dev/null"):
+        assert left_since(before, only_outside=True) == [str(path)]
+    assert left_since(before) == []
+
+
 def test_a_thread_that_runs_on_is_found() -> None:
     before = Holdings.now()
     done = threading.Event()

@@ -35,24 +35,22 @@ class Holdings:
         threads = frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate())
         return cls(frozenset(_descriptors()), threads, frozenset(_children()), left_in_memory())
 
-    def since(self, before: "Holdings") -> list[str]:
-        """What is there now and was not before, sorted."""
-        return sorted(
-            (self.descriptors - before.descriptors)
-            | (self.threads - before.threads)
-            | (self.children - before.children)
-            | (self.files - before.files)
-        )
+    def since(self, before: "Holdings", *, only_outside: bool) -> list[str]:
+        """What is there now and was not before, sorted; `only_outside`: what would outlive this process."""
+        left = (self.children - before.children) | (self.files - before.files)
+        if not only_outside:
+            left |= (self.descriptors - before.descriptors) | (self.threads - before.threads)
+        return sorted(left)
 
 
-def left_since(before: Holdings) -> list[str]:
+def left_since(before: Holdings, *, only_outside: bool = False) -> list[str]:
     """What was not there before, and stays: garbage is collected first, and GRACE_S given."""
-    left = Holdings.now().since(before)
+    left = Holdings.now().since(before, only_outside=only_outside)
     deadline = time.monotonic() + GRACE_S
     while left and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-        left = Holdings.now().since(before)
+        left = Holdings.now().since(before, only_outside=only_outside)
     return left
 
 
