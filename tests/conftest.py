@@ -29,7 +29,7 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def nothing_leaks(own_directories: None, request: pytest.FixtureRequest) -> Iterator[None]:
     """A test fails that leaves a descriptor, a thread, a child process or a file in shared memory behind.
 
-    Descriptors and threads of tests with Spark are not counted: its gateway keeps its sockets for the next call.
+    Descriptors and threads of tests with Spark do not count: its gateway keeps its sockets for later.
     """
     before = Holdings.now()
     yield
