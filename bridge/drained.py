@@ -1,0 +1,433 @@
+"""The drained file: what the bridge ships and Spark reads.  Its format, its name, and reading it.
+
+One file holds one unit: a run of records of one partition and epoch, offsets without a gap, as they stand
+in the ring.  It is built like a segment of the log (persistence/format.py), and closed by a footer.
+Little-endian.
+
+    byte  size  field
+       0     8  magic            "BRIMDRAN"
+       8     4  version          VERSION
+      12     4  header_bytes     64: where the first extent begins
+      16     8  drain_seq        the number of this unit, from 1 on, of this edge in this sink
+      24     4  ring_epoch       seeds the records' own checksums
+      28     4  partition
+      32     8  created_ns       wall clock when the unit was decided on, ns since 1970
+      40    20  zeros
+      60     4  crc32            of bytes 0 .. 60; it is also the seed of every extent's crc32c
+      64        extents          each the 32 bytes below, then a body
+                footer           msgpack map, below
+                u32 footer_length, u32 crc32 of the footer, magic "BRIMDEND": the last TRAILER_BYTES
+
+    Extent, 32 bytes, those of the log: u32 length of the body, a multiple of 32 | u32 crc32c of what
+    follows it here and of the body | u32 ring_id, 1 | u32 ring_epoch | u64 position: bytes of records
+    before this extent in this file | u64 0.  Body: either records that are each covered by their own
+    checksum, or one record with FLAG_UNCHECKED.  Extents are as long as this allows, whatever the ranges
+    were that they came from: a unit that is read once from the ring and once more from the log gives the
+    same bytes.
+
+    Footer: edge, stream, partition, epoch: whose records these are, with the offset their identity for ever
+        epoch_first_offset      offset with which this epoch began
+        previous                [epoch, next_offset]: where draining stood in the epoch before, when it
+                                could no longer be read; in the first unit of an epoch, else nil
+        first_offset, last_offset, count, first_timestamp_ns, last_timestamp_ns
+        drain_seq
+        lost, skipped           [[first, last], ...] offsets of this epoch that no file will ever hold:
+                                overwritten before they could be drained, or passed over because somebody
+                                said so.  They lie between the unit before and first_offset
+        body_crc32              crc32 of everything before the footer
+
+    crc32 is the one of zlib, and not crc32c, where a reader without compiled code must be able to check: an
+    executor that was given only a zip of Python files.
+
+Name:
+edge={edge}/dt={YYYY-MM-DD}/{drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
+The day is that of created_ns, UTC.  A name decides the content: nothing in a file depends on when it is
+written or read again.  Names alone prove what is there: per edge the drain_seqs are dense, and per (edge,
+stream, partition, epoch) the offset ranges follow on each other, but for ranges that a footer declares.
+
+Rule for change: footers may gain keys, which readers ignore.  Any other change raises VERSION and adds
+golden bytes under tests/golden/bridge; a reader keeps reading the version before.
+
+Only the standard library and msgpack at import, for the reason above; verify() needs the compiled core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgpack
+
+from bridge.errors import BadName, DrainedFileError
+
+__all__ = [
+    "EXTENT_HEADER_BYTES",
+    "HEADER_BYTES",
+    "SUFFIX",
+    "TRAILER_BYTES",
+    "VERSION",
+    "DrainedFile",
+    "Extent",
+    "Footer",
+    "Header",
+    "Name",
+    "check_edge",
+    "check_stream",
+    "footer_and_trailer",
+    "footer_length",
+    "parse",
+    "parse_footer",
+    "verify",
+]
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+MAGIC = b"BRIMDRAN"
+END_MAGIC = b"BRIMDEND"
+VERSION = 1
+HEADER_BYTES = 64
+EXTENT_HEADER_BYTES = 32
+TRAILER_BYTES = 16
+FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
+RING_ID = 1
+SUFFIX = ".brim"
+
+FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test holds it to ringbuf's
+_FLAGS_AT = 30  # in a record
+
+_HEADER = struct.Struct("<8sIIQIIQ20x")
+_CRC = struct.Struct("<I")
+_EXTENT = struct.Struct("<IIIIQQ")
+_TRAILER = struct.Struct("<II8s")
+
+_EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
+_PATH = re.compile(
+    rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
+    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})-e(?P<epoch>\d{{10}})"
+    rf"-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}"
+)
+
+
+def check_edge(edge: str) -> str:
+    """`edge`, if names can hold it; else raises BadName."""
+    if not _EDGE.fullmatch(edge):
+        raise BadName(
+            f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
+        )
+    return edge
+
+
+def check_stream(stream: str) -> str:
+    """`stream` (or "stream@producer"), if names can hold it; else raises BadName."""
+    if not _STREAM.fullmatch(stream):
+        raise BadName(
+            f"stream {stream!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, - and _, a letter or digit first"
+        )
+    return stream
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """What the name of a drained file says.  Sorted, names of an edge are in the order of draining."""
+
+    edge: str
+    drain_seq: int
+    stream: str
+    partition: int
+    epoch: int
+    first_offset: int
+    last_offset: int
+    day: str  # YYYY-MM-DD
+
+    @property
+    def path(self) -> str:
+        """Relative to the root of the sink; forward slashes."""
+        return (
+            f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
+            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}{SUFFIX}"
+        )
+
+    @classmethod
+    def parse(cls, path: str) -> Name | None:
+        """The name in the last three parts of `path`, or None: some other file."""
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        partition, epoch, first, last = (int(match[key]) for key in ("partition", "epoch", "first", "last"))
+        name = cls(
+            match["edge"], int(match["seq"]), match["stream"], partition, epoch, first, last, match["day"]
+        )
+        return name if name.last_offset >= name.first_offset else None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first HEADER_BYTES."""
+
+    drain_seq: int
+    epoch: int
+    partition: int
+    created_ns: int
+
+    def pack(self) -> bytes:
+        """Its bytes."""
+        fields = _HEADER.pack(
+            MAGIC, VERSION, HEADER_BYTES, self.drain_seq, self.epoch, self.partition, self.created_ns
+        )
+        return fields + _CRC.pack(zlib.crc32(fields))
+
+    @property
+    def seed(self) -> int:
+        """Where the crc32c of each extent begins."""
+        return int.from_bytes(self.pack()[-_CRC.size :], "little")
+
+    @property
+    def day(self) -> str:
+        """The dt of its name."""
+        return datetime.fromtimestamp(self.created_ns // 10**9, UTC).strftime("%Y-%m-%d")
+
+    @classmethod
+    def unpack(cls, data: Bytes) -> Header:
+        """Raises DrainedFileError."""
+        if len(data) < HEADER_BYTES:
+            raise DrainedFileError(f"{len(data)} bytes are less than the header of {HEADER_BYTES}")
+        magic, version, header_bytes, drain_seq, epoch, partition, created_ns = _HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise DrainedFileError(f"begins with {magic!r}, a drained file with {MAGIC!r}")
+        if version != VERSION or header_bytes != HEADER_BYTES:
+            raise DrainedFileError(
+                f"version {version}, this build reads {VERSION}", hint="install a newer Brim"
+            )
+        if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
+            raise DrainedFileError("the checksum of the header does not hold")
+        return cls(drain_seq, epoch, partition, created_ns)
+
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a unit is, in full.  `lost` and `skipped` are (first, last) pairs, both ends included."""
+
+    edge: str
+    stream: str
+    partition: int
+    epoch: int
+    epoch_first_offset: int
+    previous: tuple[int, int] | None
+    first_offset: int
+    last_offset: int
+    count: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    drain_seq: int
+    lost: Ranges
+    skipped: Ranges
+    body_crc32: int
+
+    def pack(self) -> bytes:
+        """msgpack, keys in the order above."""
+        packed: bytes = msgpack.packb(
+            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        )
+        return packed
+
+    @classmethod
+    def unpack(cls, data: Bytes) -> Footer:
+        """Raises DrainedFileError, also for a footer that contradicts itself."""
+        try:
+            found = msgpack.unpackb(data, use_list=False)
+            footer = cls(
+                **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
+            )
+        except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
+            raise DrainedFileError(f"a footer of {len(data)} bytes that is none: {error!r}") from error
+        if footer.count != footer.last_offset - footer.first_offset + 1 or footer.count < 1:
+            raise DrainedFileError(
+                f"{footer.count} records cannot be offsets {footer.first_offset} to {footer.last_offset}"
+            )
+        return footer
+
+    def name(self, day: str) -> Name:
+        """The name of the file that it closes."""
+        return Name(
+            self.edge,
+            self.drain_seq,
+            self.stream,
+            self.partition,
+            self.epoch,
+            self.first_offset,
+            self.last_offset,
+            day,
+        )
+
+
+def _checked(key: str, value: Any) -> Any:
+    """`value`, if it can be what the footer has under `key`; else raises ValueError."""
+    if key in {"edge", "stream"}:
+        good = isinstance(value, str)
+    elif key == "previous":
+        good = value is None or _is_pair(value)
+    elif key in {"lost", "skipped"}:
+        good = isinstance(value, tuple) and all(_is_pair(pair) and pair[0] <= pair[1] for pair in value)
+    else:
+        good = _is_number(value)
+    if not good:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value))
+
+
+def footer_and_trailer(footer: Footer) -> bytes:
+    """What closes the file."""
+    packed = footer.pack()
+    return packed + _TRAILER.pack(len(packed), zlib.crc32(packed), END_MAGIC)
+
+
+def footer_length(tail: Bytes) -> int:
+    """Bytes of the footer in front of the trailer that `tail` ends with.  Raises DrainedFileError."""
+    if len(tail) < TRAILER_BYTES:
+        raise DrainedFileError(f"{len(tail)} bytes are less than the trailer of {TRAILER_BYTES}")
+    length, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)
+    if magic != END_MAGIC:
+        raise DrainedFileError(
+            f"ends with {magic!r}, a whole drained file with {END_MAGIC!r}: it is cut short"
+        )
+    if length > FOOTER_MAX_BYTES:
+        raise DrainedFileError(
+            f"a footer of {length} bytes is above the {FOOTER_MAX_BYTES} that one can have"
+        )
+    return int(length)
+
+
+def parse_footer(tail: Bytes) -> Footer:
+    """The footer at the end of `tail`, which holds at least all of it.  Raises DrainedFileError."""
+    length = footer_length(tail)
+    at = len(tail) - TRAILER_BYTES - length
+    if at < 0:
+        raise DrainedFileError(f"{len(tail)} bytes cannot hold a footer of {length}")
+    packed = tail[at : at + length]
+    if _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)[1] != zlib.crc32(packed):
+        raise DrainedFileError("the checksum of the footer does not hold")
+    return Footer.unpack(packed)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One run of records.  `body` is a view into the data that was parsed."""
+
+    at: int  # byte of its header in the file
+    crc: int
+    body: memoryview
+    unchecked: bool  # one record, which only `crc` covers
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedFile:
+    """A parsed file.  Its extents are views into the data."""
+
+    header: Header
+    footer: Footer
+    extents: tuple[Extent, ...]
+    body: memoryview  # everything before the footer
+
+    @property
+    def name(self) -> Name:
+        """The name that belongs to this content."""
+        return self.footer.name(self.header.day)
+
+    def body_verifies(self) -> bool:
+        """Whether header, extents and records are what was written; no compiled code needed."""
+        return zlib.crc32(self.body) == self.footer.body_crc32
+
+
+def parse(data: Bytes, name: str = "") -> DrainedFile:
+    """The file in `data`: header, footer and the places of its extents checked; their bodies are not.
+
+    `name` is for messages.  Raises DrainedFileError.
+    """
+    view = memoryview(data)
+    try:
+        header, footer = Header.unpack(view), parse_footer(view)
+        body = view[: len(view) - TRAILER_BYTES - footer_length(view)]
+        if (header.drain_seq, header.epoch, header.partition) != (
+            footer.drain_seq,
+            footer.epoch,
+            footer.partition,
+        ):
+            raise DrainedFileError(f"header and footer contradict each other: {header}, {footer}")
+        return DrainedFile(header, footer, tuple(_extents(body, header)), body)
+    except DrainedFileError as error:
+        raise DrainedFileError(str(error), name=name, hint=error.hint) from None
+
+
+def _extents(body: memoryview, header: Header) -> list[Extent]:
+    found: list[Extent] = []
+    at, records_bytes = HEADER_BYTES, 0
+    while at < len(body):
+        if at + EXTENT_HEADER_BYTES > len(body):
+            raise DrainedFileError(f"byte {at}: {len(body) - at} bytes are less than an extent's header")
+        length, crc, ring_id, epoch, position, _ = _EXTENT.unpack_from(body, at)
+        begin = at + EXTENT_HEADER_BYTES
+        if length < 32 or length % 32 or begin + length > len(body):
+            raise DrainedFileError(
+                f"byte {at}: an extent of {length} bytes, where {len(body) - begin} are left"
+            )
+        if (ring_id, epoch, position) != (RING_ID, header.epoch, records_bytes):
+            raise DrainedFileError(
+                f"byte {at}: an extent of ring {ring_id}, epoch {epoch}, position {position}"
+            )
+        records = body[begin : begin + length]
+        found.append(Extent(at, crc, records, bool(records[_FLAGS_AT] & FLAG_UNCHECKED)))
+        at, records_bytes = begin + length, records_bytes + length
+    if not found:
+        raise DrainedFileError("holds no records")
+    return found
+
+
+def verify(file: DrainedFile, name: str = "") -> None:
+    """Check everything: all three kinds of checksum, and that the records are those of the footer.
+
+    Raises DrainedFileError with the first thing that does not hold.  Needs the compiled core.
+    """
+    from persistence.format import extent_checks, unpack_extent
+    from ringbuf import scan_records
+
+    footer = file.footer
+    if not file.body_verifies():
+        raise DrainedFileError("the checksum of the body does not hold", name=name)
+    expected = footer.first_offset
+    stamps = []
+    for extent in file.extents:
+        if not extent_checks(file.header.seed, unpack_extent(file.body, extent.at), extent.body):
+            raise DrainedFileError(f"byte {extent.at}: the extent's checksum does not hold", name=name)
+        scan = scan_records(extent.body, footer.epoch)
+        if scan.good_bytes != len(extent.body):
+            raise DrainedFileError(f"byte {extent.at}: bad record {scan.good_bytes} bytes into it", name=name)
+        if scan.first_offset != expected or scan.last_offset - scan.first_offset + 1 != scan.count:
+            raise DrainedFileError(
+                f"byte {extent.at}: {scan.count} records from {scan.first_offset}, expected {expected}",
+                name=name,
+            )
+        expected += scan.count
+        stamps += [scan.first_timestamp_ns, scan.last_timestamp_ns]
+    if expected != footer.last_offset + 1:
+        raise DrainedFileError(
+            f"records end at {expected - 1}, the footer says {footer.last_offset}", name=name
+        )
+    if (stamps[0], stamps[-1]) != (footer.first_timestamp_ns, footer.last_timestamp_ns):
+        raise DrainedFileError("the footer's timestamps are not those of the records", name=name)

@@ -1,0 +1,184 @@
+"""The sink that is a local directory: a disk, a mounted share, the landing zone of a small installation.
+
+Standard library only, so that a broker drains to a directory without any extra.  obstore can write to
+directories as well, and ObjectSink can be told to; it is not used for them because its local store never
+syncs, and shows a file before its bytes are on the disk (strace, obstore 0.12): after a power cut a name
+that should mean a whole unit may then hold zeros, and create-once keeps it so.
+
+Here a file is written under another name, synced, linked to its own, and the directory synced:
+
+    .partial-NAME    written, fdatasync      a kill leaves it behind; the next put of this unit overwrites it
+    link NAME        create-once: fails if the name is there, and then its content is compared
+    fsync directory  now put() may return
+
+Invariant: a file that has its name is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bridge.errors import BadName, SinkConflict, SinkUnavailable
+from bridge.unit import Unit
+
+__all__ = ["DirectorySink"]
+
+PARTIAL = ".partial-"  # Spark and pyarrow pass over names with a leading dot
+FILE_MODE = 0o640
+DIRECTORY_MODE = 0o750
+IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
+
+REMEDIES = {
+    errno.EACCES: "give the user that runs the bridge write permission",
+    errno.EPERM: "give the user that runs the bridge write permission",
+    errno.EROFS: "remount the file system for writing",
+    errno.ENOSPC: "make room on this disk",
+    errno.EDQUOT: "raise the quota of the user that runs the bridge",
+    errno.ENOENT: "mount or make the directory above it",
+    errno.ENOTDIR: "remove the file that is in the place of a directory",
+    errno.EIO: "look at the disk: `dmesg`",
+}
+
+
+class DirectorySink:
+    """Drained files below `root`, which is made when the first one comes; the directory above it must be
+    there.
+
+    (A share that is not mounted leaves an empty mount point: with root below it, nothing is drained into the
+    wrong disk.)
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._synced: set[Path] = set()  # directories whose names are on the disk
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, str]) -> DirectorySink:
+        """For file:///absolute/path.  Raises BadName."""
+        parts = urlsplit(url)
+        path = Path(unquote(parts.path))
+        if parts.netloc not in {"", "localhost"} or not path.is_absolute():
+            raise BadName(f"{url!r} is no directory of this machine", hint="write file:///absolute/path")
+        if options:
+            raise BadName(f"{url!r} takes no options, not {', '.join(sorted(options))}")
+        return cls(path)
+
+    @property
+    def url(self) -> str:
+        """See Sink."""
+        return self.root.as_uri()
+
+    def put(self, unit: Unit) -> None:
+        """See Sink."""
+        path = self.root / unit.name
+        try:
+            self._make_directory(path.parent)
+            self._write(path, unit.parts)
+        except OSError as error:
+            self._synced.clear()  # somebody may have removed what was made
+            raise _unavailable(path, error) from error
+
+    def _write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+        partial = path.with_name(PARTIAL + path.name)
+        if not path.exists():
+            with open(partial, "wb", buffering=0, opener=_opener) as file:
+                _write_all(file.fileno(), parts)
+                os.fdatasync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(partial, path)
+        _compare(path, parts)
+        partial.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+
+    def _make_directory(self, directory: Path) -> None:
+        """`directory` is there, and so is its name, on the disk."""
+        if directory in self._synced and directory.is_dir():
+            return
+        if directory != self.root:
+            self._make_directory(directory.parent)
+        directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        _sync_directory(directory.parent)
+        self._synced = {*self._synced, directory} if len(self._synced) < 64 else {directory}
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """See Sink."""
+        try:
+            for directory, _, files in os.walk(self.root / prefix, onerror=_raise):
+                for name in files:
+                    if not name.startswith(PARTIAL):
+                        yield os.path.relpath(os.path.join(directory, name), self.root)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _unavailable(self.root / prefix, error) from error
+
+    def probe(self) -> None:
+        """See Sink."""
+        at = self.root if self.root.exists() else self.root.parent
+        if not at.is_dir():
+            raise _unavailable(at, OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        if not os.access(at, os.W_OK | os.X_OK):
+            raise _unavailable(at, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def close(self) -> None:
+        """See Sink."""
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
+    """One gather of what is in memory; more when there are many parts, or the disk takes less at once."""
+    waiting = [memoryview(part) for part in parts]
+    while waiting:
+        written = os.writev(fd, waiting[:IOV_MAX])
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting.pop(0))
+        if waiting and written:
+            waiting[0] = waiting[0][written:]
+
+
+def _compare(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """Nothing, if `path` holds these parts, by length and footer, which has a checksum of all the rest."""
+    tail = bytes(parts[-1])
+    length = sum(len(part) for part in parts)
+    with open(path, "rb", buffering=0) as file:
+        found_length = os.fstat(file.fileno()).st_size
+        found = os.pread(file.fileno(), len(tail), max(found_length - len(tail), 0))
+    if found_length != length or found != tail:
+        raise conflict(str(path), found_length, length)
+
+
+def conflict(where: str, found_length: int, length: int) -> SinkConflict:
+    """The error for a name that is taken by other content."""
+    how = (
+        f"{found_length} bytes, not {length}" if found_length != length else "the same length, another footer"
+    )
+    return SinkConflict(
+        f"{where}: is there already, with other content ({how})",
+        hint="another bridge of this edge id writes there: give each edge its own edge_id, or each bridge "
+        "its own root",
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _unavailable(path: Path, error: OSError) -> SinkUnavailable:
+    where = error.filename or path
+    return SinkUnavailable(f"{where}: {error.strerror}", hint=REMEDIES.get(error.errno or 0, ""))

@@ -1,0 +1,138 @@
+"""The sink that is an object store: S3 and what speaks like it, Google Cloud Storage, Azure, by obstore.
+
+obstore is imported when a sink is opened: pip install 'brim[objects]'.
+
+A unit is one PUT with "create only" (If-None-Match: *), so that the store itself keeps a retried unit from
+being there twice.  When it is there already its length and its footer are compared, and the same is success.
+A PUT is atomic in all of these stores, and durable when it is answered.
+
+Retries are the drain's business alone: obstore's own are turned off, and every request has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from bridge.errors import BadName, BridgeError, SinkUnavailable
+from bridge.sinks.directory import conflict
+from bridge.unit import Unit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["ObjectSink"]
+
+TIMEOUT = "30s"  # of one request: 8 MiB at 2.2 Mbit/s
+CONNECT_TIMEOUT = "5s"
+
+
+class ObjectSink:
+    """Drained files in an object store.  `store` is obstore's; `url` is for people and the checkpoint."""
+
+    def __init__(self, store: ObjectStore, url: str) -> None:
+        import obstore
+        from obstore import exceptions
+
+        self._obstore = obstore
+        self._already_exists = exceptions.AlreadyExistsError
+        self._errors = (exceptions.BaseError, OSError, ValueError, NotImplementedError)
+        self._store = store
+        self._url = url
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
+        """For s3://bucket/prefix and its kin; `options` are obstore's for that store.
+
+        Credentials come from where the store's own tools take them: environment, profile, instance metadata.
+        Raises BadName, SinkUnavailable when obstore is missing.
+        """
+        try:
+            from obstore.exceptions import BaseError
+            from obstore.store import MemoryStore, from_url
+        except ImportError as error:
+            hint = "pip install 'brim[objects]'"
+            raise SinkUnavailable(f"{url}: obstore is not installed", hint=hint) from error
+        parts = urlsplit(url)
+        if parts.scheme == "memory":
+            return cls(MemoryStore(), url)
+        client: dict[str, Any] = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
+        if options.get("endpoint", "").startswith("http://"):
+            client["allow_http"] = True
+        no_retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+        make: Any = from_url  # its overloads want literal option names
+        try:
+            store = make(url, client_options=client, retry_config=no_retries, **options)
+        except (BaseError, ValueError, TypeError, OSError) as error:
+            hint = "see obstore's options for this store"
+            raise BadName(f"{url}: {_first_line(error)}", hint=hint) from error
+        return cls(store, f"{parts.scheme}://{parts.hostname or ''}{parts.path}")
+
+    @property
+    def url(self) -> str:
+        """See Sink."""
+        return self._url
+
+    def put(self, unit: Unit) -> None:
+        """See Sink."""
+        try:
+            self._obstore.put(self._store, unit.name, unit.parts, mode="create", use_multipart=False)
+        except self._already_exists:
+            self._compare(unit)
+        except self._errors as error:
+            raise self._unavailable(unit.name, error) from error
+
+    def _compare(self, unit: Unit) -> None:
+        """Nothing, if what is there is this unit, by length and footer, which has a checksum of the rest."""
+        tail = bytes(unit.parts[-1])
+        try:
+            length = self._obstore.head(self._store, unit.name)["size"]
+            begin = max(length - len(tail), 0)
+            found = (
+                bytes(self._obstore.get_range(self._store, unit.name, start=begin, end=length))
+                if length
+                else b""
+            )
+        except self._errors as error:
+            raise self._unavailable(unit.name, error) from error
+        if length != unit.length or bytes(found) != tail:
+            raise conflict(f"{self._url}/{unit.name}", length, unit.length)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """See Sink."""
+        try:
+            for chunk in self._obstore.list(self._store, prefix=prefix):
+                yield from (entry["path"] for entry in chunk)
+        except self._errors as error:
+            raise self._unavailable(prefix, error) from error
+
+    def probe(self) -> None:
+        """See Sink."""
+        try:
+            next(iter(self._obstore.list(self._store, chunk_size=1)), None)
+        except self._errors as error:
+            raise self._unavailable("", error) from error
+
+    def close(self) -> None:
+        """See Sink."""
+
+    def _unavailable(self, name: str, error: Exception) -> SinkUnavailable:
+        return SinkUnavailable(f"{self._url}/{name}: {_first_line(error)}", hint=_remedy(error))
+
+
+def _first_line(error: Exception) -> str:
+    """What obstore says, without its debug dump."""
+    if isinstance(error, BridgeError):
+        return str(error)
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _remedy(error: Exception) -> str:
+    kind = type(error).__name__
+    if kind in {"UnauthenticatedError", "PermissionDeniedError"}:
+        return "check the credentials of the bridge, and that they may put and list below this prefix"
+    if "error sending request" in str(error) or "dns error" in str(error):
+        return "check the network and the endpoint"
+    return ""

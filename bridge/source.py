@@ -1,0 +1,360 @@
+"""The records of one partition, wherever they are: the ring while they are hot, the log when it has moved on.
+
+Owns an attachment to the ring (as any subscriber has: a slot of the cursor file, memory mapped read-only, the
+writer never held up) and one buffer.  Never decides what is drained when, and never writes.
+
+A ring may be written over while it is read.  So what a range held is copied first, looked at whether it still
+holds, and only then believed; and every checksum is checked before a record leaves this module.
+
+The broker gives a partition a new ring, of a higher epoch, when the old one cannot go on (a reboot empties
+the memory).  An attached ring stays readable when its file has been replaced: its last records are not
+lost.
+
+Invariant: read(epoch, offset) gives records of that epoch from `offset` on, or, where the first are gone for
+good, from the first that is left.  The caller sees by the offset what is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from bridge.errors import SourceError
+from bridge.unit import Batch, Run
+from persistence.files import OsFiles
+from persistence.reading import Epoch, LogReader
+from ringbuf import RECORD_ALIGN, Range, Reader, Ring, scan_records
+from ringbuf.errors import Corrupt, OffsetGone, Overrun
+
+__all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName", "find_rings"]
+
+log = logging.getLogger(__name__)
+
+_RECORD = struct.Struct("<IIQQ")  # the start of a record: length, crc32c, offset, timestamp_ns
+COPY_BYTES = 1 << 20  # at once with the GIL held: a tenth of a millisecond
+ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
+
+
+class ColdLog(Protocol):
+    """What the bridge asks of a log: persistence.LogReader has it, for the process that writes the log."""
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """Ranges from `offset` on, or from the first one behind it that is left; none: nothing is there."""
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """What is there of a ring, in the order of the epochs."""
+
+
+class ForeignLog:
+    """The log of another process, in `directory`: looks each time what its writer has proven since."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._reader = LogReader(OsFiles(), str(directory))
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """See ColdLog."""
+        return self._reader.read(ring_name, epoch, offset, limit_bytes) if self._looked() else []
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """See ColdLog."""
+        return self._reader.epochs(ring_name) if self._looked() else []
+
+    def _looked(self) -> bool:
+        try:
+            self._reader.refresh()
+        except FileNotFoundError:
+            return False  # the broker has not made it yet
+        return True
+
+
+class RingName(NamedTuple):
+    """Which partition a ring is: "stream-3", or "stream@producer" for the ring of a local producer."""
+
+    stream: str
+    partition: int
+
+    @classmethod
+    def parse(cls, name: str) -> RingName | None:
+        """What the name of a ring says, or None: it is no partition's."""
+        if "@" in name:
+            return cls(name, 0)
+        stream, dash, number = name.rpartition("-")
+        return cls(stream, int(number)) if dash and stream and number.isascii() and number.isdigit() else None
+
+    def belongs_to(self, streams: Sequence[str]) -> bool:
+        """Whether it is of one of these streams; of none given, always."""
+        return not streams or self.stream.partition("@")[0] in streams
+
+
+def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path]:
+    """The rings in the runtime directory, by partition, each as its path without suffix."""
+    try:
+        files = sorted(runtime_dir.glob("*.ring"))
+    except OSError:
+        return {}
+    named = ((RingName.parse(file.name.removesuffix(".ring")), file.with_suffix("")) for file in files)
+    return {name: path for name, path in named if name is not None and name.belongs_to(streams)}
+
+
+class RecordBuffer:
+    """Memory for the records of one unit, used again for the next: what take() gave is then gone."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray(COPY_BYTES))
+
+    def take(self, ranges: Iterable[Range]) -> tuple[Run, ...]:
+        """Copies of the ranges, neighbours that are checked joined."""
+        ranges = list(ranges)
+        total = sum(len(it.view) for it in ranges)
+        if total > len(self._memory):
+            self._memory = memoryview(bytearray(total))
+        runs: list[tuple[int, int, bool]] = []
+        end = 0
+        for it in ranges:
+            begin, end = end, end + len(it.view)
+            for at in range(0, end - begin, COPY_BYTES):
+                part = it.view[at : at + COPY_BYTES]
+                self._memory[begin + at : begin + at + len(part)] = part
+            unchecked = Run.of(self._memory[begin:end]).unchecked
+            if runs and not unchecked and not runs[-1][2]:
+                begin = runs.pop()[0]
+            runs.append((begin, end, unchecked))
+        return tuple(Run(self._memory[begin:end], unchecked) for begin, end, unchecked in runs)
+
+
+class _Damaged(Exception):
+    """The first record wanted does not verify."""
+
+
+def _verified(epoch: int, offset: int, runs: Sequence[Run]) -> Batch:
+    """The batch in `runs`, cut before the first record that does not verify or follow.  Raises _Damaged."""
+    good: list[Run] = []
+    expected, stamps = offset, []
+    for run in runs:
+        scan = scan_records(run.records, epoch)
+        if scan.count == 0 or scan.first_offset != expected or scan.last_offset != expected + scan.count - 1:
+            break
+        good.append(Run(run.records[: scan.good_bytes], run.unchecked))
+        expected += scan.count
+        stamps += [scan.first_timestamp_ns, scan.last_timestamp_ns]
+        if scan.good_bytes < len(run.records):
+            break
+    if not good:
+        raise _Damaged
+    return Batch(epoch, offset, expected - 1, stamps[0], stamps[-1], tuple(good))
+
+
+class _HotRing:
+    """A ring that is attached."""
+
+    def __init__(self, path: Path) -> None:
+        file = os.stat(f"{path}.ring")
+        self.file = file.st_dev, file.st_ino
+        self.ring = Ring.attach(path)
+        try:
+            self.reader = self.ring.reader(name="bridge", start="oldest")
+        except BaseException:
+            self.ring.close()
+            raise
+        self.epoch = self.ring.epoch
+
+    def read(self, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
+        """Records from `offset` on; None: there are none yet.  Raises OffsetGone, Corrupt, _Damaged."""
+        for _ in range(ATTEMPTS):
+            if self.reader.offset != offset:
+                self.reader.seek(offset)
+            try:
+                ranges = self.reader.ranges(limit_bytes)
+            except Overrun:
+                continue  # the seek that follows says what is left
+            if not ranges:
+                return None
+            runs = buffer.take(ranges)
+            if self.reader.holds(ranges[0].position):
+                return _verified(self.epoch, ranges[0].offset, runs)
+        raise OffsetGone(self.ring.extremes().oldest_offset)
+
+    def close(self) -> None:
+        """Detach."""
+        self.reader.close()
+        self.ring.close()
+
+
+class PartitionSource:
+    """Reads one partition.  Belongs to one thread, whose sources share `buffer`."""
+
+    def __init__(self, name: RingName, path: Path, cold: ColdLog | None, buffer: RecordBuffer) -> None:
+        self.name = name
+        self.path = path
+        self._cold = cold
+        self._buffer = buffer
+        self._rings: list[_HotRing] = []  # by rising epoch; the last is the one that is written
+
+    def refresh(self) -> None:
+        """Attach the ring that is at the path now, if it is another.  Raises RingError, OSError."""
+        try:
+            file = os.stat(f"{self.path}.ring")
+        except FileNotFoundError:
+            return
+        if self._rings and self._rings[-1].file == (file.st_dev, file.st_ino):
+            return
+        found = _HotRing(self.path)
+        if self._rings and found.epoch <= self._rings[-1].epoch:
+            known = self._rings[-1].epoch
+            found.close()
+            raise SourceError(
+                f"{self.path}: a new ring of epoch {found.epoch}, after one of {known}",
+                hint="epochs must rise, lest records are taken for others: let the broker make the ring",
+            )
+        self._rings.append(found)
+
+    def forget_before(self, epoch: int) -> None:
+        """Detach rings of lower epochs: they have been read to their end."""
+        while self._rings and self._rings[0].epoch < epoch:
+            self._rings.pop(0).close()
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(epoch, first offset) of all that can be read, in rising order."""
+        cold = self._cold.epochs(self.path.name) if self._cold else []
+        found = {it.epoch: it.first_offset for it in cold}
+        found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
+        return sorted(found.items())
+
+    def reader(self) -> Reader | None:
+        """The cursor in the ring that is written: wait with it for what is new."""
+        return self._rings[-1].reader if self._rings else None
+
+    def end_offset(self) -> int | None:
+        """Of the ring that is written: the offset that comes next."""
+        return self._rings[-1].ring.extremes().end_offset if self._rings else None
+
+    def backlog(self, epoch: int, offset: int) -> tuple[int, int]:
+        """Records and bytes from `offset` of `epoch` up to the end of the ring that is written.
+
+        Bytes are those of the ring that hold them, or at most all of it; of a lower epoch, one record is
+        said.
+        """
+        if not self._rings or self._rings[-1].epoch != epoch:
+            return (1, 1) if self._rings else (0, 0)
+        hot = self._rings[-1]
+        ends = hot.ring.extremes()
+        at = hot.reader.cursor if hot.reader.offset == offset else ends.oldest_position
+        return max(ends.end_offset - offset, 0), max(ends.end_position - at, 0)
+
+    def read(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:
+        """Records of `epoch` from `offset` on, or from the first left behind it; None: there are none now.
+
+        The batch is valid until the next read.  Raises SourceError: the ring is damaged, or ends before
+        `offset`.
+        """
+        hot = next((ring for ring in self._rings if ring.epoch == epoch), None)
+        for _ in range(ATTEMPTS):
+            nearest = None
+            if hot is not None:
+                try:
+                    return hot.read(offset, limit_bytes, self._buffer)
+                except OffsetGone as gone:
+                    nearest = gone.nearest
+                except (_Damaged, Corrupt) as error:
+                    nearest = self._behind(hot, offset, error)
+            if nearest is not None and nearest < offset:
+                raise SourceError(
+                    f"{self.path}: epoch {epoch} ends at offset {nearest}, but {offset} was to be read next",
+                    hint="the checkpoint is not of this broker: give each edge its own state_dir",
+                )
+            batch = self._read_cold(epoch, offset, limit_bytes)
+            if batch is not None and (nearest is None or batch.first_offset < nearest):
+                return batch
+            if nearest is None:
+                return None
+            offset = nearest
+        return None
+
+    def _behind(self, hot: _HotRing, offset: int, error: Exception) -> int:
+        """The offset behind a record that does not verify.  Raises SourceError: there is no way past it."""
+        try:
+            hot.reader.seek(offset + 1)
+        except (OffsetGone, Corrupt) as worse:
+            raise SourceError(
+                f"{self.path}: damaged at offset {offset} of epoch {hot.epoch}",
+                hint="its writer is at fault, or the memory: restart that writer with a new ring",
+            ) from worse
+        log.warning(
+            "record damaged in ring, passed over ring=%s offset=%d reason=%r", self.path, offset, error
+        )
+        return offset + 1
+
+    def _read_cold(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:
+        if self._cold is None:
+            return None
+        ranges = self._cold.read(self.path.name, epoch, offset, limit_bytes)
+        contiguous: list[Range] = []
+        for it in ranges:
+            if contiguous and it.offset != contiguous[-1].offset + contiguous[-1].count:
+                break  # a hole: what lies behind it is the next batch
+            contiguous.append(it)
+        if not contiguous:
+            return None
+        try:
+            return _verified(epoch, contiguous[0].offset, self._buffer.take(contiguous))
+        except _Damaged as error:
+            raise SourceError(f"log of {self.path.name}: damaged at offset {contiguous[0].offset}") from error
+
+    def read_exactly(self, epoch: int, first_offset: int, last_offset: int) -> Batch | None:
+        """Those records again, all of them, in memory of their own; None: some can be read no more.
+
+        For what a crash has interrupted: the first may be in the log alone, and the last in the ring alone.
+        """
+        batches: list[Batch] = []
+        offset = first_offset
+        while offset <= last_offset:
+            batch = self.read(epoch, offset, COPY_BYTES)
+            if batch is None or batch.first_offset != offset:
+                return None
+            batch = _cut(batch, last_offset)
+            runs = tuple(Run(memoryview(bytes(run.records)), run.unchecked) for run in batch.runs)
+            batches.append(replace(batch, runs=runs))
+            offset = batch.last_offset + 1
+        first, last = batches[0], batches[-1]
+        runs = tuple(_joined([run for batch in batches for run in batch.runs]))
+        return replace(first, last_offset=last_offset, last_timestamp_ns=last.last_timestamp_ns, runs=runs)
+
+    def close(self) -> None:
+        """Detach.  May be called twice."""
+        for hot in self._rings:
+            hot.close()
+        self._rings.clear()
+
+
+def _cut(batch: Batch, last_offset: int) -> Batch:
+    """The batch up to `last_offset`.  Walks records one by one, so only for what has to be cut."""
+    if batch.last_offset <= last_offset:
+        return batch
+    runs: list[Run] = []
+    offset, stamp = batch.first_offset, 0
+    for run in batch.runs:
+        end = 0
+        while end < len(run.records) and offset <= last_offset:
+            length, _, _, stamp = _RECORD.unpack_from(run.records, end)
+            end += -(-length // RECORD_ALIGN) * RECORD_ALIGN
+            offset += 1
+        runs.append(Run(run.records[:end], run.unchecked))
+        if offset > last_offset:
+            break
+    return replace(batch, last_offset=last_offset, last_timestamp_ns=stamp, runs=tuple(runs))
+
+
+def _joined(runs: Sequence[Run]) -> Iterator[Run]:
+    """The runs, neighbours that are checked as one."""
+    for unchecked, group in itertools.groupby(runs, key=lambda run: run.unchecked):
+        if unchecked:
+            yield from group
+        else:
+            yield Run(memoryview(b"".join(run.records for run in group)), unchecked)

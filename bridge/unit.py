@@ -1,0 +1,138 @@
+"""Records into a drained file: what a sink is given.
+
+Owns the way from a batch of records, and the intent to ship them, to the parts of the file.  Never reads a
+ring, a log or a clock.
+
+Invariant: the parts are a function of intent and records alone, so that a unit built again after a crash is
+the same, byte for byte, as what the sink may already have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bridge.drained import HEADER_BYTES, RING_ID, Footer, Header, Name, Ranges, footer_and_trailer
+from persistence.format import pack_extent
+from ringbuf import FLAG_UNCHECKED
+
+__all__ = ["Batch", "Intent", "Run", "Unit", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Whole records, contiguous in memory: checked each by its own checksum, or one that is not."""
+
+    records: memoryview
+    unchecked: bool
+
+    @classmethod
+    def of(cls, records: memoryview) -> Run:
+        """The run in `records`, as a range of a ring or log is."""
+        return cls(records, bool(int.from_bytes(records[30:32], "little") & FLAG_UNCHECKED))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one epoch with offsets first_offset .. last_offset, none missing.
+
+    Two runs that are checked never follow each other: they would be one.  Unless it is said otherwise, runs
+    point into memory that stays as it is until the next batch is read.
+    """
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        """Records."""
+        return self.last_offset - self.first_offset + 1
+
+    @property
+    def length(self) -> int:
+        """Bytes of records."""
+        return sum(len(run.records) for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A unit that has been decided on: all of it but the records.  Fields as in drained.Footer."""
+
+    drain_seq: int
+    created_ns: int
+    stream: str
+    partition: int
+    epoch: int
+    epoch_first_offset: int
+    previous: tuple[int, int] | None
+    first_offset: int
+    last_offset: int
+    lost: Ranges
+    skipped: Ranges
+
+    def name(self, edge: str) -> Name:
+        """What its file is called."""
+        day = Header(self.drain_seq, self.epoch, self.partition, self.created_ns).day
+        ends = self.first_offset, self.last_offset
+        return Name(edge, self.drain_seq, self.stream, self.partition, self.epoch, *ends, day)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a sink is given: one drained file, in parts.  Memory is valid until put() has returned."""
+
+    name: str  # relative to the root of the sink: the path of a drained.Name
+    parts: tuple[bytes | memoryview, ...]  # together, in this order, they are the file
+    footer: Footer  # whose records these are, as the file itself says it
+    runs: tuple[Run, ...]  # the records alone, for a sink that ships them one by one
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file."""
+        return sum(len(part) for part in self.parts)
+
+
+def build(edge: str, intent: Intent, batch: Batch) -> Unit:
+    """The unit of `intent` with the records of `batch`, which must be exactly those it names."""
+    wanted = (intent.epoch, intent.first_offset, intent.last_offset)
+    assert (batch.epoch, batch.first_offset, batch.last_offset) == wanted
+    assert all(one.unchecked or two.unchecked for one, two in itertools.pairwise(batch.runs))
+    header = Header(intent.drain_seq, intent.epoch, intent.partition, intent.created_ns)
+    parts: list[bytes | memoryview] = [header.pack()]
+    assert len(parts[0]) == HEADER_BYTES
+    position = 0
+    for run in batch.runs:
+        parts += [pack_extent(header.seed, RING_ID, intent.epoch, position, 0, run.records), run.records]
+        position += len(run.records)
+    footer = Footer(
+        edge=edge,
+        stream=intent.stream,
+        partition=intent.partition,
+        epoch=intent.epoch,
+        epoch_first_offset=intent.epoch_first_offset,
+        previous=intent.previous,
+        first_offset=intent.first_offset,
+        last_offset=intent.last_offset,
+        count=batch.count,
+        first_timestamp_ns=batch.first_timestamp_ns,
+        last_timestamp_ns=batch.last_timestamp_ns,
+        drain_seq=intent.drain_seq,
+        lost=intent.lost,
+        skipped=intent.skipped,
+        body_crc32=_crc32(parts),
+    )
+    parts.append(footer_and_trailer(footer))
+    return Unit(intent.name(edge).path, tuple(parts), footer, batch.runs)
+
+
+def _crc32(parts: Sequence[bytes | memoryview]) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc

@@ -1,0 +1,125 @@
+"""The checkpoint: what it says after each save, golden bytes, and what damage does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.checkpoint import Checkpoint, Cursor
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
+from bridge.unit import Intent
+from persistence.files import OsFiles
+from tests.support.drained_files import CREATED_NS, EPOCH
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v1.bin"
+SINK = "file:///srv/lake"
+INTENT = Intent(1, CREATED_NS, "default", 2, EPOCH, 5, (EPOCH - 9, 77), 10, 19, ((8, 9),), ((5, 7),))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bridge" / "lake.checkpoint"
+
+
+def opened(path: Path) -> Checkpoint:
+    return Checkpoint.open(path, "edge-1", SINK)
+
+
+def again(checkpoint: Checkpoint) -> Checkpoint:
+    """As the next process finds it."""
+    checkpoint.close()
+    return opened(checkpoint.path)
+
+
+def test_a_unit_is_under_way_until_it_is_finished(path: Path) -> None:
+    checkpoint = opened(path)
+    assert checkpoint.fresh
+    checkpoint.begin(INTENT)
+    checkpoint = again(checkpoint)
+    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.fresh) == (INTENT, 0, False)
+    checkpoint.finish()
+    checkpoint = again(checkpoint)
+    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.day) == (None, 1, "2023-11-14")
+    assert checkpoint.cursors == {("default", 2): Cursor("default", 2, EPOCH, 5, 20, 20)}
+    checkpoint.begin(replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=()))
+    checkpoint.give_up()
+    checkpoint = again(checkpoint)
+    assert (checkpoint.intent, checkpoint.drain_seq) == (None, 1)
+    checkpoint.close()
+
+
+def test_it_is_written_as_the_golden_bytes_and_read_from_them(path: Path) -> None:
+    checkpoint = opened(path)
+    checkpoint.move(Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2)))
+    checkpoint.begin(INTENT)
+    checkpoint.close()
+    assert path.read_bytes() == GOLDEN.read_bytes()
+    path.write_bytes(GOLDEN.read_bytes())
+    checkpoint = opened(path)
+    assert checkpoint.intent == INTENT
+    assert checkpoint.cursors["cam@gate", 0] == Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2))
+    checkpoint.close()
+
+
+def test_two_drains_never_share_one(path: Path) -> None:
+    first = opened(path)
+    with pytest.raises(CheckpointBusy, match=str(path)):
+        opened(path)
+    first.close()
+    opened(path).close()
+
+
+@pytest.mark.parametrize(("edge", "sink"), [("edge-2", SINK), ("edge-1", "file:///srv/other")])
+def test_one_of_another_edge_or_sink_is_refused(path: Path, edge: str, sink: str) -> None:
+    checkpoint = opened(path)
+    checkpoint.begin(INTENT)
+    checkpoint.close()
+    with pytest.raises(CheckpointForeign):
+        Checkpoint.open(path, edge, sink)
+    opened(path).close()  # the lock was given back
+
+
+def test_every_cut_and_every_flipped_bit_is_put_aside(path: Path) -> None:
+    good = GOLDEN.read_bytes()
+    path.parent.mkdir()
+    damaged = [good[:length] for length in range(len(good))]
+    damaged += [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(20)]
+    damaged += [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(32, len(good))]
+    for data in damaged:
+        path.write_bytes(data)
+        checkpoint = opened(path)
+        assert checkpoint.fresh
+        assert Path(f"{path}.damaged").read_bytes() == data
+        checkpoint.close()
+
+
+class FullDisk(OsFiles):
+    """Lets so many bytes through, then none."""
+
+    room = 0
+
+    def pwritev(self, handle: int, buffers, position: int) -> int:
+        if self.room <= 0:
+            raise OSError(28, "No space left on device")
+        written = super().pwritev(handle, [memoryview(buffers[0])[: self.room]], position)
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_save_that_fails_changes_nothing(path: Path, room: int) -> None:
+    files = FullDisk()
+    files.room = 1 << 20
+    checkpoint = Checkpoint.open(path, "edge-1", SINK, files)
+    checkpoint.begin(INTENT)
+    before = path.read_bytes()
+    files.room = room
+    with pytest.raises(CheckpointError, match="No space left"):
+        checkpoint.finish()
+    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.cursors) == (INTENT, 0, {})
+    assert path.read_bytes() == before
+    files.room = 1 << 20
+    checkpoint.finish()
+    checkpoint = again(checkpoint)
+    assert checkpoint.drain_seq == 1
+    checkpoint.close()

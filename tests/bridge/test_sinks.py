@@ -1,0 +1,213 @@
+"""Sinks: a unit is there once and whole, or the error says what to do."""
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import BadName, SinkConflict, SinkUnavailable
+from bridge.sink import Sink, open_sink
+from bridge.sinks.directory import PARTIAL, DirectorySink
+from bridge.unit import Unit
+from tests.support.drained_files import unit_of
+
+Stored = Callable[[str], bytes]
+NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
+needs_obstore = pytest.mark.skipif(not importlib.util.find_spec("obstore"), reason=NEEDS_OBSTORE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def obstore_runtime() -> None:
+    """obstore's threads and their descriptors stay for the life of the process: they are there already."""
+    if importlib.util.find_spec("obstore"):
+        import obstore
+
+        obstore.put(obstore.store.MemoryStore(), "name", b"")
+
+
+@pytest.fixture(params=["directory", "objects", "memory"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sink, Stored]]:
+    """A sink, and how to look at what it holds from outside."""
+    root = tmp_path / "lake"
+    if request.param == "directory":
+        made: Sink = open_sink(root.as_uri())
+        yield made, lambda name: (root / name).read_bytes()
+    else:
+        obstore = pytest.importorskip("obstore", reason=NEEDS_OBSTORE)
+        from bridge.sinks.objects import ObjectSink
+
+        local = request.param == "objects"
+        store = obstore.store.LocalStore(root, mkdir=True) if local else obstore.store.MemoryStore()
+        made = ObjectSink(store, "test://lake")
+        yield made, lambda name: bytes(obstore.get(store, name).bytes())
+    made.close()
+
+
+def content(unit: Unit) -> bytes:
+    return b"".join(unit.parts)
+
+
+def test_what_was_put_is_there_under_its_name(sink: tuple[Sink, Stored]) -> None:
+    made, stored = sink
+    units = [unit_of(0, 9), unit_of(10, 10, drain_seq=2, stream="cam@gate")]
+    for unit in units:
+        made.put(unit)
+    assert [stored(unit.name) for unit in units] == [content(unit) for unit in units]
+    assert sorted(made.names("edge=edge-1/")) == sorted(unit.name for unit in units)
+    assert sorted(made.names("edge=edge-1/dt=2023-11-14/")) == sorted(unit.name for unit in units)
+    assert list(made.names("edge=edge-2/")) == []
+    made.probe()
+
+
+def test_a_unit_that_is_put_again_is_there_once(sink: tuple[Sink, Stored]) -> None:
+    made, stored = sink
+    for _ in range(3):
+        made.put(unit_of(0, 9))
+    assert list(made.names("edge=edge-1/")) == [unit_of(0, 9).name]
+    assert stored(unit_of(0, 9).name) == content(unit_of(0, 9))
+
+
+def test_a_name_that_is_taken_by_other_content_is_an_error_and_stays_as_it_was(
+    sink: tuple[Sink, Stored],
+) -> None:
+    made, stored = sink
+    made.put(unit_of(0, 9))
+    longer = unit_of(0, 9, payload=lambda offset: b"another life %d" % offset)
+    same_length = unit_of(0, 9, payload=lambda offset: str(9 - offset).encode())
+    for other in (longer, same_length):
+        with pytest.raises(SinkConflict, match=r"is there already, with other content") as caught:
+            made.put(other)
+        assert "edge_id" in caught.value.hint
+    assert stored(unit_of(0, 9).name) == content(unit_of(0, 9))
+
+
+def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[Sink, Stored]) -> None:
+    from bridge.unit import Intent, build
+    from ringbuf import FLAG_UNCHECKED
+    from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
+
+    made, stored = sink
+    batch = batch_of(record(offset, b"alone", flags=FLAG_UNCHECKED) for offset in range(1500))
+    unit = build("edge-1", Intent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 1499, (), ()), batch)
+    assert len(unit.parts) > 1024
+    made.put(unit)
+    assert stored(unit.name) == content(unit)
+
+
+@pytest.mark.parametrize(
+    "url", ["file://elsewhere/lake", "file:relative", "ftp://host/lake", "lake", "kafka://b:9092"]
+)
+def test_a_url_without_a_sink_is_refused(url: str) -> None:
+    with pytest.raises(BadName) as caught:
+        open_sink(url)
+    assert caught.value.hint
+
+
+@needs_obstore
+def test_an_option_that_the_store_does_not_know_is_refused() -> None:
+    with pytest.raises(BadName, match="regoin"):
+        open_sink("s3://bucket/prefix", {"regoin": "eu-west-1"})
+    with pytest.raises(BadName, match="takes no options"):
+        open_sink("file:///srv/lake", {"region": "eu-west-1"})
+
+
+@needs_obstore
+def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> None:
+    made = open_sink(
+        "s3://bucket/prefix",
+        {
+            "region": "eu-west-1",
+            "endpoint": "http://127.0.0.1:1",
+            "access_key_id": "who",
+            "secret_access_key": "sesame",
+        },
+    )
+    for call in (lambda: made.put(unit_of(0, 1)), made.probe, lambda: list(made.names("edge=edge-1/"))):
+        with pytest.raises(SinkUnavailable) as caught:
+            call()
+        assert "endpoint" in caught.value.hint
+        assert "sesame" not in str(caught.value)
+    assert made.url == "s3://bucket/prefix"
+
+
+# ---- the directory sink alone ----
+
+
+def test_files_are_for_owner_and_group_only_and_nothing_else_is_left(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        DirectorySink(tmp_path / "lake").put(unit_of(0, 9))
+    finally:
+        os.umask(mask)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "lake").rglob("*") if path.is_dir()}
+    files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    assert modes == {0o750}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o640]
+
+
+def test_what_a_kill_has_left_half_written_is_no_file_and_is_written_over(tmp_path: Path) -> None:
+    sink, unit = DirectorySink(tmp_path), unit_of(0, 9)
+    path = tmp_path / unit.name
+    path.parent.mkdir(parents=True)
+    path.with_name(PARTIAL + path.name).write_bytes(content(unit)[:100])
+    assert list(sink.names("edge=edge-1/")) == []
+    sink.put(unit)
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == content(unit)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_put_returns(tmp_path: Path) -> None:
+    """The order of the system calls themselves, as the kernel saw them."""
+    strace = shutil.which("strace")
+    if not strace:
+        pytest.skip("needs strace: apt-get install strace")
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom bridge.sinks.directory import DirectorySink\n"
+        "from tests.support.drained_files import unit_of\nDirectorySink(Path(sys.argv[1])).put(unit_of(0, 9))"
+    )
+    trace = tmp_path / "trace"
+    calls = "mkdir,writev,fdatasync,fsync,link,linkat,unlink"
+    command = [strace, "-f", "-qq", "-y", "-e", f"trace={calls}", "-o", str(trace)]
+    command += [sys.executable, "-c", code, str(tmp_path / "lake")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "ptrace" in done.stderr or "PTRACE" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    steps = [line.split(maxsplit=1)[1] for line in trace.read_text().splitlines() if str(tmp_path) in line]
+    kinds = [step.partition("(")[0] for step in steps]
+    link = kinds.index("linkat" if "linkat" in kinds else "link")
+    assert kinds[link - 2 : link] == ["writev", "fdatasync"]
+    assert PARTIAL in steps[link - 1]
+    day = steps[-1].partition("<")[2].partition(">")[0]
+    assert kinds[link + 1 :][-1] == "fsync"
+    assert day.endswith("dt=2023-11-14")
+    for made in (index for index, kind in enumerate(kinds) if kind == "mkdir"):
+        assert kinds[made + 1] == "fsync"
+
+
+def test_a_directory_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root, remedy in (
+        (tmp_path / "file" / "lake", "directory"),
+        (tmp_path / "missing" / "lake", "mount or make"),
+    ):
+        sink = DirectorySink(root)
+        with pytest.raises(SinkUnavailable) as caught:
+            sink.put(unit_of(0, 1))
+        assert remedy in caught.value.hint
+        with pytest.raises(SinkUnavailable):
+            sink.probe()
+
+
+def test_a_directory_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
+    sink = DirectorySink(tmp_path / "lake")
+    sink.put(unit_of(0, 1))
+    shutil.rmtree(tmp_path / "lake")
+    sink.put(unit_of(2, 3, drain_seq=2))
+    assert list(sink.names("edge=edge-1/")) == [unit_of(2, 3, drain_seq=2).name]

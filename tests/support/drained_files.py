@@ -1,0 +1,109 @@
+"""Records and drained files made by hand, for tests of the bridge and of Spark."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bridge.sinks.directory import DirectorySink
+from bridge.unit import Batch, Intent, Run, Unit, build
+from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
+from ringbuf.record import encode
+
+EPOCH = 1_700_000_000
+CREATED_NS = 1_700_000_123_456_789_000  # 2023-11-14
+T0_NS = 1_700_000_000_000_000_000
+
+Payload = Callable[[int], bytes]
+
+
+def record(
+    offset: int, payload: bytes, *, epoch: int = EPOCH, topic: str = "", flags: int | None = None
+) -> bytes:
+    """One record as a writer leaves it; qos and retain by its offset."""
+    if flags is None:
+        flags = offset % 3 | (FLAG_RETAIN if offset % 5 == 0 else 0)
+    topic = topic or f"plant/{offset % 4}/temp"
+    properties = b"\x03\x01\x01\x02"[
+        : 4 if offset % 7 == 0 else 0
+    ]  # a length of 3; payload format indicator...
+    return encode(
+        offset,
+        payload,
+        epoch=epoch,
+        key=topic.encode(),
+        timestamp_ns=T0_NS + offset * 1_000_000,
+        flags=flags,
+        properties=properties,
+    )
+
+
+def runs_of(records: Iterable[bytes]) -> tuple[Run, ...]:
+    """As a source hands them on: checked neighbours are one run."""
+    runs: list[tuple[bytes, bool]] = []
+    for data in records:
+        unchecked = bool(data[30] & FLAG_UNCHECKED)
+        if runs and not unchecked and not runs[-1][1]:
+            runs[-1] = runs[-1][0] + data, False
+        else:
+            runs.append((data, unchecked))
+    return tuple(Run(memoryview(data), unchecked) for data, unchecked in runs)
+
+
+def batch_of(records: Iterable[bytes], *, epoch: int = EPOCH) -> Batch:
+    """The batch of these records, which are in order."""
+    runs = runs_of(records)
+    first, last = scan_records(runs[0].records, epoch), scan_records(runs[-1].records, epoch)
+    stamps = first.first_timestamp_ns, last.last_timestamp_ns
+    return Batch(epoch, first.first_offset, last.last_offset, *stamps, runs)
+
+
+def unit_of(
+    first: int,
+    last: int,
+    *,
+    drain_seq: int = 1,
+    edge: str = "edge-1",
+    stream: str = "default",
+    partition: int = 0,
+    epoch: int = EPOCH,
+    payload: Payload = lambda offset: str(offset).encode(),
+    lost: tuple[tuple[int, int], ...] = (),
+    skipped: tuple[tuple[int, int], ...] = (),
+    previous: tuple[int, int] | None = None,
+    created_ns: int = CREATED_NS,
+) -> Unit:
+    """A unit of the records first .. last."""
+    batch = batch_of(
+        (record(offset, payload(offset), epoch=epoch) for offset in range(first, last + 1)), epoch=epoch
+    )
+    intent = Intent(drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last, lost, skipped)
+    return build(edge, intent, batch)
+
+
+def store(root: Path, *units: Unit) -> list[Path]:
+    """Put units into a directory; where each is."""
+    sink = DirectorySink(root)
+    for unit in units:
+        sink.put(unit)
+    return [root / unit.name for unit in units]
+
+
+def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:
+    """The outside ledger: each offset in each whole file below `root`, by (stream, partition, epoch).
+
+    Knows the format only through its names and the record header, not through what it checks.
+    """
+    found: dict[tuple[str, int, int], list[int]] = {}
+    for path in sorted(root.rglob("*.brim"), key=lambda path: path.name):
+        stream, _, rest = path.name[17:].rpartition("-p")
+        partition, epoch = int(rest[:4]), int(rest[6:16])
+        data = path.read_bytes()
+        footer = int.from_bytes(data[-16:-12], "little")
+        at, end = 64, len(data) - 16 - footer
+        while at < end:
+            length = int.from_bytes(data[at : at + 4], "little")
+            record_at, at = at + 32, at + 32 + length
+            while record_at < at:
+                offset = int.from_bytes(data[record_at + 8 : record_at + 16], "little")
+                found.setdefault((stream, partition, epoch), []).append(offset)
+                record_at += -(-int.from_bytes(data[record_at : record_at + 4], "little") // 32) * 32
+    return found
