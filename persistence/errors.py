@@ -1,0 +1,45 @@
+"""What can go wrong in the log, as classes.
+
+    LogError
+        LogLocked         another process (or another Log of this one) writes this log
+        LogClosed         used after close()
+        EpochConflict     a ring that contradicts what the log holds under its name; .name, .epoch
+        TooManyRings      more rings than one log thread waits for
+        FormatError       bytes that are no segment header, extent or catalogue of ours
+
+Errors of the disk are not among them: they stay OSError, on their way to LogWriter, which alone decides what
+becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside and skipped.
+"""
+
+from __future__ import annotations
+
+__all__ = ["EpochConflict", "FormatError", "LogClosed", "LogError", "LogLocked", "TooManyRings"]
+
+
+class LogError(Exception):
+    """Something about the log that whoever runs the broker, or calls this package, must change."""
+
+
+class LogLocked(LogError):
+    """Somebody else writes this log."""
+
+
+class LogClosed(LogError):
+    """The log has been closed."""
+
+
+class EpochConflict(LogError):
+    """The log already holds records of `name` that cannot be of the same ring."""
+
+    def __init__(self, message: str, *, name: str, epoch: int) -> None:
+        super().__init__(message)
+        self.name = name
+        self.epoch = epoch
+
+
+class TooManyRings(LogError):
+    """A log thread waits for at most so many rings."""
+
+
+class FormatError(LogError):
+    """These bytes are not what they should be: wrong magic, version, checksum or lengths."""

@@ -1,0 +1,258 @@
+"""The bytes of a segment: its header, extents, the catalogue.  Defined here and nowhere else; little-endian.
+
+A log is a directory of segments.  A **log position** is a byte place in the whole log: the base position of a
+segment plus the place in its file.  A segment is named by its base position, 20 digits, ".log".
+
+    Segment, HEADER_PAGE_BYTES (4096), then extents up to the end of the log or the base of the next segment.
+    **A segment ends where the next one begins**: what its file holds beyond that is no part of the log.
+
+Header, twice in the page, at 0 and at 2048, so that no damaged sector can take both; the rest is zeros:
+
+    byte  size  field
+       0     8  magic            "BRIMSEGM" (a drained file, which is built alike, has its own)
+       8     4  version          FORMAT_VERSION
+      12     4  worker           which log thread wrote it: one log each
+      16     8  base_position    as in the name
+      24     4  generation       raised each time the log is opened for writing
+      28     4  salt             random
+      32     8  created_ns       wall clock, ns since 1970
+      40    20  zeros
+      60     4  crc32c           of bytes 0 .. 60, seeded with 0; also the **seed** of every extent below
+
+Extent, at a multiple of 32: one run of whole records of one ring, as it stands in the ring, behind a header:
+
+    byte  size  field
+       0     4  length           of the body in bytes, a multiple of 32, never 0; 0: no extent here
+       4     4  crc32c           of header bytes 8 .. 32, then of the whole body, from the segment's seed
+       8     4  ring_id          0: a catalogue
+      12     4  ring_epoch       seeds the records' own checksums; 0 in a catalogue
+      16     8  ring_position    of the first record in the ring; 0 in a catalogue
+      24     8  durable_position log position below which everything had been synced when this was written
+      32        body             in a run either each record is covered by its own checksum, or the run is a
+                                 single record with flag UNCHECKED, which only this checksum covers
+
+The length is covered, too: a wrong one takes other bytes into the checksum.  The seed makes whatever an
+earlier life of a recycled file has left behind, and a payload that imitates an extent, fail.
+
+32 zero bytes are written behind the last extent of each write and overwritten by the next: an unbroken end of
+the log is told from a torn one.
+
+**Proof.**  A sync covers the whole file, and nothing is shown or acknowledged before its sync has
+returned.  So a valid extent with durable_position D proves that everything below D once was on the disk:
+damage below D is bit rot, and costs the damaged record.  Damage that no valid extent behind it proves is the
+torn tail of a crash: nobody was ever told of it, and the log is cut there.  A segment is synced up to its end
+before the next one is named, and a new one with its header and first catalogue before it gets its name: a
+name proves all that lies below it.  When a log falls idle or closes, a catalogue is written whose only news
+is its durable_position.
+
+Catalogue: the extent of ring_id 0.  Body: msgpack {ring_id: [name, epoch, next_offset]}, then zeros up to a
+multiple of 32.  next_offset is the offset of the first record of that ring that comes behind this catalogue
+in the log.  The first extent of a segment is the catalogue of every ring of which the log holds something;
+further ones name what is new.  Offsets of a ring and epoch continue without a gap unless a catalogue
+announces one.  ring_id is crc32c(name), raised past 0 and past ids that other names have taken: it stays the
+same for a name as long as the log remembers it (so `ring_id % workers` is stable), and a flipped bit hardly
+makes another's.
+
+Rule for change: any change of these layouts raises FORMAT_VERSION and adds golden bytes under
+tests/golden/persistence; a reader keeps reading the version before.  The record inside is
+ringbuf/c/record.h's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgpack
+
+from persistence.errors import FormatError
+from ringbuf import crc32c
+
+__all__ = [
+    "ALIGN_BYTES",
+    "CATALOGUE_RING_ID",
+    "EXTENT_HEADER_BYTES",
+    "FORMAT_VERSION",
+    "HEADER_PAGE_BYTES",
+    "SEGMENT_MAGIC",
+    "CatalogueEntry",
+    "ExtentHeader",
+    "SegmentHeader",
+    "base_of_name",
+    "extent_checks",
+    "extent_headers",
+    "pack_catalogue",
+    "pack_extent",
+    "ring_id_of",
+    "segment_name",
+    "unpack_catalogue",
+    "unpack_extent",
+]
+
+FORMAT_VERSION = 1
+SEGMENT_MAGIC = b"BRIMSEGM"
+HEADER_PAGE_BYTES = 4096
+EXTENT_HEADER_BYTES = 32
+ALIGN_BYTES = 32
+CATALOGUE_RING_ID = 0
+
+SEGMENT_SUFFIX = ".log"
+_NAME_DIGITS = 20
+
+_SEGMENT = struct.Struct("<8sIIQIIQ20x")
+_CRC = struct.Struct("<I")
+_COPY_AT = HEADER_PAGE_BYTES // 2
+_EXTENT = struct.Struct("<IIIIQQ")
+_COVERED = struct.Struct("<IIQQ")  # header bytes 8 .. 32
+_LENGTH_AND_CRC = struct.Struct("<II")
+
+assert _SEGMENT.size + _CRC.size == 64
+assert _EXTENT.size == EXTENT_HEADER_BYTES == _LENGTH_AND_CRC.size + _COVERED.size
+
+
+class SegmentHeader(NamedTuple):
+    """What a segment says of itself."""
+
+    worker: int
+    base_position: int
+    generation: int
+    salt: int
+    created_ns: int
+    magic: bytes = SEGMENT_MAGIC
+
+    def pack(self) -> bytes:
+        """The header page, HEADER_PAGE_BYTES long."""
+        copy = self._pack_once()
+        gap = bytes(_COPY_AT - len(copy))
+        return copy + gap + copy + gap
+
+    def _pack_once(self) -> bytes:
+        fields = _SEGMENT.pack(
+            self.magic,
+            FORMAT_VERSION,
+            self.worker,
+            self.base_position,
+            self.generation,
+            self.salt,
+            self.created_ns,
+        )
+        return fields + _CRC.pack(crc32c(fields))
+
+    @property
+    def seed(self) -> int:
+        """Where the checksum of each extent of this segment begins."""
+        return int.from_bytes(self._pack_once()[-4:], "little")
+
+    @classmethod
+    def unpack(cls, page: bytes, magic: bytes = SEGMENT_MAGIC) -> SegmentHeader:
+        """The header in `page`, from whichever copy is whole.
+
+        Raises FormatError: neither is, or another version wrote it.
+        """
+        foreign = ""
+        for at in (0, _COPY_AT):
+            fields, crc = page[at : at + _SEGMENT.size], page[at + _SEGMENT.size : at + 64]
+            if len(crc) < 4 or _CRC.unpack(crc)[0] != crc32c(fields):
+                continue
+            found, version, worker, base, generation, salt, created = _SEGMENT.unpack(fields)
+            if found == magic and version == FORMAT_VERSION:
+                return cls(worker, base, generation, salt, created, magic)
+            foreign = f"; found magic {found!r}, version {version}"
+        raise FormatError(
+            f"no header of magic {magic!r}, version {FORMAT_VERSION}, in {len(page)} bytes{foreign}"
+        )
+
+
+class ExtentHeader(NamedTuple):
+    """The 32 bytes in front of a run of records."""
+
+    length: int
+    crc: int
+    ring_id: int
+    ring_epoch: int
+    ring_position: int
+    durable_position: int
+
+
+def pack_extent(
+    seed: int,
+    ring_id: int,
+    ring_epoch: int,
+    ring_position: int,
+    durable_position: int,
+    body: bytes | memoryview,
+) -> bytes:
+    """The header of an extent with that body."""
+    covered = _COVERED.pack(ring_id, ring_epoch, ring_position, durable_position)
+    return _LENGTH_AND_CRC.pack(len(body), crc32c(body, crc32c(covered, seed))) + covered
+
+
+def unpack_extent(buffer: bytes | memoryview, at: int = 0) -> ExtentHeader:
+    """The header at byte `at`, unchecked."""
+    return ExtentHeader(*_EXTENT.unpack_from(buffer, at))
+
+
+def extent_headers(buffer: memoryview) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Every whole 32 bytes of `buffer` taken as an extent's header, field by field, for a search."""
+    whole = len(buffer) // EXTENT_HEADER_BYTES * EXTENT_HEADER_BYTES
+    return _EXTENT.iter_unpack(buffer[:whole])
+
+
+def extent_checks(seed: int, header: ExtentHeader, body: bytes | memoryview) -> bool:
+    """Whether header and body are what was written, in this segment, in this life of its file."""
+    covered = _COVERED.pack(header.ring_id, header.ring_epoch, header.ring_position, header.durable_position)
+    return len(body) == header.length and crc32c(body, crc32c(covered, seed)) == header.crc
+
+
+class CatalogueEntry(NamedTuple):
+    """A ring as the log knows it: of `epoch`, and `next_offset` comes next."""
+
+    name: str
+    epoch: int
+    next_offset: int
+
+
+def ring_id_of(name: str, taken: Mapping[int, str]) -> int:
+    """The id of the ring `name` in a log in which `taken` says whose the ids are."""
+    ring_id = crc32c(name.encode()) or 1
+    while taken.get(ring_id, name) != name:
+        ring_id = (ring_id + 1) % 2**32 or 1
+    return ring_id
+
+
+def pack_catalogue(entries: Mapping[int, CatalogueEntry]) -> bytes:
+    """The body of a catalogue extent, a multiple of 32 bytes, never empty."""
+    body: bytes = msgpack.packb({ring_id: list(entry) for ring_id, entry in entries.items()})
+    return body + bytes(-len(body) % ALIGN_BYTES)
+
+
+def unpack_catalogue(body: bytes | memoryview) -> dict[int, CatalogueEntry]:
+    """What pack_catalogue() was given.
+
+    Raises FormatError when it cannot be that: checksums of files from elsewhere hold, too.
+    """
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(body), 1))
+    unpacker.feed(body)
+    try:
+        found = unpacker.unpack()
+        entries = {ring_id: CatalogueEntry(*entry) for ring_id, entry in found.items()}
+    except (AttributeError, TypeError, ValueError, msgpack.UnpackException) as error:
+        raise FormatError(f"a catalogue of {len(body)} bytes that is no map of rings: {error}") from error
+    for ring_id, (name, epoch, next_offset) in entries.items():
+        if (type(ring_id), type(name), type(epoch), type(next_offset)) != (int, str, int, int):
+            raise FormatError(f"a catalogue with the entry {ring_id!r}: {name!r}, {epoch!r}, {next_offset!r}")
+    return entries
+
+
+def segment_name(base_position: int) -> str:
+    """The file name of the segment that begins at that log position."""
+    return f"{base_position:0{_NAME_DIGITS}d}{SEGMENT_SUFFIX}"
+
+
+def base_of_name(name: str) -> int | None:
+    """The base position that a file name says, or None for a file that is no segment."""
+    digits = name.removesuffix(SEGMENT_SUFFIX)
+    if digits == name or len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)

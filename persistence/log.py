@@ -1,0 +1,453 @@
+"""The log of one worker: a directory of segments with one writer.
+
+    directory/LOCK            an flock: one writer
+    directory/<position>.log  segments, named by their base position
+    directory/prepared.tmp    the next segment's room, zero-filled ahead of need
+    directory/quarantine/     copies of damaged bytes
+
+Owns what is between a run of records and durable: the queue of extents that are not synced yet, the active
+segment, when a new one begins, and what to do when the disk fails.  It has no thread and no timer: writer.py
+drives it.
+
+What is appended stays queued until its sync has returned.  **When a write or a sync fails, the segment is
+given up at the last durable position, and the next write() begins a new one there and writes the queue
+again**: the bytes are still in the ring.  A failed sync is therefore never retried, and nothing is reported
+durable that might not be.
+
+Invariants: durable_position only grows, or returns to the base of a segment that holds nothing; a segment's
+base is the durable position when it begins; reader sees what is durable and nothing else.
+
+Threads: one writes (append to close); prepare() may run in another; reading is for all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from persistence.errors import LogClosed, LogLocked
+from persistence.files import Files, OsFiles
+from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of, segment_name
+from persistence.reading import Epoch, LogReader, RingEnd
+from persistence.recovery import PREPARED_NAME, RecoveryReport, recover
+from persistence.scan import SegmentTable
+from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
+from persistence.stats import LogStats
+from ringbuf import Range
+
+__all__ = ["Log"]
+
+SEGMENT_BYTES = 64 << 20
+RETAIN_BYTES = 4 << 30
+SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
+FILL_BYTES = 1 << 20  # zeros written at a time, when a segment is prepared
+FILL_SYNC_BYTES = 4 << 20  # and synced: acks of the active segment wait behind that, so it is short
+
+_LOCK_NAME = "LOCK"
+_GROWING_NAME = "growing.tmp"
+
+
+def _random_u32() -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
+class Log:
+    """A log in `directory`, made when missing.  Use: recover(); join(), append(), write(), sync(); close().
+
+    `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
+    oldest segments go when all together take more, 0 keeps everything.  `worker` goes into segment headers.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        files: Files | None = None,
+        *,
+        worker: int = 0,
+        segment_bytes: int = SEGMENT_BYTES,
+        retain_bytes: int = RETAIN_BYTES,
+        clock_ns: Callable[[], int] = time.time_ns,
+        salt: Callable[[], int] = _random_u32,
+    ) -> None:
+        self.directory = os.fspath(directory)
+        self.files: Files = OsFiles() if files is None else files
+        self.worker = worker
+        self.segment_bytes = segment_bytes
+        self.retain_bytes = retain_bytes
+        self.stats = LogStats()
+        self.durable_position = 0
+        self.unsynced_bytes = 0  # queued
+        self.reader = LogReader(self.files, self.directory)
+        self._clock_ns = clock_ns
+        self._salt = salt
+        self._lock: int | None = None
+        self._generation = 1
+        self._durable: dict[int, CatalogueEntry] = {}  # what a segment that begins now says first
+        self._ids: dict[str, int] = {}  # of rings, by name
+        self._joined: set[int] = set()  # rings that this Log appends
+        self._touched: dict[int, int] = {}  # no record of the ring is behind the segment of that base
+        self._queue: list[Pending] = []  # appended, not yet durable
+        self._written = 0  # of them, into the active segment
+        self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
+        self._active: ActiveSegment | None = None
+        self._proven = 0  # the highest durable_position written
+        self._prepared: int | None = None  # handle
+        self._preparing = threading.Lock()
+        self._sizes: dict[int, int] = {}  # of older segments, by base
+
+    # ---- starting ----
+
+    def recover(self) -> RecoveryReport:
+        """Takes the lock and makes the log whole.  Before anything else.
+
+        Raises LogLocked, and OSError when the directory cannot be made, locked or listed.
+        """
+        started = time.perf_counter()
+        self.files.makedirs(self.directory)
+        try:
+            self._lock = self.files.lock(os.path.join(self.directory, _LOCK_NAME))
+        except BlockingIOError as error:
+            raise LogLocked(
+                f"{self.directory} is written by another process; stop it, or give this one its own directory"
+            ) from error
+        found = recover(self.files, self.directory)
+        self.reader = found.reader
+        self._durable = found.catalogue
+        self._generation = found.generation
+        self._enqueue(found.carried)
+        self.durable_position = found.end_position
+        self._ids = {it.name: ring_id for item in self._queue for ring_id, it in item.entries.items()}
+        self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
+        bases = found.reader.bases()
+        self._sizes = {base: self._size(base) for base in bases}
+        self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
+        self._adopt_prepared()
+        return RecoveryReport(
+            rings=self.ends(),
+            segments=len(bases),
+            end_position=found.end_position,
+            torn=found.torn,
+            damage=tuple(found.damage),
+            notes=tuple(found.notes),
+            duration_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def close(self) -> None:
+        """Writes a last catalogue, which proves what is durable, syncs it, and gives up the lock.
+
+        What write() and sync() have not brought to the disk is left out.  Errors of the disk are swallowed
+        here: nothing is claimed by them.  May be called twice.
+        """
+        if self._active is not None:
+            with suppress(OSError):
+                if not self._queue:
+                    self._active.write([Pending.catalogue(self._durable)], self.durable_position)
+                    self._active.sync()
+                self._active.cut(self._active.end)
+                self._active.sync()
+            self._active.close()
+            self._active = None
+        for handle in (self._prepared, self._lock):
+            if handle is not None:
+                self.files.close(handle)
+        self._prepared = self._lock = None
+
+    # ---- writing ----
+
+    def join(self, name: str, epoch: int, next_offset: int) -> int:
+        """The id of a ring that is appended from `next_offset` on; the log says so where that is news."""
+        self._check_open()
+        ring_id = self._ids[name] = ring_id_of(name, {taken: known for known, taken in self._ids.items()})
+        self._joined.add(ring_id)
+        entry = CatalogueEntry(name, epoch, next_offset)
+        if self._announced().get(ring_id) != entry:
+            self._enqueue([Pending.catalogue({ring_id: entry})])
+        return ring_id
+
+    def leave(self, name: str) -> None:
+        """That ring is appended no more.  The log forgets it when its last record has gone."""
+        self._joined.discard(self._ids.get(name, 0))
+
+    def append(self, ring_id: int, ranges: Sequence[Range]) -> None:
+        """Queues runs of a ring that has joined.  Each continues the one before.
+
+        Their memory must stay as it is until take_durable() has reported their end.
+        """
+        self._check_open()
+        self._enqueue([Pending.run(ring_id, found) for found in ranges])
+
+    def _enqueue(self, items: Sequence[Pending]) -> None:
+        self._queue += items
+        self.unsynced_bytes += sum(item.size for item in items)
+
+    @property
+    def queued(self) -> int:
+        """Extents that are not durable yet."""
+        return len(self._queue)
+
+    def write(self) -> None:
+        """Hands everything queued to the kernel.  Raises OSError; then all that is queued will be written
+        again.
+        """
+        self._check_open()
+        while self._written < len(self._queue):
+            active = self._active or self._begin()
+            batch = self._batch(active)
+            if not batch:
+                self.sync()
+                self._seal()
+                continue
+            try:
+                written = active.write(batch, self.durable_position)
+            except OSError:
+                self.stats.failed_writes += 1
+                self._give_up()
+                raise
+            self._proven = self.durable_position
+            self._written += len(batch)
+            self.stats.extents += len(batch)
+            self.stats.written_bytes += written
+
+    def sync(self) -> None:
+        """Puts on the disk what has been written.  Raises OSError; then all that is queued will be written
+        again.
+        """
+        active = self._active
+        if active is None or active.end_position == self.durable_position:
+            return
+        started = time.perf_counter_ns()
+        try:
+            active.sync()
+        except OSError:
+            self.stats.failed_syncs += 1
+            self._give_up()
+            raise
+        self.stats.fsync.add(time.perf_counter_ns() - started)
+        self.stats.syncs += 1
+        self.stats.synced_bytes += active.end_position - self.durable_position
+        self.durable_position = active.end_position
+        done, self._queue = self._queue[: self._written], self._queue[self._written :]
+        self._written = 0
+        self._settle(done, active.header.base_position)
+        self.reader.publish(done, active.end)
+
+    def take_durable(self) -> dict[int, tuple[int, int]]:
+        """For each ring id with news: the offset and the ring position below which all is durable now."""
+        ends, self._ends = self._ends, {}
+        return ends
+
+    def prove(self) -> None:
+        """Writes, when the log has fallen idle, what proves its end (format.py); the next sync takes it
+        along.
+
+        Raises OSError.
+        """
+        if self._active is None or self._queue or self._proven == self.durable_position:
+            return
+        try:
+            self.stats.written_bytes += self._active.write([Pending.catalogue({})], self.durable_position)
+        except OSError:
+            self.stats.failed_writes += 1
+            self._give_up()
+            raise
+        self._proven = self.durable_position
+
+    # ---- reading ----
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """See LogReader.read()."""
+        return self.reader.read(ring_name, epoch, offset, limit_bytes)
+
+    def ends(self) -> dict[str, RingEnd]:
+        """For each ring that the log remembers, where it goes on: also behind what is queued."""
+        return {it.name: RingEnd(it.epoch, it.next_offset) for it in self._announced().values()}
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """See LogReader.epochs()."""
+        return self.reader.epochs(ring_name)
+
+    # ---- segments ----
+
+    @property
+    def wants_prepared(self) -> bool:
+        """Whether prepare() would do something."""
+        return self._prepared is None and self._active is not None and self._lock is not None
+
+    def prepare(self) -> None:
+        """Makes room for the next segment ahead: overwriting is faster than growing.  Raises OSError.
+
+        May run in another thread than the rest.
+        """
+        with self._preparing:
+            if not self.wants_prepared:
+                return
+            path = os.path.join(self.directory, PREPARED_NAME)
+            handle = self.files.open(path, create=True)
+            try:
+                zeros = memoryview(bytes(min(FILL_BYTES, self.segment_bytes)))
+                place = 0
+                while place < self.segment_bytes:
+                    place += self.files.pwritev(handle, [zeros[: self.segment_bytes - place]], place)
+                    if place % FILL_SYNC_BYTES == 0:
+                        self.files.fdatasync(handle)
+                self.files.fdatasync(handle)
+            except OSError:
+                self.files.close(handle)
+                with suppress(OSError):
+                    self.files.unlink(path)
+                raise
+            self._prepared = handle
+
+    def _begin(self) -> ActiveSegment:
+        """A new active segment at the durable position; raises OSError."""
+        base = self.durable_position
+        header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
+        opening = Pending.catalogue(self._durable)
+        handle, temporary = self._room()
+        try:
+            active = ActiveSegment.begin(self.files, self.directory, temporary, handle, header, opening)
+        except OSError:
+            self.stats.failed_writes += 1
+            self.files.close(handle)
+            with suppress(OSError):
+                self.files.unlink(temporary)
+            raise
+        table = SegmentTable(os.path.basename(active.path), header, end=active.first_place)
+        table.announce(opening.entries)
+        self.reader.begin(base, table)
+        self._active = active
+        self._proven = base
+        self.durable_position = active.end_position
+        self.stats.segments_begun += 1
+        self._sizes[base] = 0
+        self._retain(base)
+        return active
+
+    def _room(self) -> tuple[int, str]:
+        """A handle and the temporary name of a file for the next segment."""
+        handle, self._prepared = self._prepared, None
+        if handle is not None:
+            return handle, os.path.join(self.directory, PREPARED_NAME)
+        path = os.path.join(self.directory, _GROWING_NAME)
+        handle = self.files.open(path, create=True)
+        return handle, path
+
+    def _batch(self, active: ActiveSegment) -> list[Pending]:
+        """What goes into the active segment with one write; empty: it is full."""
+        batch: list[Pending] = []
+        size = 0
+        room = self.segment_bytes - active.end
+        for item in self._queue[self._written : self._written + EXTENTS_MOST]:
+            fits = size + item.size <= room or (not batch and active.end == active.first_place)
+            if not fits or (batch and size + item.size > WRITE_MOST_BYTES):
+                break
+            batch.append(item)
+            size += item.size
+        return batch
+
+    def _seal(self) -> None:
+        """The active segment is full, and synced up to its end."""
+        active = self._active
+        assert active is not None
+        assert self.durable_position == active.end_position
+        self._sizes[active.header.base_position] = active.size()
+        active.close()
+        self._active = None
+
+    def _give_up(self) -> None:
+        """Nobody knows what the active segment holds behind the durable position: it ends there."""
+        active = self._active
+        assert active is not None
+        self.stats.rewritten_bytes += sum(item.size for item in self._queue[: self._written])
+        self._written = 0
+        with suppress(OSError):  # The base of the next one says it, too; this makes room on a full disk.
+            active.cut(self.durable_position - active.header.base_position)
+        with suppress(OSError):
+            active.close()
+        self._active = None
+        self._sizes[active.header.base_position] = active.end
+        if self.durable_position == active.position(active.first_place):
+            self.durable_position = active.header.base_position  # The next one takes its name.
+
+    def _settle(self, done: Sequence[Pending], base: int) -> None:
+        for item in done:
+            self.unsynced_bytes -= item.size
+            self._durable.update(item.entries)
+            self._touched.update(dict.fromkeys(item.entries or [item.ring_id], base))
+            if item.range is None:
+                continue
+            end = item.range.offset + item.range.count
+            self._durable[item.ring_id] = self._durable[item.ring_id]._replace(next_offset=end)
+            self._ends[item.ring_id] = (end, item.range.position + len(item.body))
+            self.stats.records += item.range.count
+            self.stats.record_bytes += len(item.body)
+
+    def _announced(self) -> dict[int, CatalogueEntry]:
+        """What the log will say of each ring, once all that is queued is in it."""
+        entries = dict(self._durable)
+        for item in list(self._queue):
+            entries.update(item.entries)
+            if item.range is not None:
+                end = item.range.offset + item.range.count
+                entries[item.ring_id] = entries[item.ring_id]._replace(next_offset=end)
+        return entries
+
+    # ---- retention ----
+
+    def _retain(self, active_base: int) -> None:
+        """Lets the oldest segments go; one of full size becomes the next one's room."""
+        total = sum(max(size, SEGMENT_COSTS_BYTES) for size in self._sizes.values()) + self.segment_bytes
+        for base in sorted(self._sizes):
+            if not self.retain_bytes or total <= self.retain_bytes or base == active_base:
+                return
+            size = self._sizes.pop(base)
+            total -= max(size, SEGMENT_COSTS_BYTES)
+            self.stats.segments_removed += 1
+            self.reader.remove(base)
+            with suppress(OSError):  # It is tried again after the next start.
+                self._remove(os.path.join(self.directory, segment_name(base)), size)
+            gone = [it for it, last in self._touched.items() if last <= base and it not in self._joined]
+            for ring_id in gone:
+                self._durable.pop(ring_id, None)
+                del self._touched[ring_id]
+
+    def _remove(self, path: str, size: int) -> None:
+        if self._prepared is None and size >= self.segment_bytes and self._preparing.acquire(blocking=False):
+            try:
+                prepared = os.path.join(self.directory, PREPARED_NAME)
+                self.files.rename(path, prepared)
+                self.files.dirsync(self.directory)
+                self._prepared = self.files.open(prepared, create=True)
+            finally:
+                self._preparing.release()
+        else:
+            self.files.unlink(path)
+
+    def _size(self, base: int) -> int:
+        with suppress(OSError):
+            handle = self.files.open(os.path.join(self.directory, segment_name(base)))
+            try:
+                return self.files.size(handle)
+            finally:
+                self.files.close(handle)
+        return 0
+
+    def _adopt_prepared(self) -> None:
+        """What an earlier process had made ready is used; its bytes do not matter, only its room does."""
+        path = os.path.join(self.directory, PREPARED_NAME)
+        with suppress(OSError):
+            if PREPARED_NAME not in self.files.listdir(self.directory):
+                return
+            handle = self.files.open(path, create=True)
+            if self.files.size(handle) == self.segment_bytes:
+                self._prepared = handle
+                return
+            self.files.close(handle)
+            self.files.unlink(path)
+
+    def _check_open(self) -> None:
+        if self._lock is None:
+            raise LogClosed(f"the log {self.directory} is not open; call recover() first")

@@ -1,0 +1,253 @@
+"""What a start does with the log that it finds: it never refuses, and never shows what a power cut could take
+back.
+
+The last segment is read whole.  Its torn tail, if it has one, is copied to quarantine/ and cut off; then the
+file is synced, before anything of it is shown: after a crash of the process alone, the kernel may hold bytes
+that the disk does not.  Damaged places below the proof are copied to quarantine/ and stay where they are;
+what is whole around them stays readable.  Older segments are proven by the names of later ones and are read
+when they are needed.
+
+A segment without a readable header is left alone, with everything in it, and skipped.
+
+If the disk does not let the tail be synced, what is not proven is carried: taken into memory, written again
+into the next segment, and shown when that has been synced.  So the next segment begins at the proof.
+
+Every step may be interrupted and done again: recovery of a recovered log changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from persistence.errors import FormatError
+from persistence.files import Files
+from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
+from persistence.reading import LogReader, RingEnd
+from persistence.scan import Damage, SegmentTable, open_table, read_table
+from persistence.segment import Pending
+from ringbuf import Range, scan_records
+
+__all__ = ["PREPARED_NAME", "QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
+
+PREPARED_NAME = "prepared.tmp"
+QUARANTINE = "quarantine"
+QUARANTINE_MOST_BYTES = 1 << 20  # of one place
+QUARANTINE_MOST_FILES = 128  # the first ones tell most of how a disk died
+TEMPORARY_SUFFIX = ".tmp"
+
+
+@dataclass(frozen=True)
+class Torn:
+    """The tail that a crash left half written: nobody was ever told of it."""
+
+    segment: str
+    place: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What a start has found and done."""
+
+    rings: dict[str, RingEnd]
+    segments: int
+    end_position: int
+    torn: Torn | None
+    damage: tuple[Damage, ...]
+    notes: tuple[str, ...]  # what the disk refused, for people
+    duration_ms: float
+
+
+@dataclass
+class Recovered:
+    """Where the log goes on."""
+
+    reader: LogReader
+    catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)
+    end_position: int = 0
+    generation: int = 1
+    carried: list[Pending] = field(default_factory=list)
+    torn: Torn | None = None
+    damage: list[Damage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def recover(files: Files, directory: str) -> Recovered:
+    """Makes the log in `directory` whole; who calls holds its lock.
+
+    Raises OSError only when the directory cannot even be listed.
+    """
+    names = files.listdir(directory)
+    bases = sorted(base for base in map(base_of_name, names) if base is not None)
+    state = Recovered(LogReader(files, directory))
+    _remove_temporaries(files, directory, names, state)
+    tables = _last_tables(files, directory, bases, state)
+    for base in bases:
+        state.reader.add_sealed(base, tables.get(base))
+    for damage in state.damage:
+        _quarantine(files, directory, damage, state)
+    state.reader.note(state.damage)
+    return state
+
+
+def _remove_temporaries(files: Files, directory: str, names: Sequence[str], state: Recovered) -> None:
+    """Whatever was on its way when the last process ended; a prepared segment may be used (log.py)."""
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX) and name != PREPARED_NAME:
+            try:
+                files.unlink(os.path.join(directory, name))
+            except OSError as error:
+                state.notes.append(f"{name} could not be removed: {error.strerror}")
+
+
+def _last_tables(files: Files, directory: str, bases: list[int], state: Recovered) -> dict[int, SegmentTable]:
+    """Tables of the last segments, from one on whose first catalogue is whole: it tells of all before it."""
+    first = len(bases)
+    while first > 0:
+        first -= 1
+        if _first_is_whole(files, directory, bases[first]):
+            break
+    tables: dict[int, SegmentTable] = {}
+    for index in range(first, len(bases)):
+        base, name = bases[index], segment_name(bases[index])
+        path = os.path.join(directory, name)
+        last = index == len(bases) - 1
+        try:
+            table = _read(files, path, name, None if last else bases[index + 1] - base, state.catalogue)
+            if last:
+                table = _settle(files, directory, path, table, state)
+        except (FormatError, OSError) as error:
+            size = _size(files, path)
+            state.notes.append(f"{name} ({size} bytes) is left alone: {error}")
+            state.damage.append(Damage(name, 0, size, "", 0))
+            state.end_position = max(state.end_position, base + size)
+        else:
+            tables[base] = table
+            state.catalogue.update(table.catalogue)
+            state.damage += table.damage
+            state.generation = table.header.generation + 1
+            state.end_position = max(state.end_position, base + table.end)
+    return tables
+
+
+def _first_is_whole(files: Files, directory: str, base: int) -> bool:
+    name = segment_name(base)
+    try:
+        handle = files.open(os.path.join(directory, name))
+        try:
+            return open_table(files, handle, name).first_is_whole
+        finally:
+            files.close(handle)
+    except (FormatError, OSError):
+        return False
+
+
+def _read(
+    files: Files, path: str, name: str, ends_at: int | None, known: Mapping[int, CatalogueEntry]
+) -> SegmentTable:
+    handle = files.open(path)
+    try:
+        return read_table(files, handle, name, ends_at=ends_at, known=known)
+    finally:
+        files.close(handle)
+
+
+def _size(files: Files, path: str) -> int:
+    try:
+        handle = files.open(path)
+        try:
+            return files.size(handle)
+        finally:
+            files.close(handle)
+    except OSError:
+        return 0
+
+
+def _settle(files: Files, directory: str, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:
+    """Cuts the last segment where it ends, and puts it on the disk.  The table of what may be shown."""
+    try:
+        handle = files.open(path, create=True)
+        try:
+            _cut(files, handle, directory, table, state)
+            files.fdatasync(handle)
+        finally:
+            files.close(handle)
+    except OSError as error:
+        state.notes.append(f"{table.name} could not be synced, its tail is written again: {error.strerror}")
+        return _carry(files, path, table, state)
+    return table
+
+
+def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: Recovered) -> None:
+    size = files.size(handle)
+    if size <= table.end:
+        return
+    if any(files.read(handle, EXTENT_HEADER_BYTES, table.end)):
+        state.torn = Torn(table.name, table.end, size - table.end)
+        _quarantine(files, directory, Damage(table.name, table.end, size - table.end, "", 0), state)
+    files.ftruncate(handle, table.end)
+
+
+def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:
+    """Takes what is not proven into memory."""
+    place = table.proven - table.header.base_position
+    proven = _read(files, path, table.name, place, state.catalogue)
+    handle = files.open(path)
+    try:
+        found = [
+            (row, ring_id, epoch, files.read(handle, row.length, row.place))
+            for (ring_id, epoch), rows in table.rings.items()
+            for row in (rows[index] for index in range(len(rows)))
+            if row.place >= place
+        ]
+    finally:
+        files.close(handle)
+    news = {ring_id: entry for ring_id, entry in table.catalogue.items() if ring_id not in proven.catalogue}
+    if news:
+        for row, ring_id, epoch, _ in sorted(found, key=lambda it: -it[0].place):
+            if ring_id in news:
+                news[ring_id] = news[ring_id]._replace(epoch=epoch, next_offset=row.first_offset)
+        state.carried.append(Pending.catalogue(news))
+    for row, ring_id, epoch, data in sorted(found, key=lambda it: it[0].place):
+        scan = scan_records(data, epoch)
+        times = scan.first_timestamp_ns, scan.last_timestamp_ns
+        run = Range(row.ring_position, epoch, row.first_offset, row.count, *times, memoryview(data))
+        state.carried.append(Pending.run(ring_id, run))
+    return proven
+
+
+def _quarantine(files: Files, directory: str, damage: Damage, state: Recovered) -> None:
+    """Keeps a copy of damaged bytes, and what is known of them, for whoever wants to look."""
+    folder = os.path.join(directory, QUARANTINE)
+    name = os.path.join(folder, f"{damage.segment}-{damage.place}")
+    try:
+        files.makedirs(folder)
+        if len(files.listdir(folder)) >= QUARANTINE_MOST_FILES:
+            state.notes.append(f"{folder} is full; {damage.segment} at {damage.place} was not copied")
+            return
+        source = files.open(os.path.join(directory, damage.segment))
+        try:
+            data = files.read(source, min(damage.length, QUARANTINE_MOST_BYTES), damage.place)
+        finally:
+            files.close(source)
+        found = time.strftime("%FT%TZ", time.gmtime())
+        facts = {**damage._asdict(), "copied_bytes": len(data), "found": found}
+        _write(files, f"{name}.bytes", data)
+        _write(files, f"{name}.json", json.dumps(facts, indent=1).encode())
+    except OSError as error:
+        state.notes.append(f"{damage.segment} at {damage.place} could not be copied: {error.strerror}")
+
+
+def _write(files: Files, path: str, data: bytes) -> None:
+    handle = files.open(path, create=True)
+    try:
+        place = 0
+        while place < len(data):
+            place += files.pwritev(handle, [memoryview(data)[place:]], place)
+        files.ftruncate(handle, len(data))
+    finally:
+        files.close(handle)

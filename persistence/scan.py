@@ -1,0 +1,336 @@
+"""From the bytes of a segment to its extent table: what is whole, what is damaged, where the log ends.
+
+Owns the decision that recovery rests on (format.py, "Proof"): a place that does not verify is bit rot when a
+valid extent behind it, or the name of a later segment, proves that it once was on the disk; else it is where
+the log ends.  Reads only; cutting and keeping aside is recovery.py's.
+
+Invariants: a row is entered only for records that verify; rows of a ring and epoch have rising offsets;
+nothing at or behind the end of the table is in it.  The walk believes no length before the checksum it is
+covered by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from persistence.errors import FormatError
+from persistence.extents import ExtentRows, Row
+from persistence.files import Files
+from persistence.format import (
+    ALIGN_BYTES,
+    CATALOGUE_RING_ID,
+    EXTENT_HEADER_BYTES,
+    HEADER_PAGE_BYTES,
+    CatalogueEntry,
+    ExtentHeader,
+    SegmentHeader,
+    extent_checks,
+    extent_headers,
+    unpack_catalogue,
+    unpack_extent,
+)
+from persistence.salvage import Window, owner_of, salvage
+from ringbuf import Scan, scan_records
+
+__all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_around", "read_header", "read_table"]
+
+READ_AHEAD_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+_ZEROS = bytes(_PAGE_BYTES)
+_OFFSET_END = 2**64
+
+
+class Damage(NamedTuple):
+    """A place below the proof that is not what was written there."""
+
+    segment: str
+    place: int
+    length: int
+    ring_name: str  # "" if not even that can be said
+    kept: int  # records of it that prove themselves and stay readable
+
+
+@dataclass
+class SegmentTable:
+    """What is in one segment, up to `end`."""
+
+    name: str
+    header: SegmentHeader
+    rings: dict[tuple[int, int], ExtentRows] = field(default_factory=dict)  # by ring id and epoch
+    opening: dict[int, CatalogueEntry] = field(default_factory=dict)  # the first catalogue
+    catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)  # what stands at `end`
+    damage: list[Damage] = field(default_factory=list)
+    first_is_whole: bool = False  # `opening` is what the segment begins with
+    end: int = HEADER_PAGE_BYTES  # place in the file
+    proven: int = 0  # log position below which all was once on the disk
+
+    def rows(self, ring_id: int, epoch: int) -> ExtentRows:
+        """The rows of that ring and epoch, made when missing."""
+        key = (ring_id, epoch)
+        rows = self.rings.get(key)
+        if rows is None:
+            rows = self.rings[key] = ExtentRows()
+        return rows
+
+    def add(self, ring_id: int, epoch: int, row: Row, known: Mapping[int, CatalogueEntry]) -> None:
+        """Enters a run, and moves what the catalogue says comes next; `known` helps out where its own is
+        lost.
+        """
+        self.rows(ring_id, epoch).append(row)
+        entry = self.catalogue.get(ring_id) or known.get(ring_id)
+        if entry is not None:
+            self.catalogue[ring_id] = CatalogueEntry(entry.name, epoch, row.first_offset + row.count)
+
+    def announce(self, entries: dict[int, CatalogueEntry]) -> None:
+        """Enters a catalogue."""
+        if not self.opening:
+            self.opening = dict(entries)
+        self.catalogue.update(entries)
+
+
+class _Found(NamedTuple):
+    """A valid extent."""
+
+    place: int
+    header: ExtentHeader
+    scan: Scan | None  # None for a catalogue
+    entries: dict[int, CatalogueEntry]
+
+    @property
+    def end(self) -> int:
+        return self.place + EXTENT_HEADER_BYTES + self.header.length
+
+
+class _Gap(NamedTuple):
+    """Bytes between valid extents, or behind the last one."""
+
+    place: int
+    end: int
+
+
+class _Bytes:
+    """The bytes of a file, read ahead: most extents are far shorter than a read should be."""
+
+    def __init__(self, files: Files, handle: int, end: int) -> None:
+        self._files, self._handle = files, handle
+        self.end = end
+        self._place = 0
+        self._data = memoryview(b"")
+
+    def at(self, place: int, length: int) -> memoryview:
+        """Up to `length` bytes there; fewer only at the end."""
+        length = min(length, self.end - place)
+        if length <= 0:
+            return memoryview(b"")
+        if place < self._place or place + length > self._place + len(self._data):
+            wanted = min(max(length, READ_AHEAD_BYTES), self.end - place)
+            self._data = memoryview(read_around(self._files, self._handle, wanted, place))
+            self._place = place
+        begin = place - self._place
+        return self._data[begin : begin + length]
+
+
+def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
+    """The bytes there, with zeros where the disk does not give them: they are then damage like any other."""
+    try:
+        return files.read(handle, length, place)
+    except OSError:
+        data = bytearray()
+        for at in range(place, place + length, _PAGE_BYTES):
+            wanted = min(_PAGE_BYTES, place + length - at)
+            try:
+                data += files.read(handle, wanted, at)
+            except OSError:
+                data += bytes(wanted)
+        return bytes(data)
+
+
+def read_header(files: Files, handle: int) -> SegmentHeader:
+    """The header of a segment.  Raises FormatError."""
+    return SegmentHeader.unpack(files.read(handle, HEADER_PAGE_BYTES, 0))
+
+
+def open_table(files: Files, handle: int, name: str) -> SegmentTable:
+    """The header and the first catalogue alone.  Raises FormatError when the header is lost."""
+    header = read_header(files, handle)
+    table = SegmentTable(name, header, proven=header.base_position)
+    found = _extent_at(_Bytes(files, handle, files.size(handle)), header.seed, HEADER_PAGE_BYTES)
+    if found is not None and found.header.ring_id == CATALOGUE_RING_ID:
+        table.announce(found.entries)
+        table.first_is_whole = True
+    return table
+
+
+def read_table(
+    files: Files,
+    handle: int,
+    name: str,
+    *,
+    ends_at: int | None = None,
+    known: Mapping[int, CatalogueEntry] | None = None,
+) -> SegmentTable:
+    """The whole segment.
+
+    `ends_at` is where it ends, if a later segment says so; it is then proven up to there.  Without, it is the
+    last segment, and ends at the first place that does not verify and is not proven.  `known` is what earlier
+    and later catalogues say, for a segment whose own are damaged.  Raises FormatError when the header is
+    lost.
+    """
+    header = read_header(files, handle)
+    size = files.size(handle)
+    data = _Bytes(files, handle, size if ends_at is None else min(ends_at, size))
+    table = SegmentTable(name, header)
+    found, gaps = _walk(data, header.seed, header.base_position)
+    proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
+    table.proven = max([proven, *(it.header.durable_position for it in found)])
+    table.end = _end(found, gaps, table.proven - header.base_position)
+    if table.end > data.end:
+        gaps.append(_Gap(data.end, table.end))
+    _enter(table, data, found, gaps, known or {})
+    return table
+
+
+def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
+    """Enters what a living writer has appended and proven since, and no more."""
+    data = _Bytes(files, handle, files.size(handle))
+    base = table.header.base_position
+    found = []
+    place = table.end
+    while (it := _extent_at(data, table.header.seed, place)) is not None:
+        found.append(it)
+        place = it.end
+    table.proven = max([table.proven, *(it.header.durable_position for it in found)])
+    found = [it for it in found if base + it.end <= table.proven]
+    table.end = found[-1].end if found else table.end
+    _enter(table, data, found, [], {})
+
+
+def _extent_at(data: _Bytes, seed: int, place: int) -> _Found | None:
+    head = data.at(place, EXTENT_HEADER_BYTES)
+    if len(head) < EXTENT_HEADER_BYTES:
+        return None
+    header = unpack_extent(head)
+    room = data.end - place - EXTENT_HEADER_BYTES
+    if header.length == 0 or header.length % ALIGN_BYTES or header.length > room:
+        return None
+    body = data.at(place, EXTENT_HEADER_BYTES + header.length)[EXTENT_HEADER_BYTES:]
+    if not extent_checks(seed, header, body):
+        return None
+    if header.ring_id != CATALOGUE_RING_ID:
+        return _Found(place, header, scan_records(body, header.ring_epoch), {})
+    try:
+        return _Found(place, header, None, unpack_catalogue(body))
+    except FormatError:
+        return None
+
+
+def _walk(data: _Bytes, seed: int, base: int) -> tuple[list[_Found], list[_Gap]]:
+    """All valid extents in the order of their places, and the gaps between them and behind them."""
+    found: list[_Found] = []
+    gaps: list[_Gap] = []
+    place = HEADER_PAGE_BYTES
+    while place < data.end:
+        it = _extent_at(data, seed, place)
+        if it is None:
+            it = _search(data, seed, base, place)
+            gaps.append(_Gap(place, data.end if it is None else it.place))
+            if it is None:
+                break
+        found.append(it)
+        place = it.end
+    return found, gaps
+
+
+def _search(data: _Bytes, seed: int, base: int, place: int) -> _Found | None:
+    """The first valid extent behind `place`.
+
+    Its fields are compared before any checksum is: nothing below the segment's base is claimed in it, nothing
+    at or beyond the extent itself.  Zeros, and what an earlier life of the file has left, pass that hardly
+    ever.
+    """
+    at = place + ALIGN_BYTES
+    while len(page := data.at(at, _PAGE_BYTES)) >= EXTENT_HEADER_BYTES:
+        if page != _ZEROS[: len(page)]:
+            for index, (length, _, _, _, _, durable) in enumerate(extent_headers(page)):
+                candidate = at + index * ALIGN_BYTES
+                if length and not length % ALIGN_BYTES and base <= durable <= base + candidate:
+                    found = _extent_at(data, seed, candidate)
+                    if found is not None:
+                        return found
+        at += len(page)
+    return None
+
+
+def _end(found: list[_Found], gaps: list[_Gap], proven: int) -> int:
+    """Where the segment ends, if everything below the place `proven` was once on the disk."""
+    for gap in gaps:
+        if gap.end > proven:
+            return max(gap.place, proven)
+    return max(found[-1].end if found else HEADER_PAGE_BYTES, proven)
+
+
+def _enter(
+    table: SegmentTable,
+    data: _Bytes,
+    found: list[_Found],
+    gaps: list[_Gap],
+    known: Mapping[int, CatalogueEntry],
+) -> None:
+    """Fills the table from what lies below its end, in the order of the file."""
+    parts: list[_Found | _Gap] = [*found, *gaps]
+    for part in sorted(parts, key=lambda part: part.place):
+        if part.place >= table.end:
+            break
+        if isinstance(part, _Gap):
+            _save(table, data, _Gap(part.place, min(part.end, table.end)), found, known)
+        elif part.scan is None:
+            table.announce(part.entries)
+            table.first_is_whole |= part.place == HEADER_PAGE_BYTES
+        elif part.scan.good_bytes == part.header.length and _continues(table, part):
+            place = part.place + EXTENT_HEADER_BYTES
+            row = Row(part.scan.first_offset, part.scan.count, place, part.header.length,
+                      part.header.ring_position, whole=True)  # fmt: skip
+            table.add(part.header.ring_id, part.header.ring_epoch, row, known)
+        else:
+            _save(table, data, _Gap(part.place, part.end), found, known)
+
+
+def _continues(table: SegmentTable, part: _Found) -> bool:
+    scan, header = part.scan, part.header
+    assert scan is not None
+    dense = scan.last_offset - scan.first_offset == scan.count - 1
+    return dense and scan.first_offset >= table.rows(header.ring_id, header.ring_epoch).end_offset
+
+
+def _save(
+    table: SegmentTable, data: _Bytes, gap: _Gap, found: list[_Found], known: Mapping[int, CatalogueEntry]
+) -> None:
+    """Enters what can be saved of a damaged place, and the damage."""
+    region = data.at(gap.place, gap.end - gap.place)
+    rows: list[Row] = []
+    name = ""
+    catalogue = {**known, **table.catalogue}
+    if len(region) > EXTENT_HEADER_BYTES and unpack_extent(region).ring_id != CATALOGUE_RING_ID:
+        owner = owner_of(table.header.seed, region, catalogue)
+        if owner is not None:
+            name = catalogue[owner[0]].name
+            rows = salvage(region, gap.place, owner[1], _window(table, gap, found, *owner))
+            for row in rows:
+                table.add(*owner, row, known)
+    kept = sum(row.count for row in rows)
+    table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept))
+
+
+def _window(table: SegmentTable, gap: _Gap, found: list[_Found], ring_id: int, epoch: int) -> Window:
+    """Offsets that the ring can have in the gap: behind what came before, before what comes after."""
+    first = table.rows(ring_id, epoch).end_offset
+    entry = table.catalogue.get(ring_id)
+    if entry is not None and entry.epoch == epoch:
+        first = max(first, entry.next_offset)
+    for it in found:
+        if it.place >= gap.end and (it.header.ring_id, it.header.ring_epoch) == (ring_id, epoch):
+            assert it.scan is not None
+            return Window(first, it.scan.first_offset)
+    return Window(first, _OFFSET_END)

@@ -1,0 +1,407 @@
+"""From rings to the log: the core that decides when to write and when to sync, and the thread that drives it.
+
+LogWriter has no thread, no lock and no clock of its own: step() does one round and says when to come
+again.  So the crash simulation runs what production runs.  LogThread loops it, asleep on all rings at once.
+
+A round: take what the rings have, write it in one go, sync if it is time, publish what has become durable
+(the ring's durable word, then the reader's hold on the ring, then on_durable).  What piles up during a sync
+is the next round: group commit needs no timer.
+
+    process    is not for here: the ring outlives the process, the log never sees it
+    interval   synced sync_interval_ms after the first record that waits, or when sync_bytes wait
+    disk       synced in the round that writes it
+
+When the disk fails, nothing is published; the next rounds write everything again into a new segment (log.py),
+at once the first time, then with growing pauses.  Until it works the state says read_only and why, rings fill
+up, and their writers reject: nothing is acknowledged that is not safe.  It resumes by itself.
+
+Invariants: a ring's memory is released only below what is durable; durable words only grow; a ring that is
+damaged in memory is left, with its reason in `broken`, and holds nobody up.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Literal, NamedTuple
+
+from persistence.errors import EpochConflict, LogClosed, TooManyRings
+from persistence.log import Log
+from persistence.stats import LogState
+from ringbuf import Ring, RingError
+from ringbuf.core import ffi, lib
+from ringbuf.errors import OffsetGone
+from ringbuf.reader import Reader
+
+__all__ = ["RINGS_MOST", "LogThread", "LogWriter", "Source"]
+
+log = logging.getLogger(__name__)
+
+RINGS_MOST = 120  # one futex_waitv takes 128 words, one of them the doorbell
+ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds how long an ack waits behind it
+EXTENT_BYTES = 1 << 20  # about; what is read, verified and perhaps lost together later
+SYNC_BYTES = 8 << 20
+RING_SHARE = 4  # no more than this part of a ring waits for an interval: the rest takes what comes meanwhile
+PROVE_AFTER_NS = 1_000_000_000  # of idleness: then the end of the log is proven
+RETRY_FIRST_NS = 50_000_000
+RETRY_LAST_NS = 5_000_000_000
+IDLE_NS = 60_000_000_000
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EIO: "the disk has an error",
+    errno.EROFS: "the file system has become read-only",
+    errno.EFBIG: "the file size limit (ulimit -f) is too low",
+    errno.EMFILE: "the process has too many open files",
+    errno.ENFILE: "the system has too many open files",
+}
+
+
+class Source(NamedTuple):
+    """A ring to be logged, and how."""
+
+    ring: Ring
+    durability: Literal["interval", "disk"]
+    sync_interval_ms: int = 1000
+    sync_bytes: int = SYNC_BYTES
+
+
+class _Joined:
+    """A ring in the log."""
+
+    def __init__(self, source: Source, reader: Reader, ring_id: int) -> None:
+        self.ring = source.ring
+        self.reader = reader
+        self.ring_id = ring_id
+        self.on_disk = source.durability == "disk"
+        self.interval_ns = source.sync_interval_ms * 1_000_000
+        self.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
+        self.waits_since: int | None = None  # when its first record that is not durable was taken
+        self.taken = self.durable = reader.cursor  # ring positions
+
+    def due_ns(self) -> int | None:
+        """When it wants a sync: a time, 0 for now, None: never."""
+        if self.waits_since is None:
+            return None
+        if self.on_disk or self.taken - self.durable >= self.sync_bytes:
+            return 0
+        return self.waits_since + self.interval_ns
+
+
+class LogWriter:
+    """Brings records of rings into `log` (recovered, open) and says when they are durable.
+
+    Not for several threads.  `on_durable` is called after every sync that has moved a ring's durable word.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        on_durable: Callable[[], object] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.log = log
+        self.state = LogState()
+        self.broken: dict[str, str] = {}  # rings that were left, and why
+        self._on_durable = on_durable
+        self._clock_ns = clock_ns
+        self._joined: dict[int, _Joined] = {}
+        self._retry_at = 0
+        self._pause_ns = 0
+        self._active_at = clock_ns()
+
+    def add(self, source: Source) -> None:
+        """Logs a ring from where the log ends: what is beyond that in the ring is appended.
+
+        Only in the process that writes the ring, before anything more is published to a ring that was taken
+        over. Raises EpochConflict when the log holds records that cannot be this ring's, TooManyRings.
+        """
+        ring = source.ring
+        if len(self._joined) >= RINGS_MOST:
+            raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MOST} rings")
+        reader = _reader_behind(self.log, ring)
+        joined = _Joined(source, reader, self.log.join(ring.name, ring.epoch, reader.offset))
+        ring.durable(reader.cursor)  # The log has it, or it has gone from the ring and nobody waits for it.
+        self._joined[joined.ring_id] = joined
+
+    def remove(self, name: str) -> None:
+        """Logs a ring no longer; what was taken from it must be durable by now, or is let go."""
+        for joined in [it for it in self._joined.values() if it.ring.name == name]:
+            self._leave(joined)
+
+    def readers(self) -> list[Reader]:
+        """Those whose records the next step() takes: none while the disk does not work."""
+        return [] if self.state.failures else [joined.reader for joined in self._joined.values()]
+
+    def step(self, *, sync: bool = False) -> int:
+        """One round; `sync` makes everything durable that has been taken.  Ns until the next is due, at the
+        latest.
+        """
+        now = self._clock_ns()
+        if now < self._retry_at:
+            return self._retry_at - now
+        if not self.state.failures:
+            self._take(now)
+        try:
+            self.log.write()
+            if self.log.queued and (sync or self.state.failures or self._due_ns(now) <= now):
+                self.log.sync()
+            elif now - self._active_at >= PROVE_AFTER_NS:
+                self.log.prove()
+            if self.state.failures:
+                self._works()
+        except OSError as error:
+            self._failed(error, now)
+        self._publish(now)
+        self.state.unsynced_bytes = self.log.unsynced_bytes
+        return self._pause(now)
+
+    def finish(self) -> bool:
+        """Takes and syncs everything that is there.  False: the disk did not let it."""
+        while True:
+            self._retry_at = 0
+            self.step(sync=True)
+            if self.state.failures > 1:
+                return False
+            if not self.state.failures and not self.log.queued and not self._take(self._clock_ns()):
+                return True
+
+    def close(self) -> None:
+        """Lets go of all rings."""
+        for joined in list(self._joined.values()):
+            self._leave(joined)
+
+    def status(self) -> dict[str, object]:
+        """For `brim status`."""
+        return {
+            **self.state.as_dict(),
+            "broken_rings": dict(self.broken),
+            "durable_position": self.log.durable_position,
+            "segments": len(self.log.reader.bases()),
+            "damaged_places": len(self.log.reader.damaged),
+            **self.log.stats.as_dict(),
+        }
+
+    # ---- one round ----
+
+    def _take(self, now: int) -> int:
+        """Queues what the rings have; bytes.  In turns: a busy ring does not keep the others waiting."""
+        total = 0
+        hungry = list(self._joined.values())
+        while hungry and total < ROUND_BYTES:
+            taken = [self._take_from(joined, now) for joined in hungry]
+            total += sum(taken)
+            hungry = [joined for joined, length in zip(hungry, taken, strict=True) if length]
+        return total
+
+    def _take_from(self, joined: _Joined, now: int) -> int:
+        try:
+            ranges = joined.reader.ranges(EXTENT_BYTES)
+        except RingError as error:
+            log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, error)
+            self.broken[joined.ring.name] = str(error)
+            self._leave(joined)
+            return 0
+        if not ranges:
+            return 0
+        self.log.append(joined.ring_id, ranges)
+        joined.taken = ranges[-1].position + len(ranges[-1].view)
+        if joined.waits_since is None:
+            joined.waits_since = now
+        self._active_at = now
+        return sum(len(found.view) for found in ranges)
+
+    def _due_ns(self, now: int) -> int:
+        """When the next sync is due; far away when nothing waits."""
+        dues = [due for it in self._joined.values() if (due := it.due_ns()) is not None]
+        return min(dues, default=now + IDLE_NS)
+
+    def _publish(self, now: int) -> None:
+        ends = self.log.take_durable()
+        for ring_id, (_, position) in ends.items():
+            joined = self._joined.get(ring_id)
+            if joined is None:
+                continue
+            joined.durable = position
+            joined.waits_since = None if joined.taken == position else now
+            joined.ring.durable(position)
+            joined.reader.release(position)
+        if ends and self._on_durable is not None:
+            self._on_durable()
+
+    def _pause(self, now: int) -> int:
+        if self.state.failures:
+            return max(self._retry_at - now, 0)
+        until = self._due_ns(now) - now
+        proof = self._active_at + PROVE_AFTER_NS - now
+        return max(min(until, proof if proof > 0 else IDLE_NS), 0)
+
+    def _leave(self, joined: _Joined) -> None:
+        del self._joined[joined.ring_id]
+        self.log.leave(joined.ring.name)
+        joined.reader.close()
+
+    # ---- failure ----
+
+    def _failed(self, error: OSError, now: int) -> None:
+        code = errno.errorcode.get(error.errno or 0, "?")
+        reason = f"{_REASONS.get(error.errno or 0, error.strerror or str(error))} ({code})"
+        again = bool(self.state.failures)
+        self.state.failed(reason, read_only=again)
+        self._pause_ns = min(max(self._pause_ns * 2, RETRY_FIRST_NS), RETRY_LAST_NS) if again else 0
+        self._retry_at = now + self._pause_ns
+        if self.state.failures == 2:
+            log.error("log takes no records reason=%s directory=%s", reason, self.log.directory)
+        elif not again:
+            log.warning("log writes into a new segment reason=%s directory=%s", reason, self.log.directory)
+
+    def _works(self) -> None:
+        if self.state.read_only:
+            log.warning("log takes records again directory=%s", self.log.directory)
+        self.state.works()
+        self._pause_ns = self._retry_at = 0
+
+
+def _reader_behind(log_: Log, ring: Ring) -> Reader:
+    """A gating reader of `ring` at the first record that the log does not have."""
+    end = log_.ends().get(ring.name)
+    if end is None or end.epoch < ring.epoch:
+        return ring.reader(name="log", start="oldest", gating=True, own=True)
+    ring_end = ring.extremes().end_offset
+    if end.epoch > ring.epoch or end.end_offset > ring_end:
+        raise EpochConflict(
+            f"ring {ring.name} is of epoch {ring.epoch} and ends at offset {ring_end}, but the log "
+            f"{log_.directory} holds it up to offset {end.end_offset} of epoch {end.epoch}; "
+            f"make the ring anew with an epoch above that and first_offset={end.end_offset}",
+            name=ring.name,
+            epoch=end.epoch,
+        )
+    try:
+        return ring.reader(name="log", start=end.end_offset, gating=True, own=True)
+    except OffsetGone as error:
+        log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, error.nearest)
+        return ring.reader(name="log", start="oldest", gating=True, own=True)
+
+
+class LogThread:
+    """Runs a LogWriter on a thread of its own, and prepares segments on another.
+
+    `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
+    `on_durable` is called on the log thread and must not block.  The log is recovered before, and closed
+    after, by the caller.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        sources: Sequence[tuple[Ring, str, int, int] | Source],
+        on_durable: Callable[[], object] | None = None,
+    ) -> None:
+        self.writer = LogWriter(log, on_durable)
+        self._sources = [source for it in sources if (source := _source_of(it)) is not None]
+        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
+        self._doorbell = ffi.new("uint32_t *")
+        self._stopping = threading.Event()
+        self._finished = True
+        self._prepare_now = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Joins the rings, brings what they hold beyond the log's end into it, and starts.
+
+        Raises what LogWriter.add() raises; then nothing has been started.
+        """
+        try:
+            for source in self._sources:
+                self.writer.add(source)
+        except BaseException:
+            self.writer.close()
+            raise
+        self._threads = [
+            threading.Thread(target=self._run, name="brim-log"),
+            threading.Thread(target=self._prepare, name="brim-log-prepare", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> bool:
+        """Syncs what the rings hold, ends the threads and lets go of the rings.  False: the disk did not let
+        it.
+        """
+        self._stopping.set()
+        lib.rb_doorbell_ring(self._doorbell)
+        self._prepare_now.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        return self._finished
+
+    def add(self, source: Source) -> None:
+        """See LogWriter.add(); from any thread, while this runs."""
+        self._call(lambda: self.writer.add(source))
+
+    def remove(self, name: str) -> None:
+        """See LogWriter.remove(); from any thread, while this runs."""
+        self._call(lambda: self.writer.remove(name))
+
+    def status(self) -> dict[str, object]:
+        """For `brim status`; from any thread."""
+        return self.writer.status()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if not self._threads:
+            raise LogClosed(f"the log thread of {self.writer.log.directory} does not run")
+        done: Future[None] = Future()
+        self._calls.put((call, done))
+        lib.rb_doorbell_ring(self._doorbell)
+        done.result()
+
+    def _run(self) -> None:
+        writer = self.writer
+        while not self._stopping.is_set():
+            seen = self._doorbell[0]
+            self._serve()
+            pause_ns = writer.step()
+            if writer.log.wants_prepared and not writer.state.failures:
+                self._prepare_now.set()
+            if pause_ns == 0:
+                continue
+            readers = writer.readers()
+            pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
+            lib.rb_readers_wait(pointers, len(pointers), self._doorbell, seen, pause_ns)
+        self._finished = writer.finish()
+        self._serve()
+        writer.close()
+
+    def _serve(self) -> None:
+        while not self._calls.empty():  # An exception belongs to whoever called.
+            call, done = self._calls.get()
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+    def _prepare(self) -> None:
+        while self._prepare_now.wait() and not self._stopping.is_set():
+            self._prepare_now.clear()
+            try:
+                self.writer.log.prepare()
+            except OSError as error:
+                log.warning("the next segment could not be prepared reason=%s", error.strerror)
+
+
+def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:
+    ring, durability, sync_interval_ms, sync_bytes = it
+    if durability == "disk":
+        return Source(ring, "disk", sync_interval_ms, sync_bytes)
+    if durability == "interval":
+        return Source(ring, "interval", sync_interval_ms, sync_bytes)
+    return None
