@@ -1,0 +1,80 @@
+"""MQTT without I/O: packets as values, bytes to packets and back, one connection's state, what is in flight.
+
+Imports the standard library only, opens no socket, reads no clock, writes no log.  MQTT 3.1, 3.1.1 and 5.
+
+    packets.py                the control packets
+    decode.py, encode.py      bytes <-> packets; codec.py, properties.py, tables.py are what they stand on
+    connection.py             Connection: one network connection from either side, with its deadlines
+    inflight.py               what survives a connection: unacknowledged messages, packet identifiers
+    topics.py                 names and filters: valid? match?
+    errors.py, reasons.py     ProtocolError with the number of the broken statement; reason codes
+"""
+
+from edge.mqtt.connection import Connection, Role, State, farewell
+from edge.mqtt.decode import decode_packet
+from edge.mqtt.encode import encode, encode_publish_head
+from edge.mqtt.errors import ProtocolError, Rule, Version
+from edge.mqtt.inflight import PacketIdentifiers, ReceiveWindow, SendWindow
+from edge.mqtt.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubAck,
+    Subscribe,
+    Subscription,
+    UnsubAck,
+    Unsubscribe,
+    Will,
+)
+from edge.mqtt.properties import Properties
+from edge.mqtt.reasons import ReasonCode
+from edge.mqtt.topics import check_filter, check_name, matches, split_share
+
+__all__ = [
+    "Auth",
+    "ConnAck",
+    "Connect",
+    "Connection",
+    "Disconnect",
+    "Packet",
+    "PacketIdentifiers",
+    "PingReq",
+    "PingResp",
+    "Properties",
+    "ProtocolError",
+    "PubAck",
+    "PubComp",
+    "PubRec",
+    "PubRel",
+    "Publish",
+    "ReasonCode",
+    "ReceiveWindow",
+    "Role",
+    "Rule",
+    "SendWindow",
+    "State",
+    "SubAck",
+    "Subscribe",
+    "Subscription",
+    "UnsubAck",
+    "Unsubscribe",
+    "Version",
+    "Will",
+    "check_filter",
+    "check_name",
+    "decode_packet",
+    "encode",
+    "encode_publish_head",
+    "farewell",
+    "matches",
+    "split_share",
+]

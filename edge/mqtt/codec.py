@@ -1,0 +1,202 @@
+"""The wire's alphabet: how numbers, strings and lengths stand in bytes.  Reads and writes no packets.
+
+    byte, two-byte and four-byte integers   big-endian
+    variable byte integer                   1..4 bytes of 7 bits, lowest first; bit 7: one more follows
+    string                                  two-byte length, UTF-8 without U+0000 and surrogates
+    binary data                             two-byte length, bytes
+
+Reading never looks beyond the end of what it was given: every step checks first and raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+from edge.mqtt.errors import ProtocolError, Rule, Version
+
+__all__ = [
+    "VARIABLE_INTEGER_MAX",
+    "Body",
+    "Buffer",
+    "decode_variable_integer",
+    "encode_binary",
+    "encode_string",
+    "encode_uint16",
+    "encode_uint32",
+    "encode_variable_integer",
+    "variable_integer_bytes",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+VARIABLE_INTEGER_MAX = 268_435_455  # four times 7 bits
+STRING_MAX_BYTES = 65_535
+
+
+class Body:
+    """A cursor over what follows the fixed header of one packet.
+
+    `rule` is what a packet breaks that ends too early or too late.
+    """
+
+    __slots__ = ("_data", "_end", "_position", "rule", "version")
+
+    def __init__(self, data: Buffer, version: Version, rule: Rule = Rule.LENGTH_FITS) -> None:
+        self._data = data
+        self._position = 0
+        self._end = len(data)
+        self.version = version
+        self.rule = rule
+
+    def __len__(self) -> int:
+        """Bytes that have not been read."""
+        return self._end - self._position
+
+    def byte(self) -> int:
+        """0..255."""
+        position = self._take(1)
+        return self._data[position]
+
+    def uint16(self) -> int:
+        """0..65535."""
+        position = self._take(2)
+        return self._data[position] << 8 | self._data[position + 1]
+
+    def uint32(self) -> int:
+        """0..4294967295."""
+        position = self._take(4)
+        return int.from_bytes(self._data[position : position + 4])
+
+    def variable_integer(self) -> int:
+        """0..268435455, in the shortest form.  MQTT 5 only: nothing before it has one in its body."""
+        found = decode_variable_integer(self._data, self._position, self._end, self.version)
+        if found is None:
+            raise ProtocolError(self.rule, "the packet ends inside a variable byte integer", self.version)
+        value, size = found
+        if size > variable_integer_bytes(value):
+            raise ProtocolError(
+                Rule.VARIABLE_INTEGER_IS_SHORTEST, f"{value} takes {size} bytes", self.version
+            )
+        self._position += size
+        return value
+
+    def string(self) -> str:
+        """UTF-8, 0..65535 bytes; U+FEFF is a character like any other [MQTT-1.5.3-3]."""
+        length = self.uint16()
+        position = self._take(length)
+        try:
+            text = str(self._data[position : position + length], "utf-8")
+        except UnicodeDecodeError as error:
+            raise ProtocolError(
+                Rule.STRING_IS_UTF8, f"no UTF-8 string: {error.reason}", self.version
+            ) from None
+        if "\0" in text:
+            raise ProtocolError(Rule.STRING_HAS_NO_NUL, "U+0000 in a string", self.version)
+        return text
+
+    def binary(self) -> bytes:
+        """A copy of 0..65535 bytes."""
+        length = self.uint16()
+        position = self._take(length)
+        return bytes(self._data[position : position + length])
+
+    def part(self, length: int) -> Body:
+        """A cursor over the next `length` bytes, which count as read here."""
+        position = self._take(length)
+        return Body(memoryview(self._data)[position : position + length], self.version, self.rule)
+
+    def rest(self) -> memoryview:
+        """All that is left, as a view of what the body was made of."""
+        view = memoryview(self._data)[self._position :]
+        self._position = self._end
+        return view
+
+    def finish(self) -> None:
+        """Returns if all was read."""
+        if len(self):
+            raise ProtocolError(self.rule, f"{_bytes(len(self))} after the last field", self.version)
+
+    def _take(self, length: int) -> int:
+        position = self._position
+        if length > self._end - position:
+            missing = length - (self._end - position)
+            raise ProtocolError(self.rule, f"the packet ends {_bytes(missing)} too early", self.version)
+        self._position = position + length
+        return position
+
+
+def decode_variable_integer(
+    data: Buffer, position: int, end: int, version: Version = Version.V311
+) -> tuple[int, int] | None:
+    """(value, bytes it takes) of the variable byte integer at `position`; None if it goes on beyond `end`.
+
+    Raises ProtocolError if a fifth byte would follow.  Does not ask for the shortest form.
+    """
+    value = 0
+    for size in range(1, 5):
+        if position + size > end:
+            return None
+        byte = data[position + size - 1]
+        value |= (byte & 0x7F) << 7 * (size - 1)
+        if byte < 0x80:
+            return value, size
+    raise ProtocolError(Rule.VARIABLE_INTEGER_ENDS, "a variable byte integer has at most four bytes", version)
+
+
+def variable_integer_bytes(value: int) -> int:
+    """How many bytes `value` takes: 1..4."""
+    return 1 if value < 0x80 else 2 if value < 0x4000 else 3 if value < 0x20_0000 else 4
+
+
+def encode_variable_integer(value: int, version: Version = Version.V311) -> bytes:
+    """1..4 bytes, the shortest form."""
+    if not 0 <= value <= VARIABLE_INTEGER_MAX:
+        raise ProtocolError(
+            Rule.VARIABLE_INTEGER_ENDS, f"{value} is not in 0..{VARIABLE_INTEGER_MAX}", version
+        )
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_uint16(value: int, what: str, version: Version) -> bytes:
+    """Two bytes; `what` is the field's name, for the error."""
+    if not 0 <= value <= 0xFFFF:
+        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..65535", version)
+    return value.to_bytes(2)
+
+
+def encode_uint32(value: int, what: str, version: Version) -> bytes:
+    """Four bytes."""
+    if not 0 <= value <= 0xFFFF_FFFF:
+        raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..4294967295", version)
+    return value.to_bytes(4)
+
+
+def encode_string(text: str, version: Version) -> bytes:
+    """Length and UTF-8."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(
+            Rule.STRING_IS_UTF8, f"no UTF-8 for {text[:40]!a}: {error.reason}", version
+        ) from None
+    if "\0" in text:
+        raise ProtocolError(Rule.STRING_HAS_NO_NUL, f"U+0000 in {text[:40]!a}", version)
+    return encode_binary(data, version)
+
+
+def encode_binary(data: Buffer, version: Version) -> bytes:
+    """Length and bytes."""
+    if len(data) > STRING_MAX_BYTES:
+        raise ProtocolError(
+            Rule.STRING_FITS,
+            f"{len(data)} bytes exceed the {STRING_MAX_BYTES} of a string or binary field",
+            version,
+        )
+    return len(data).to_bytes(2) + data
+
+
+def _bytes(count: int) -> str:
+    return f"{count} byte{'s' * (count != 1)}"

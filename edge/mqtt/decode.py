@@ -1,0 +1,266 @@
+"""Bytes to packets: one function for each packet type, and the dispatch over them.
+
+Never reads beyond the body it is given, and raises nothing but ProtocolError, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from edge.mqtt import packets as p
+from edge.mqtt.codec import Body, Buffer
+from edge.mqtt.errors import ProtocolError, Rule, Version
+from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties
+from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
+from edge.mqtt.tables import PacketType, check_flags, checked_reason
+from edge.mqtt.topics import check_filter, check_name, split_share
+
+__all__ = ["decode_packet"]
+
+_V5 = Version.V5
+
+
+def decode_packet(first_byte: int, body: Buffer, version: Version = Version.V311) -> p.Packet:
+    """The packet of which `first_byte` begins the fixed header, and `body` is all that follows that header.
+
+    `version` is what CONNECT agreed on; CONNECT itself says it, and ignores the argument.  The payload of
+    a PUBLISH is a view of `body`; everything else is copied.  Raises ProtocolError.
+    """
+    return _DECODERS[check_flags(first_byte, version)](first_byte, body, version)
+
+
+# The connect flags; bits 4-3 are Will QoS.
+_RESERVED, _CLEAN_START, _WILL, _WILL_RETAIN, _PASSWORD, _USERNAME = 1, 2, 4, 0x20, 0x40, 0x80
+
+_PROTOCOLS = {
+    ("MQIsdp", 3): Version.V31,
+    ("MQTT", 4): Version.V311,
+    ("MQTT", 5): Version.V5,
+}
+
+
+def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
+    body = Body(data, Version.V311, Rule.CONNECT_CONFORMS)
+    body.version = version = _protocol(body.string(), body.byte())
+    flags = body.byte()
+    _check_connect_flags(flags, version)
+    keep_alive_s = body.uint16()
+    properties = decode_properties(body, In.CONNECT) if version is _V5 else NO_PROPERTIES
+    client_id = body.string()
+    clean_start = bool(flags & _CLEAN_START)
+    if not client_id and version is not _V5 and (not clean_start or version is Version.V31):
+        raise ProtocolError(
+            Rule.CLIENT_IDENTIFIER_OR_CLEAN,
+            "an empty client identifier needs MQTT 3.1.1 and a clean session",
+            version,
+        )
+    will = _will(body, flags) if flags & _WILL else None
+    username = body.string() if flags & _USERNAME else None
+    password = body.binary() if flags & _PASSWORD else None
+    body.finish()
+    return p.Connect(client_id, clean_start, keep_alive_s, username, password, will, version, properties)
+
+
+def _protocol(name: str, level: int) -> Version:
+    version = _PROTOCOLS.get((name, level))
+    if version is None:
+        rule = Rule.PROTOCOL_LEVEL if name in {"MQTT", "MQIsdp"} else Rule.PROTOCOL_NAME
+        raise ProtocolError(rule, f"protocol {name[:20]!a} level {level}; known: MQTT 4 and 5, MQIsdp 3")
+    return version
+
+
+def _check_connect_flags(flags: int, version: Version) -> None:
+    will_qos = flags >> 3 & 3
+    if flags & _RESERVED:
+        raise ProtocolError(Rule.CONNECT_RESERVED_FLAG, "bit 0 of the connect flags is set", version)
+    if flags & _WILL and will_qos == 3:
+        raise ProtocolError(Rule.WILL_QOS, "Will QoS is 3", version)
+    if not flags & _WILL and will_qos:
+        raise ProtocolError(Rule.NO_WILL_QOS_WITHOUT_WILL, f"Will QoS is {will_qos} without a will", version)
+    if not flags & _WILL and flags & _WILL_RETAIN:
+        raise ProtocolError(Rule.NO_WILL_RETAIN_WITHOUT_WILL, "Will Retain is set without a will", version)
+    if version is not _V5 and flags & _PASSWORD and not flags & _USERNAME:
+        raise ProtocolError(Rule.NO_PASSWORD_WITHOUT_USER_NAME, "a password without a user name", version)
+
+
+def _will(body: Body, flags: int) -> p.Will:
+    properties = decode_properties(body, In.WILL) if body.version is _V5 else NO_PROPERTIES
+    topic = body.string()
+    check_name(topic, body.version)
+    return p.Will(topic, body.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
+
+
+def _connack(_first_byte: int, data: Buffer, version: Version) -> p.ConnAck:
+    body = Body(data, version)
+    flags, code = body.byte(), body.byte()
+    if flags & 0xFE:
+        raise ProtocolError(
+            Rule.CONNACK_RESERVED_FLAGS, f"bits 7-1 of the CONNACK flags are {flags >> 1:07b}", version
+        )
+    if version is _V5:
+        reason = checked_reason(code, PacketType.CONNACK)
+        properties = decode_properties(body, In.CONNACK)
+    else:
+        if code >= len(CONNACK_RETURN_CODES):
+            raise ProtocolError(Rule.CONNACK_CODE, f"CONNACK return code {code} is reserved", version)
+        reason, properties = CONNACK_RETURN_CODES[code], NO_PROPERTIES
+    if flags and reason.failed:
+        raise ProtocolError(Rule.NO_SESSION_IN_REFUSAL, "Session Present in a CONNACK that refuses", version)
+    body.finish()
+    return p.ConnAck(bool(flags), reason, properties)
+
+
+def _publish(first_byte: int, data: Buffer, version: Version) -> p.Publish:
+    body = Body(data, version)
+    topic = body.string()
+    qos = first_byte >> 1 & 3
+    packet_id = _identifier(body) if qos else 0
+    properties = decode_properties(body, In.PUBLISH) if version is _V5 else NO_PROPERTIES
+    if topic or properties.topic_alias is None:
+        check_name(topic, version)
+    return p.Publish(
+        topic, body.rest(), qos, bool(first_byte & 1), bool(first_byte & 8), packet_id, properties
+    )
+
+
+_Ack = TypeVar("_Ack", p.PubAck, p.PubRec, p.PubRel, p.PubComp)
+
+
+def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Buffer, Version], _Ack]:
+    def decode(_first_byte: int, data: Buffer, version: Version) -> _Ack:
+        body = Body(data, version)
+        packet_id = _identifier(body)
+        if version is not _V5:
+            body.finish()
+            return packet(packet_id)
+        return packet(packet_id, *_reason_and_properties(body, packet_type, In.PUBACK))
+
+    return decode
+
+
+def _subscribe(_first_byte: int, data: Buffer, version: Version) -> p.Subscribe:
+    body = Body(data, version)
+    packet_id = _identifier(body)
+    properties = decode_properties(body, In.SUBSCRIBE) if version is _V5 else NO_PROPERTIES
+    subscriptions = []
+    while body:
+        topic_filter = body.string()
+        check_filter(topic_filter, version)
+        subscriptions.append(_subscription(topic_filter, body.byte(), version))
+    if not subscriptions:
+        raise ProtocolError(Rule.SUBSCRIBE_IS_NOT_EMPTY, "SUBSCRIBE without a topic filter", version)
+    return p.Subscribe(packet_id, tuple(subscriptions), properties)
+
+
+def _subscription(topic_filter: str, options: int, version: Version) -> p.Subscription:
+    qos = options & 3
+    reserved = 0xC0 if version is _V5 else 0xFC
+    retain_handling = options >> 4 & 3
+    if options & reserved or qos == 3 or (version is _V5 and retain_handling == 3):
+        raise ProtocolError(
+            Rule.SUBSCRIBE_RESERVED_BITS, f"subscription options {options:08b} are reserved", version
+        )
+    no_local = bool(options & 4)
+    if no_local and split_share(topic_filter)[0] is not None:
+        raise ProtocolError(Rule.NO_LOCAL_IS_NOT_SHARED, "No Local on a shared subscription", version)
+    return p.Subscription(topic_filter, qos, no_local, bool(options & 8), retain_handling)
+
+
+def _suback(_first_byte: int, data: Buffer, version: Version) -> p.SubAck:
+    body = Body(data, version)
+    packet_id = _identifier(body)
+    properties = decode_properties(body, In.SUBACK) if version is _V5 else NO_PROPERTIES
+    codes = bytes(body.rest())
+    if not codes:
+        raise ProtocolError(Rule.SUBACK_IS_NOT_EMPTY, "SUBACK without a code", version)
+    if version is _V5:
+        return p.SubAck(
+            packet_id, tuple(checked_reason(code, PacketType.SUBACK) for code in codes), properties
+        )
+    if wrong := set(codes) - {0, 1, 2, 0x80}:
+        raise ProtocolError(Rule.SUBACK_CODE, f"SUBACK return code 0x{min(wrong):02x} is reserved", version)
+    return p.SubAck(packet_id, tuple(ReasonCode(code) for code in codes), properties)
+
+
+def _unsubscribe(_first_byte: int, data: Buffer, version: Version) -> p.Unsubscribe:
+    body = Body(data, version)
+    packet_id = _identifier(body)
+    properties = decode_properties(body, In.UNSUBSCRIBE) if version is _V5 else NO_PROPERTIES
+    filters = []
+    while body:
+        filters.append(body.string())
+        check_filter(filters[-1], version)
+    if not filters:
+        raise ProtocolError(Rule.UNSUBSCRIBE_IS_NOT_EMPTY, "UNSUBSCRIBE without a topic filter", version)
+    return p.Unsubscribe(packet_id, tuple(filters), properties)
+
+
+def _unsuback(_first_byte: int, data: Buffer, version: Version) -> p.UnsubAck:
+    body = Body(data, version)
+    packet_id = _identifier(body)
+    if version is not _V5:
+        body.finish()
+        return p.UnsubAck(packet_id)
+    properties = decode_properties(body, In.UNSUBACK)
+    codes = tuple(checked_reason(code, PacketType.UNSUBACK) for code in bytes(body.rest()))
+    if not codes:
+        raise ProtocolError(Rule.UNSUBACK_CODE, "UNSUBACK without a code", version)
+    return p.UnsubAck(packet_id, codes, properties)
+
+
+def _pingreq(_first_byte: int, data: Buffer, version: Version) -> p.PingReq:
+    Body(data, version).finish()
+    return p.PingReq()
+
+
+def _pingresp(_first_byte: int, data: Buffer, version: Version) -> p.PingResp:
+    Body(data, version).finish()
+    return p.PingResp()
+
+
+def _disconnect(_first_byte: int, data: Buffer, version: Version) -> p.Disconnect:
+    body = Body(data, version)
+    if version is not _V5:
+        body.finish()
+        return p.Disconnect()
+    return p.Disconnect(*_reason_and_properties(body, PacketType.DISCONNECT, In.DISCONNECT))
+
+
+def _auth(_first_byte: int, data: Buffer, version: Version) -> p.Auth:
+    body = Body(data, version)
+    return p.Auth(*_reason_and_properties(body, PacketType.AUTH, In.AUTH))
+
+
+def _identifier(body: Body) -> int:
+    packet_id = body.uint16()
+    if packet_id == 0:
+        raise ProtocolError(Rule.IDENTIFIER_IS_NOT_ZERO, "packet identifier 0", body.version)
+    return packet_id
+
+
+def _reason_and_properties(body: Body, packet_type: PacketType, place: In) -> tuple[ReasonCode, Properties]:
+    """The last two fields of MQTT 5 acknowledgements, DISCONNECT and AUTH, which may end before either."""
+    reason = checked_reason(body.byte(), packet_type) if body else ReasonCode.SUCCESS
+    properties = decode_properties(body, place) if body else NO_PROPERTIES
+    body.finish()
+    return reason, properties
+
+
+_DECODERS: dict[PacketType, Callable[[int, Buffer, Version], p.Packet]] = {
+    PacketType.CONNECT: _connect,
+    PacketType.CONNACK: _connack,
+    PacketType.PUBLISH: _publish,
+    PacketType.PUBACK: _ack(p.PubAck, PacketType.PUBACK),
+    PacketType.PUBREC: _ack(p.PubRec, PacketType.PUBREC),
+    PacketType.PUBREL: _ack(p.PubRel, PacketType.PUBREL),
+    PacketType.PUBCOMP: _ack(p.PubComp, PacketType.PUBCOMP),
+    PacketType.SUBSCRIBE: _subscribe,
+    PacketType.SUBACK: _suback,
+    PacketType.UNSUBSCRIBE: _unsubscribe,
+    PacketType.UNSUBACK: _unsuback,
+    PacketType.PINGREQ: _pingreq,
+    PacketType.PINGRESP: _pingresp,
+    PacketType.DISCONNECT: _disconnect,
+    PacketType.AUTH: _auth,
+}

@@ -1,0 +1,240 @@
+"""The control packets, as values: they are the events of a Connection, and what it sends.
+
+Owns no bytes: decode.py and encode.py read and write them.  A packet is the same class in every version; a
+field that a version does not have keeps its default there (reason codes of acknowledgements, properties).
+
+    class         3.1.1 section    sent by
+    Connect       3.1              client
+    ConnAck       3.2              server
+    Publish       3.3              both
+    PubAck        3.4              both   ends QoS 1
+    PubRec        3.5              both   QoS 2, first answer
+    PubRel        3.6              both   QoS 2, second half
+    PubComp       3.7              both   ends QoS 2
+    Subscribe     3.8              client
+    SubAck        3.9              server
+    Unsubscribe   3.10             client
+    UnsubAck      3.11             server
+    PingReq       3.12             client
+    PingResp      3.13             server
+    Disconnect    3.14             client, in MQTT 5 both
+    Auth          5: 3.15          both   MQTT 5 only
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from edge.mqtt.codec import Buffer
+from edge.mqtt.errors import Version
+from edge.mqtt.properties import NO_PROPERTIES, Properties
+from edge.mqtt.reasons import ReasonCode
+
+__all__ = [
+    "Auth",
+    "ConnAck",
+    "Connect",
+    "Disconnect",
+    "Packet",
+    "PingReq",
+    "PingResp",
+    "PubAck",
+    "PubComp",
+    "PubRec",
+    "PubRel",
+    "Publish",
+    "SubAck",
+    "Subscribe",
+    "Subscription",
+    "UnsubAck",
+    "Unsubscribe",
+    "Will",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """What the server publishes when the client goes without a DISCONNECT.  `payload` has 0..65535 bytes."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The first packet of a connection.
+
+    `clean_start` is Clean Session in 3.1.1.  `keep_alive_s` 0 switches the keep-alive off; at most 65535.
+    `version` is what the peer speaks from here on.
+    """
+
+    client_id: str = ""
+    clean_start: bool = True
+    keep_alive_s: int = 60
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    version: Version = Version.V311
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class ConnAck:
+    """The answer to CONNECT.  Return codes 1..5 of 3.1.1 are their equivalents in ReasonCode."""
+
+    session_present: bool = False
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A message on its way.  `packet_id` is 1..65535, and 0 at QoS 0.
+
+    `payload` of a received packet is a view of the received bytes, not a copy: it is valid as long as the
+    bytes are that were decoded (a Connection never reuses them, so there it keeps a whole chunk alive).  Copy
+    to keep.  In MQTT 5 `topic` is empty when a topic alias stands for it.
+    """
+
+    topic: str
+    payload: Buffer = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """The receiver owns a QoS 1 message, or (MQTT 5, a failure) does not want it."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubRec:
+    """The receiver owns a QoS 2 message, or (MQTT 5, a failure) does not want it."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubRel:
+    """The sender has forgotten the message of a QoS 2 exchange, and keeps only its identifier."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PubComp:
+    """The identifier of a QoS 2 exchange is free again."""
+
+    packet_id: int
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic filter and what is wanted of it.  All but `qos` are MQTT 5.
+
+    `retain_handling`: retained messages are sent 0 at every SUBSCRIBE, 1 at a new one, 2 never.
+    """
+
+    topic_filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Asks for one or more subscriptions."""
+
+    packet_id: int
+    subscriptions: tuple[Subscription, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class SubAck:
+    """One code for each subscription, in order: the QoS granted, or a failure (0x80 before MQTT 5)."""
+
+    packet_id: int
+    reason_codes: tuple[ReasonCode, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Ends one or more subscriptions, named by their filters."""
+
+    packet_id: int
+    topic_filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubAck:
+    """One code for each filter, in order; none at all before MQTT 5."""
+
+    packet_id: int
+    reason_codes: tuple[ReasonCode, ...] = ()
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class PingReq:
+    """The client is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class PingResp:
+    """So is the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The last packet of a connection.  From a client, with SUCCESS, it also discards the will."""
+
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """A step of an extended authentication.  MQTT 5 only."""
+
+    reason_code: ReasonCode = ReasonCode.SUCCESS
+    properties: Properties = NO_PROPERTIES
+
+
+Packet: TypeAlias = (
+    Connect
+    | ConnAck
+    | Publish
+    | PubAck
+    | PubRec
+    | PubRel
+    | PubComp
+    | Subscribe
+    | SubAck
+    | Unsubscribe
+    | UnsubAck
+    | PingReq
+    | PingResp
+    | Disconnect
+    | Auth
+)

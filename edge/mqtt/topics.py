@@ -1,0 +1,110 @@
+"""Topic names and topic filters: which are valid, and which filter matches which name.
+
+Pure functions on strings.  Owns no subscriptions: a tree of them is the broker's.  Limits beyond those of
+the specification (levels, length) are policy, and not here.
+"""
+
+from __future__ import annotations
+
+from edge.mqtt.errors import ProtocolError, Rule, Version
+
+__all__ = ["check_filter", "check_name", "matches", "split_share"]
+
+STRING_MAX_BYTES = 65_535  # the length prefix has two bytes
+SHARE_PREFIX = "$share/"
+
+
+def check_name(name: str, version: Version = Version.V311) -> None:
+    """Returns if a message may be published to `name`; raises ProtocolError else.
+
+    A name has 1..65535 bytes, no NUL, no wildcard.  An empty name with a topic alias (MQTT 5) is not a name.
+    """
+    if not name:
+        raise ProtocolError(Rule.TOPIC_IS_NOT_EMPTY, "a topic name has at least one character", version)
+    if "+" in name or "#" in name:
+        raise ProtocolError(
+            Rule.TOPIC_NAME_HAS_NO_WILDCARD,
+            f"wildcard in topic name {_shown(name)}: + and # are for filters",
+            version,
+        )
+    _check_string(name, version)
+
+
+def check_filter(topic_filter: str, version: Version = Version.V311) -> None:
+    """Returns if a client may subscribe to `topic_filter`; raises ProtocolError else.
+
+    In MQTT 5 a filter that begins with `$share/` must be `$share/{group}/{filter}`; before, it is a filter
+    like any other.
+    """
+    if version is Version.V5 and topic_filter.startswith(SHARE_PREFIX):
+        topic_filter = _checked_share(topic_filter, version)
+    if not topic_filter:
+        raise ProtocolError(Rule.FILTER_IS_NOT_EMPTY, "a topic filter has at least one character", version)
+    if "#" in topic_filter and (
+        topic_filter.index("#") != len(topic_filter) - 1 or not (f"/{topic_filter}").endswith("/#")
+    ):
+        raise ProtocolError(
+            Rule.MULTI_LEVEL_WILDCARD_IS_LAST,
+            f"# must be the whole last level of topic filter {_shown(topic_filter)}",
+            version,
+        )
+    if "+" in topic_filter and any("+" in level and level != "+" for level in topic_filter.split("/")):
+        raise ProtocolError(
+            Rule.SINGLE_LEVEL_WILDCARD_IS_ALONE,
+            f"+ must be a whole level of topic filter {_shown(topic_filter)}",
+            version,
+        )
+    _check_string(topic_filter, version)
+
+
+def matches(topic_filter: str, name: str) -> bool:
+    """Whether a message published to `name` is for a subscription to `topic_filter`.  Both must be valid.
+
+    `sport/#` also matches `sport`.  A filter that begins with a wildcard does not match a name that begins
+    with `$` [MQTT-4.7.2-1].  Names are compared as they are, without normalization [MQTT-4.7.3-4].  Of a
+    shared filter pass what split_share() gives.
+    """
+    if topic_filter == name:
+        return True
+    if name[:1] == "$" and topic_filter[:1] in {"+", "#"}:
+        return False
+    wanted, levels = topic_filter.split("/"), name.split("/")
+    if wanted[-1] == "#":
+        wanted.pop()
+        if len(levels) < len(wanted):
+            return False
+    elif len(levels) != len(wanted):
+        return False
+    return all(want in ("+", level) for want, level in zip(wanted, levels, strict=False))
+
+
+def split_share(topic_filter: str) -> tuple[str | None, str]:
+    """(group, filter) of a valid MQTT 5 `$share/{group}/{filter}`; (None, topic_filter) of any other."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return None, topic_filter
+    group, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    return group, rest
+
+
+def _checked_share(topic_filter: str, version: Version) -> str:
+    group, slash, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    if not group or not slash or not rest:
+        raise ProtocolError(
+            Rule.SHARE_HAS_A_NAME, f"{_shown(topic_filter)} is not $share/<group>/<filter>", version
+        )
+    if "+" in group or "#" in group:
+        raise ProtocolError(
+            Rule.SHARE_NAME_HAS_NO_WILDCARD, f"wildcard in the group name of {_shown(topic_filter)}", version
+        )
+    return rest
+
+
+def _check_string(text: str, version: Version) -> None:
+    if "\0" in text:
+        raise ProtocolError(Rule.STRING_HAS_NO_NUL, f"U+0000 in {_shown(text)}", version)
+    if len(text) * 4 > STRING_MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) > STRING_MAX_BYTES:
+        raise ProtocolError(Rule.STRING_FITS, f"{_shown(text)} exceeds {STRING_MAX_BYTES} bytes", version)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
