@@ -6,7 +6,10 @@ A mapping outlives close() while a Record, Batch or memoryview still exports it:
 unmapped.
 
 Locks are open file description locks (Linux): the kernel drops them when the process dies, however it dies,
-and they say nothing about process numbers, which are used again, and differ between containers.
+and they say nothing about process numbers, which are used again, and differ between containers.  They belong
+to a description of their own, which nothing else duplicates: mmap keeps a duplicate of the one it was given
+for as long as the memory is in use.  A forked child closes its copy at once, so that it never holds a lock of
+its parent, and its mappings are of no use to it but for memory that was in hand.
 """
 
 import errno
@@ -15,30 +18,44 @@ import mmap
 import os
 import resource
 import struct
+import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from ringbuf.core import ffi
-from ringbuf.errors import RingError
+from ringbuf.errors import NotARing
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _MAP_LOCKED: Final = 0x2000  # the same on x86-64 and aarch64; absent from the mmap module
 _MADV_HUGEPAGE: Final = getattr(mmap, "MADV_HUGEPAGE", 14)
+_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+
+
+_CLOSED: Final = mmap.mmap(-1, 1)
+_CLOSED.close()
 
 
 class Mapping:
-    """A file mapped whole.  `view` is its memory; `pointer` the same for C."""
+    """A file mapped whole.  `view` is its memory; `pointer` the same for C.
 
-    def __init__(self, descriptor: int, path: Path, memory: mmap.mmap, *, writable: bool) -> None:
-        self.descriptor = descriptor
+    `descriptor` is for locks and fstat; -1 once closed, or after a fork.
+    """
+
+    _all: ClassVar["weakref.WeakSet[Mapping]"] = weakref.WeakSet()
+    descriptor = -1
+
+    def __init__(self, opened: int, path: Path, memory: mmap.mmap, *, writable: bool) -> None:
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        self.descriptor = os.open(f"/proc/self/fd/{opened}", mode | os.O_CLOEXEC)
         self.path = path
         self.memory = memory
         self.writable = writable
+        self.forked = False
         self.size = len(memory)
         self.view = memoryview(memory) if writable else memoryview(memory).toreadonly()
         self.pointer = ffi.from_buffer(memory)
-        self._pid = os.getpid()
+        Mapping._all.add(self)
 
     @classmethod
     def create(
@@ -48,6 +65,8 @@ class Mapping:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask
+            if huge_pages:
+                _allocate_huge(descriptor, size)
             os.posix_fallocate(descriptor, 0, size)
             flags = mmap.MAP_SHARED
             if populate:
@@ -55,28 +74,26 @@ class Mapping:
             if lock_memory:
                 flags |= _MAP_LOCKED
             memory = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            if huge_pages:
-                memory.madvise(_MADV_HUGEPAGE)
+            return cls(descriptor, path, memory, writable=True)
         except OSError as error:
-            os.close(descriptor)
             os.unlink(path)
             raise _explained(error, path, size, lock_memory=lock_memory) from error
-        return cls(descriptor, path, memory, writable=True)
+        finally:
+            os.close(descriptor)
 
     @classmethod
     def open(cls, path: Path, *, writable: bool) -> Self:
-        """An existing file.  Raises FileNotFoundError, PermissionError, or RingError if it is empty."""
+        """An existing file.  Raises FileNotFoundError, PermissionError, or NotARing if it is empty."""
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             if size == 0:
-                raise RingError(f"{path}: is empty; remove it")
+                raise NotARing(f"{path}: is empty; remove it")
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=prot)
-        except BaseException:
+            return cls(descriptor, path, memory, writable=writable)
+        finally:
             os.close(descriptor)
-            raise
-        return cls(descriptor, path, memory, writable=writable)
 
     @property
     def owner(self) -> int:
@@ -103,8 +120,6 @@ class Mapping:
         """Close the descriptor, and with it every lock; unmap, unless records in hand need the memory."""
         if self.descriptor < 0:
             return
-        if self._pid == os.getpid():  # mmap keeps a duplicate of the descriptor, and the locks are on both
-            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
         os.close(self.descriptor)
         self.descriptor = -1
         self.pointer = ffi.NULL
@@ -112,6 +127,34 @@ class Mapping:
             self.view.release()
         with suppress(BufferError):
             self.memory.close()
+        self.view, self.memory = memoryview(b""), _CLOSED  # what is in hand keeps it, and we no longer
+
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    @classmethod
+    def forget_in_child(cls) -> None:
+        """After a fork, in the child: let go of the parent's locks."""
+        for mapping in cls._all:
+            if mapping.descriptor >= 0:
+                os.close(mapping.descriptor)
+            mapping.descriptor, mapping.forked = -1, True
+
+
+os.register_at_fork(after_in_child=Mapping.forget_in_child)
+
+
+def _allocate_huge(descriptor: int, size: int) -> None:
+    """Touch all pages through a mapping that asks for huge ones: what is allocated otherwise is small.
+
+    A wish: where tmpfs gives none, or Linux is older than 5.14, the pages are ordinary.
+    """
+    os.ftruncate(descriptor, size)
+    with mmap.mmap(descriptor, size) as memory, suppress(OSError):
+        memory.madvise(_MADV_HUGEPAGE)
+        memory.madvise(_MADV_POPULATE_WRITE)
 
 
 def _explained(error: OSError, path: Path, size: int, *, lock_memory: bool) -> OSError:

@@ -57,21 +57,23 @@ class Reader(CReader):
         return self._seat.slot
 
     def close(self) -> None:
-        """Free the slot.  Records still in hand stay readable memory."""
+        """Free the slot.  Records still in hand stay readable memory.
+
+        A thread that waits with this reader is told RingClosed, within half a second.  A reader that nobody
+        holds any more, nor a record of it, is closed by itself.
+        """
         super().close()
         self._seat.leave()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_seat"):
+            self.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def holds(self, position: int) -> bool:
-        """Whether memory still holds what was read at `position`: look after using a Range."""
-        extremes = ffi.new("rb_extremes *")
-        lib.rb_extremes_read(self._mapping.pointer, extremes)
-        return bool(extremes.reserve_position <= position + self._mapping.size - HEADER_BYTES)
 
     def ranges(self, limit_bytes: int, limit: int = RANGES_MOST) -> list[Range]:
         """Raw runs of records from the cursor on: at most `limit`, about `limit_bytes` together.

@@ -4,8 +4,11 @@ It owns both mappings, the writer's lock and the reader registry.  It never read
 that is the Writer's and the Reader's.  Layout: c/layout.h.
 """
 
+import errno
 import os
+import stat
 import time
+import weakref
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -21,12 +24,14 @@ from ringbuf.constants import (
 )
 from ringbuf.core import Writer, ffi, lib
 from ringbuf.errors import (
+    Corrupt,
     ForeignOwner,
     NotARing,
     OffsetGone,
     RingClosed,
     RingError,
     TruncatedRing,
+    UsedAfterFork,
     WriterAlive,
     WrongAbi,
     WrongVersion,
@@ -83,7 +88,7 @@ class Ring:
         self._cursors = cursors
         self._writable = writable
         self._writer: Writer | None = None
-        self._readers: list[Reader] = []
+        self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         facts = _inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
         self.epoch: int = facts.epoch
@@ -116,9 +121,8 @@ class Ring:
         """
         path = Path(path)
         _check_geometry(path.name, capacity_bytes, epoch)
-        readable = mode & 0o444
-        cursors = _made(cursor_file(path), CURSORS_BYTES, mode | readable >> 1, replace=True)
-        lib.rb_format_cursors(cursors.pointer)
+        if ring_file(path).exists():  # before its cursor file is replaced
+            raise FileExistsError(errno.EEXIST, "is a ring already; reattach() or unlink()", str(ring_file(path)))
         temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
         temporary.unlink(missing_ok=True)
         memory = Mapping.create(
@@ -134,22 +138,23 @@ class Ring:
             lib.rb_format(
                 memory.pointer, capacity_bytes, epoch, first_offset, path.name.encode(), time.time_ns()
             )
+            memory.path = ring_file(path)
+            ring = cls(path, memory, _made_cursors(path, mode), writable=True)
             os.link(temporary, ring_file(path))  # appears whole, and never over another
         except BaseException:
             memory.close()
-            cursors.close()
             raise
         finally:
             temporary.unlink()
-        memory.path = ring_file(path)
-        return cls(path, memory, cursors, writable=True)
+        return ring
 
     @classmethod
     def reattach(cls, path: Path | str) -> Self:
         """The ring at `path`, which this process goes on writing.
 
-        For a ring whose writer died, at whatever instruction, or was made for this process to write.  Raises
-        FileNotFoundError, WriterAlive, NotARing and its kin.
+        For a ring whose writer died, at whatever instruction, or was made for this process to write.  A cursor
+        file that is missing or damaged, as its readers can do, is made anew; readers that still map the old
+        one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its kin.
         """
         path = Path(path)
         memory = Mapping.open(ring_file(path), writable=True)
@@ -158,7 +163,10 @@ class Ring:
             if not memory.lock(WRITER_LOCK_BYTE):
                 raise WriterAlive(memory.path)
             _inspected(memory)
-            cursors = _opened_cursors(path)
+            try:
+                cursors = _opened_cursors(path)
+            except (FileNotFoundError, NotARing):
+                cursors = _made_cursors(path, stat.S_IMODE(os.fstat(memory.descriptor).st_mode))
             ring = cls(path, memory, cursors, writable=True)
         except BaseException:
             memory.close()
@@ -245,8 +253,7 @@ class Ring:
         reader = Reader(
             self._memory.memory, slots.memory, own, seat.slot, gating, overrun == "count", verify, spin_ns
         )._take(self._memory, seat, self.epoch)
-        self._readers = [it for it in self._readers if it.open]
-        self._readers.append(reader)
+        self._readers.add(reader)
         try:
             if start == "oldest":
                 reader.seek_oldest()
@@ -261,7 +268,8 @@ class Ring:
         """Where the ring begins and ends now."""
         self._require_open()
         found = ffi.new("rb_extremes *")
-        lib.rb_extremes_read(self._memory.pointer, found)
+        if lib.rb_extremes_read(self._memory.pointer, self._memory.size, found) != lib.RB_OK:
+            raise Corrupt(f"{self._memory.path}: the ring's header has changed since it was opened")
         return Extremes(
             found.end_position,
             found.end_offset,
@@ -309,7 +317,7 @@ class Ring:
 
     def close(self) -> None:
         """Close the writer and all readers; give up the locks.  The files stay."""
-        for reader in self._readers:
+        for reader in list(self._readers):
             reader.close()
         self._readers.clear()
         if self._writer is not None:
@@ -333,6 +341,8 @@ class Ring:
         return f"<Ring {self.path} epoch={self.epoch} capacity_bytes={self.capacity_bytes}>"
 
     def _require_open(self) -> None:
+        if self._memory.forked:
+            raise UsedAfterFork("ring")
         if self._memory.descriptor < 0:
             raise RingClosed(f"ring {self.path}")
 
@@ -363,10 +373,16 @@ def _check_geometry(name: str, capacity_bytes: int, epoch: int) -> None:
         raise RingError(f"epoch {epoch} must fit 32 bits")
 
 
-def _made(path: Path, size: int, mode: int, *, replace: bool) -> Mapping:
-    if replace:
-        path.unlink(missing_ok=True)
-    return Mapping.create(path, size, mode, populate=True, lock_memory=False, huge_pages=False)
+def _made_cursors(path: Path, mode: int) -> Mapping:
+    """A new cursor file in the place of any other, for a ring whose file has `mode`."""
+    file = cursor_file(path)
+    file.unlink(missing_ok=True)
+    mode |= (mode & 0o444) >> 1  # who may read the ring may also write its cursors
+    cursors = Mapping.create(
+        file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False
+    )
+    lib.rb_format_cursors(cursors.pointer)
+    return cursors
 
 
 def _opened_cursors(path: Path) -> Mapping:

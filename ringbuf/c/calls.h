@@ -19,15 +19,16 @@ typedef struct writer_object {
     PyObject_HEAD
     rb_writer writer;
     Py_buffer ring, cursors; /* keep both mappings mapped */
-    PyObject *last_key;      /* the key whose bytes and hash `key` holds: devices repeat theirs */
-    rb_key key;
+    PyObject *last_key;      /* the key whose bytes and hash `last` holds: devices repeat theirs */
+    rb_key last;
     int64_t queue_timeout_ns;
     int64_t full_since_ns;   /* 0: the last publish went in */
     PyObject *on_full;       /* frees the slots of dead readers */
     int64_t swept_ns;
     uint64_t rejected;
     unsigned forks;
-    bool open, blocks, waiting;
+    bool open, blocks;
+    bool busy;               /* a publish runs Python or waits: others are told ClaimPending */
 } writer_object;
 
 typedef struct lease {

@@ -295,6 +295,14 @@ static PyObject *reader_release(reader_object *self, PyObject *position)
     Py_RETURN_NONE;
 }
 
+static PyObject *reader_holds(reader_object *self, PyObject *position)
+{
+    unsigned long long wanted = PyLong_AsUnsignedLongLong(position);
+    if (wanted == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(rb_reader_holds(&self->reader, wanted));
+}
+
 /* ---- making and closing ---- */
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -316,7 +324,11 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         Py_DECREF(self);
         return NULL;
     }
-    rb_reader_open(&self->reader, self->ring.buf, self->has_slots ? self->slots.buf : NULL, own, slot, gating);
+    if (rb_reader_open(&self->reader, self->ring.buf, (uint64_t)self->ring.len, self->has_slots ? self->slots.buf : NULL,
+                       own, slot, gating) != RB_OK) {
+        Py_DECREF(self);
+        return fail("Corrupt", "(s)", "the ring's header has changed since it was checked");
+    }
     self->reader.verify = verify;
     self->counts_overruns = counts;
     self->spin_ns = spin_ns;
@@ -422,6 +434,7 @@ static PyMethodDef reader_methods[] = {
     {"seek_latest", (PyCFunction)reader_seek_latest, METH_NOARGS, "Go behind the newest record."},
     {"_raise", (PyCFunction)reader_raise, METH_O, "Raise what a result code of C means."},
     {"release", (PyCFunction)reader_release, METH_O, "Give up the hold on everything below a position (after ranges())."},
+    {"holds", (PyCFunction)reader_holds, METH_O, "Whether memory still holds what was read at a position."},
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Free the slot and refuse further reads; records in hand stay mapped."},
     {0},
 };

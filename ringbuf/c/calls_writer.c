@@ -16,18 +16,51 @@ static int writer_usable(const writer_object *self)
         fail("RingClosed", "(s)", "writer");
     else if (self->forks != forks)
         fail("UsedAfterFork", "(s)", "writer");
-    else if (self->waiting)
-        fail("ClaimPending", "(s)", "another thread waits for room in this ring");
+    else if (self->busy)
+        fail("ClaimPending", "(s)", "another publish of this writer waits for room in the ring");
     else
         return 0;
     return -1;
 }
 
-/* writer.key from the key argument; NULL: no key. */
-static int key_take(writer_object *self, PyObject *key, PyObject *properties)
+/* Whether `bytes` is one Variable Byte Integer and as many bytes as it says: else readers would look for the
+ * payload elsewhere. */
+static bool properties_whole(const uint8_t *bytes, Py_ssize_t length)
 {
-    if (key == NULL || key != self->last_key) {
+    uint64_t value = 0;
+    for (Py_ssize_t i = 0; i < 4 && i < length; i++) {
+        value |= (uint64_t)(bytes[i] & 0x7f) << 7 * i;
+        if (!(bytes[i] & 0x80))
+            return value == (uint64_t)(length - i - 1);
+    }
+    return false;
+}
+
+static int properties_take(PyObject *properties, rb_key *out)
+{
+    bytes_view view;
+    if (!PyBytes_CheckExact(properties)) {
+        PyErr_SetString(PyExc_TypeError, "properties must be bytes, in MQTT 5 wire form with their length in front");
+        return -1;
+    }
+    if (bytes_of(properties, &view) != 0)
+        return -1;
+    if (view.length > 0 && !properties_whole(view.bytes, view.length)) {
+        PyErr_Format(PyExc_ValueError, "properties of %zd bytes do not begin with the length of the rest", view.length);
+        return -1;
+    }
+    out->properties = view.bytes;
+    out->properties_length = (uint32_t)view.length;
+    return 0;
+}
+
+/* The key and properties arguments, either of which may be NULL.  `out` is the caller's own: what runs Python
+ * meanwhile may publish with this writer too. */
+static int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out)
+{
+    if (key != self->last_key) {
         bytes_view view = {.bytes = "", .length = 0};
+        self->last = (rb_key){.bytes = ""};
         Py_CLEAR(self->last_key);
         if (key != NULL && !PyBytes_CheckExact(key) && !PyUnicode_Check(key)) {
             PyErr_Format(PyExc_TypeError, "key must be bytes or str, not %R", (PyObject *)Py_TYPE(key));
@@ -39,80 +72,80 @@ static int key_take(writer_object *self, PyObject *key, PyObject *properties)
             fail("KeyTooLong", "(nn)", view.length, (Py_ssize_t)RB_KEY_MAX_BYTES);
             return -1;
         }
-        self->key = (rb_key){.bytes = view.bytes, .length = (uint32_t)view.length,
-                             .hash = rb_crc32c(0, view.bytes, (size_t)view.length)};
+        self->last = (rb_key){.bytes = view.bytes, .length = (uint32_t)view.length,
+                              .hash = rb_crc32c(0, view.bytes, (size_t)view.length)};
         self->last_key = Py_XNewRef(key);
     }
-    self->key.properties = NULL;
-    self->key.properties_length = 0;
-    if (properties != NULL && properties != Py_None) {
-        bytes_view view;
-        if (!PyBytes_CheckExact(properties)) {
-            PyErr_SetString(PyExc_TypeError, "properties must be bytes, in MQTT 5 wire form with their length in front");
-            return -1;
-        }
-        bytes_of(properties, &view);
-        self->key.properties = view.bytes;
-        self->key.properties_length = (uint32_t)view.length;
-    }
-    return 0;
+    *out = self->last;
+    return properties == NULL || properties == Py_None ? 0 : properties_take(properties, out);
 }
 
 #define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
+#define TROUBLE (-100)      /* a Python exception is set */
 
-/* A reader that died in the way is found by its lock, at once.  0, or -1 with an exception. */
-static int sweep(writer_object *self)
+/* A reader that died in the way is found by its lock, at once.  RB_OK: there is room now; RB_FULL; TROUBLE. */
+static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t now)
 {
-    int64_t now = monotonic_ns();
-    if (now - self->swept_ns < SWEEP_NS)
-        return 0;
-    self->swept_ns = now;
-    PyObject *swept = PyObject_CallNoArgs(self->on_full); /* may run any Python: not while a claim is pending */
-    Py_XDECREF(swept);
-    return swept == NULL ? -1 : 0;
+    if (now - self->swept_ns >= SWEEP_NS) {
+        self->swept_ns = now;
+        PyObject *swept = PyObject_CallNoArgs(self->on_full);
+        if (swept == NULL)
+            return TROUBLE;
+        Py_DECREF(swept);
+    }
+    return self->open ? rb_room(&self->writer, length, prefix) : RB_FULL;
 }
 
-/* After RB_FULL: sweeps, waits, evicts or gives up, as the ring's policy says.  RB_OK: try again; -1: exception. */
-static int full(writer_object *self, uint64_t length)
+/* Sweeps, and if the ring's policy is to block, waits for room, sweeping on.  Lets other threads run. */
+static int full_wait(writer_object *self, uint64_t length, uint32_t prefix)
 {
-    uint32_t prefix = self->key.length + self->key.properties_length;
-    if (sweep(self) != 0)
-        return -1;
-    if (rb_room(&self->writer, length, prefix) == RB_OK)
-        return RB_OK;
-    if (self->blocks) {
-        int result;
-        self->waiting = true;
+    int64_t now = monotonic_ns(), deadline = now + (self->blocks ? self->queue_timeout_ns : 0);
+    int result;
+    while ((result = sweep(self, length, prefix, now)) == RB_FULL && self->open && now < deadline) {
+        int64_t left = deadline - now;
         Py_BEGIN_ALLOW_THREADS
-        result = rb_writer_wait(&self->writer, length, prefix, self->queue_timeout_ns);
+        result = rb_writer_wait(&self->writer, length, prefix, left < SWEEP_NS ? left : SWEEP_NS);
         Py_END_ALLOW_THREADS
-        self->waiting = false;
+        if (PyErr_CheckSignals() != 0)
+            return TROUBLE;
         if (result == RB_OK)
-            return RB_OK;
-    } else {
-        int64_t now = monotonic_ns();
-        if (self->full_since_ns == 0)
-            self->full_since_ns = now;
-        if (now - self->full_since_ns < self->queue_timeout_ns) {
-            self->rejected++;
-            return RB_FULL;
-        }
+            break;
+        now = monotonic_ns();
     }
-    if (rb_evict_stalled(&self->writer, length, prefix) > 0 && rb_room(&self->writer, length, prefix) == RB_OK)
+    if (self->open)
+        return result;
+    fail("RingClosed", "(s)", "writer");
+    return TROUBLE;
+}
+
+/* After RB_FULL: sweeps, waits, evicts or gives up, as the ring's policy says.  RB_OK: try again. */
+static int full(writer_object *self, uint64_t length, uint32_t prefix)
+{
+    self->busy = true;
+    int result = full_wait(self, length, prefix);
+    self->busy = false;
+    if (result != RB_FULL && result != RB_TIMEOUT)
+        return result;
+    int64_t now = monotonic_ns();
+    if (self->full_since_ns == 0)
+        self->full_since_ns = now;
+    bool patient = !self->blocks && now - self->full_since_ns < self->queue_timeout_ns;
+    if (!patient && rb_evict_stalled(&self->writer, length, prefix) > 0 &&
+        rb_room(&self->writer, length, prefix) == RB_OK)
         return RB_OK;
     self->rejected++;
     return RB_FULL;
 }
 
 /* 0 and *payload set, 1 full, -1 with an exception. */
-static int claim(writer_object *self, uint64_t length, uint16_t flags, uint64_t now, uint8_t **payload)
+static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now, uint8_t **payload)
 {
-    int result = rb_claim(&self->writer, &self->key, length, flags, now, payload);
+    int result = rb_claim(&self->writer, key, length, flags, now, payload);
     if (result == RB_FULL) {
-        result = full(self, length);
+        result = full(self, length, key->length + key->properties_length);
         if (result != RB_OK)
-            return result == -1 ? -1 : 1;
-        result = rb_claim(&self->writer, &self->key, length, flags, now, payload);
+            return result == TROUBLE ? -1 : 1;
+        result = rb_claim(&self->writer, key, length, flags, now, payload);
     }
     if (result == RB_OK) {
         self->full_since_ns = 0;
@@ -135,7 +168,7 @@ static int flags_take(PyObject *object, uint16_t *flags)
     long value = PyLong_AsLong(object);
     if (value == -1 && PyErr_Occurred())
         return -1;
-    if (value < 0 || value & RB_FLAGS_CRITICAL) {
+    if (value < 0 || value > UINT16_MAX || value & RB_FLAGS_CRITICAL) {
         PyErr_Format(PyExc_ValueError, "flags %ld has bits that no version knows (known: 0x%x)", value, ~RB_FLAGS_CRITICAL & 0xffff);
         return -1;
     }
@@ -149,12 +182,15 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
 {
     PyObject *given[4] = {NULL};
     bytes_view payload;
+    rb_key key;
     uint16_t flags;
     uint8_t *room;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_names, 4, 1, given) != 0 ||
-        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3]) != 0 || bytes_of(given[0], &payload) != 0)
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0 ||
+        bytes_of(given[0], &payload) != 0)
         return NULL;
-    int result = claim(self, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
+    int result = claim(self, &key, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
+    uint64_t offset = self->writer.offset;
     if (result == 0) {
         memcpy(room, payload.bytes, (size_t)payload.length);
         rb_commit(&self->writer, (uint64_t)payload.length, true);
@@ -163,7 +199,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     bytes_done(&payload);
     if (result != 0)
         return result == 1 ? Py_NewRef(Py_None) : NULL;
-    return PyLong_FromUnsignedLongLong(self->writer.offset - 1);
+    return PyLong_FromUnsignedLongLong(offset);
 }
 
 static const char *const publish_many_names[] = {"payloads", "key", "flags"};
@@ -172,9 +208,10 @@ static const char *const publish_many_names[] = {"payloads", "key", "flags"};
 static PyObject *writer_publish_many(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     PyObject *given[3] = {NULL};
+    rb_key key;
     uint16_t flags;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_many_names, 3, 1, given) != 0 ||
-        flags_take(given[2], &flags) != 0 || key_take(self, given[1], NULL) != 0)
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], NULL, &key) != 0)
         return NULL;
     bool list = PyList_CheckExact(given[0]);
     Py_ssize_t length = PySequence_Size(given[0]), done = 0;
@@ -188,7 +225,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         uint8_t *room;
         result = item == NULL ? -1 : bytes_of(item, &payload);
         if (result == 0) {
-            result = claim(self, (uint64_t)payload.length, flags, now, &room);
+            result = writer_usable(self) != 0 ? -1 : claim(self, &key, (uint64_t)payload.length, flags, now, &room);
             if (result == 0) {
                 memcpy(room, payload.bytes, (size_t)payload.length);
                 rb_commit(&self->writer, (uint64_t)payload.length, true);
@@ -199,7 +236,8 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         if (result != 0)
             break;
     }
-    rb_end_publish(&self->writer);
+    if (self->open) /* what a sequence does in Python may have closed it */
+        rb_end_publish(&self->writer);
     return result < 0 ? NULL : PyLong_FromSsize_t(done);
 }
 
@@ -207,9 +245,10 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
 
 typedef struct claim_object {
     PyObject_HEAD
-    writer_object *writer; /* owned; NULL once committed or aborted */
+    writer_object *writer; /* owned to the end: views of the claim may outlive its commit, and need the mapping */
     uint8_t *payload;
     uint64_t length;
+    bool done;             /* committed or aborted */
 } claim_object;
 
 static const char *const claim_names[] = {"length", "key", "flags", "properties"};
@@ -217,15 +256,16 @@ static const char *const claim_names[] = {"length", "key", "flags", "properties"
 static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     PyObject *given[4] = {NULL};
+    rb_key key;
     uint16_t flags;
     uint8_t *room;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, claim_names, 4, 1, given) != 0 ||
-        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3]) != 0)
+        flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0)
         return NULL;
     unsigned long long length = PyLong_AsUnsignedLongLong(given[0]);
     if (length == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
-    int result = claim(self, length, flags, wall_clock_ns(), &room);
+    int result = claim(self, &key, length, flags, wall_clock_ns(), &room);
     if (result != 0)
         return result == 1 ? Py_NewRef(Py_None) : NULL;
     claim_object *made = PyObject_New(claim_object, claim_type);
@@ -236,12 +276,13 @@ static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssi
     made->writer = (writer_object *)Py_NewRef((PyObject *)self);
     made->payload = room;
     made->length = length;
+    made->done = false;
     return (PyObject *)made;
 }
 
 static int claim_usable(claim_object *self)
 {
-    if (self->writer == NULL) {
+    if (self->done) {
         fail("RingClosed", "(s)", "claim: already committed or aborted");
         return -1;
     }
@@ -271,7 +312,7 @@ static PyObject *claim_commit(claim_object *self, PyObject *const *args, Py_ssiz
     rb_commit(writer, actual, actual <= RB_CHECKED_IN_PLACE_MAX_BYTES);
     rb_end_publish(writer);
     uint64_t offset = writer->offset - 1;
-    Py_CLEAR(self->writer);
+    self->done = true;
     return PyLong_FromUnsignedLongLong(offset);
 }
 
@@ -280,7 +321,7 @@ static PyObject *claim_abort(claim_object *self, PyObject *Py_UNUSED(ignored))
     if (claim_usable(self) != 0)
         return NULL;
     rb_abort(&self->writer->writer);
-    Py_CLEAR(self->writer);
+    self->done = true;
     Py_RETURN_NONE;
 }
 
@@ -292,7 +333,7 @@ static PyObject *claim_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 /* Commit on a clean end, abort on an exception; nothing if the block did either itself. */
 static PyObject *claim_exit(claim_object *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (self->writer == NULL)
+    if (self->done)
         Py_RETURN_NONE;
     PyObject *result = count > 0 && args[0] != Py_None ? claim_abort(self, NULL) : claim_commit(self, NULL, 0);
     if (result == NULL)
@@ -319,9 +360,9 @@ static void claim_dealloc(PyObject *self)
 {
     claim_object *it = (claim_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    if (it->writer != NULL && it->writer->open && it->writer->forks == forks)
+    if (!it->done && it->writer->open && it->writer->forks == forks)
         rb_abort(&it->writer->writer);
-    Py_CLEAR(it->writer);
+    Py_DECREF((PyObject *)it->writer);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -364,6 +405,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         PyObject_GetBuffer(cursors, &self->cursors, PyBUF_WRITABLE) == 0) {
         if (rb_writer_open(&self->writer, self->ring.buf, self->cursors.buf) == RB_OK) {
             rb_writer_heed(&self->writer, listed);
+            self->last.bytes = "";
             self->on_full = Py_NewRef(on_full);
             self->blocks = blocks;
             self->queue_timeout_ns = queue_timeout_ns;
@@ -399,6 +441,8 @@ static PyObject *writer_close(writer_object *self, PyObject *Py_UNUSED(ignored))
 
 static PyObject *writer_address(writer_object *self, void *Py_UNUSED(closure))
 {
+    if (self->busy) /* admit and evict are wanted just then, and are safe */
+        return PyLong_FromVoidPtr(&self->writer);
     return writer_usable(self) != 0 ? NULL : PyLong_FromVoidPtr(&self->writer);
 }
 

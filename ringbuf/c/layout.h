@@ -14,7 +14,9 @@
  *   0x0000  geometry       constant once `magic` is there; magic is stored last, with release
  *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
  *                          says which holds: a writer killed between two stores leaves the other pair whole
- *   0x0100  reserve        the lap watermark: everything below reserve - capacity may be overwritten
+ *   0x0100  reserve        the lap watermark, twice: `reserve` is what the writer is about to take, and what who
+ *                          joins looks at; `granted`, never ahead of it, is what it has taken: everything below
+ *                          granted - capacity may be overwritten
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
  *                          slots sleep (those of the cursor file have their bits there)
  *   0x0200  durable        position up to which the log has synced; 0 without a log
@@ -27,7 +29,8 @@
  *      the length of this one is stored: a reader needs no other word to find the end.
  *   2. end never runs ahead of what is there; after a kill it may lag by the records of one publish_many.
  *      Recovery walks on from it, as long as lengths are not 0, offsets follow and checksums hold.
- *   3. reserve is stored, and fenced, before the first byte that it gives up is overwritten.
+ *   3. granted is stored, and fenced, before the first byte that it gives up is overwritten; reserve before
+ *      the gating cursors are looked at, so that one who joins sees it, or is seen.
  *   4. A record never wraps: a padding record fills the end of the ring.
  *
  * Rule for change: raise RB_FORMAT_VERSION; a reader refuses another version, naming both.
@@ -92,6 +95,7 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) rb_geometry geometry;
     _Alignas(RB_LINE_BYTES) rb_end end;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t reserve;
+    _Atomic uint64_t granted;
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
     uint32_t unused;
     _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
@@ -113,6 +117,7 @@ _Static_assert(sizeof(rb_slot) == RB_LINE_BYTES, "one slot, one line");
 _Static_assert(sizeof(rb_index_entry) == 32, "index entries are 32 bytes");
 _Static_assert(offsetof(rb_header, end) == 0x0080, "end at 0x80");
 _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
+_Static_assert(offsetof(rb_header, granted) == 0x0108, "granted at 0x108");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, durable) == 0x0200, "durable at 0x200");
 _Static_assert(offsetof(rb_header, own) == 0x0400, "own slots at 0x400");

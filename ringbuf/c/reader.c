@@ -2,7 +2,7 @@
  *
  * A reader of a ring: a cursor.  It never writes to the ring, only to its slot.
  *
- * A plain reader may be lapped.  It reads first and looks at `reserve` afterwards (a sequence lock): if the
+ * A plain reader may be lapped.  It reads first and looks at `granted` afterwards (a sequence lock): if the
  * writer had given itself leave to overwrite the place by then, nothing that was read counts.  Because every
  * length is checked against the ring before it is used, garbage read meanwhile does no harm.
  *
@@ -22,7 +22,7 @@ static const uint8_t *at(const rb_reader *reader, uint64_t position)
 void rb_reader_tell(rb_reader *reader, uint64_t released)
 {
     reader->released = released;
-    if (reader->slot == NULL)
+    if (reader->slot == NULL || reader->closed)
         return;
     atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
     atomic_store_explicit(&reader->slot->lost, reader->lost, memory_order_relaxed);
@@ -42,8 +42,8 @@ static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
     reader->cursor = position;
     reader->offset = offset;
     rb_reader_tell(reader, position);
-    atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in reserve_try() */
-    return rb_reader_holds(reader, position);
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
+    return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <= position + reader->capacity;
 }
 
 /* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile. */
@@ -172,15 +172,18 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
     rb_reader_tell(reader, reader->cursor);
 }
 
-void rb_reader_open(rb_reader *reader, const void *memory, void *slots, bool own, int slot, bool gating)
+int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot, bool gating)
 {
     const rb_header *header = memory;
     memset(reader, 0, sizeof *reader);
+    uint64_t capacity = *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once: it may be hostile */
+    if (!rb_capacity_fits(capacity) || bytes < RB_HEADER_BYTES || bytes - RB_HEADER_BYTES < capacity)
+        return RB_CORRUPT;
     reader->header = header;
     reader->data = (const uint8_t *)memory + RB_HEADER_BYTES;
-    reader->capacity = header->geometry.capacity_bytes;
-    reader->mask = reader->capacity - 1;
-    reader->chunk = header->geometry.chunk_bytes;
+    reader->capacity = capacity;
+    reader->mask = capacity - 1;
+    reader->chunk = rb_chunk_bytes(capacity);
     reader->epoch = reader->crc_seed = header->geometry.epoch;
     reader->slot = slots == NULL ? NULL : rb_slot_of(slots, own, slot);
     reader->gating = gating && reader->slot != NULL;
@@ -192,14 +195,14 @@ void rb_reader_open(rb_reader *reader, const void *memory, void *slots, bool own
         atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN, memory_order_release);
     }
     rb_seek_latest(reader);
+    return RB_OK;
 }
 
 void rb_reader_close(rb_reader *reader)
 {
-    if (reader->slot != NULL)
+    if (reader->slot != NULL && !reader->closed)
         atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_permits() */
-    reader->slot = NULL;
-    reader->sleepers = NULL;
+    reader->closed = true; /* the pointers stay: another thread may be waiting with them */
 }
 
 static bool gate_lost(const rb_reader *reader)
@@ -218,46 +221,40 @@ static int lapped(rb_reader *reader)
     return RB_OVERRUN;
 }
 
-/* The length word at the cursor, padding skipped.  0: nothing there. */
-static uint32_t next_length(rb_reader *reader, int *result)
+/* The length word at *position, which is moved behind padding.  RB_OK, RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
+static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found)
 {
     for (int laps = 0; laps < 2; laps++) {
-        uint64_t room = reader->capacity - (reader->cursor & reader->mask);
         /* pairs with the release in rb_commit() and pad_to_end() */
-        uint32_t length = atomic_load_explicit(WORD(at(reader, reader->cursor)), memory_order_acquire);
-        if (!rb_reader_holds(reader, reader->cursor)) {
-            *result = lapped(reader);
-            return 0;
-        }
-        if (!(length & RB_PADDING_BIT)) {
-            *result = length ? RB_OK : RB_EMPTY;
-            return length;
-        }
+        uint32_t length = atomic_load_explicit(WORD(at(reader, *position)), memory_order_acquire);
+        if (!rb_reader_holds(reader, *position))
+            return RB_OVERRUN;
+        *found = length;
+        if (!(length & RB_PADDING_BIT))
+            return length ? RB_OK : RB_EMPTY;
+        uint64_t room = reader->capacity - (*position & reader->mask);
         if ((length & ~RB_PADDING_BIT) != room)
             break;
-        reader->cursor += room;
+        *position += room;
     }
-    *result = RB_CORRUPT;
-    return 0;
+    return RB_CORRUPT;
 }
 
-int rb_peek(rb_reader *reader)
+int rb_peek(const rb_reader *reader)
 {
-    int result;
-    if (gate_lost(reader))
-        return RB_EVICTED;
-    next_length(reader, &result);
-    return result;
+    uint64_t position = reader->cursor;
+    uint32_t length;
+    return gate_lost(reader) ? RB_EVICTED : next_length(reader, &position, &length);
 }
 
 int rb_read(rb_reader *reader, rb_view *out)
 {
-    int result;
+    uint32_t length;
     if (gate_lost(reader))
         return RB_EVICTED;
-    uint32_t length = next_length(reader, &result);
-    if (length == 0)
-        return result;
+    int result = next_length(reader, &reader->cursor, &length);
+    if (result != RB_OK)
+        return result == RB_OVERRUN ? lapped(reader) : result;
     uint64_t room = reader->capacity - (reader->cursor & reader->mask);
     out->position = reader->cursor;
     out->bytes = at(reader, reader->cursor);
@@ -278,9 +275,12 @@ int rb_read(rb_reader *reader, rb_view *out)
 
 /* ---- ranges ---- */
 
-static bool continues(const rb_range *range, const rb_view *view, bool alone)
+/* A record at the start of the ring continues nothing, even when the one before it filled the ring exactly and
+ * positions go on: a range is contiguous in memory. */
+static bool continues(const rb_reader *reader, const rb_range *range, const rb_view *view, bool alone)
 {
-    return !alone && !(view->header.flags & RB_FLAG_UNCHECKED) && view->position == range->position + range->length;
+    return !alone && !(view->header.flags & RB_FLAG_UNCHECKED) && (view->position & reader->mask) != 0 &&
+           view->position == range->position + range->length;
 }
 
 int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room)
@@ -296,7 +296,7 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
             break;
         if (result != RB_OK)
             return result; /* an overrun spoils the ranges before it too */
-        if (count == 0 || !continues(&out[count - 1], &view, alone)) {
+        if (count == 0 || !continues(reader, &out[count - 1], &view, alone)) {
             if (count == room) {
                 reader->cursor = cursor;
                 reader->offset = offset;

@@ -15,13 +15,13 @@ static uint32_t geometry_crc(const rb_geometry *geometry)
     return rb_crc32c(crc, bytes + sizeof magic, offsetof(rb_geometry, crc) - sizeof magic);
 }
 
-static uint64_t chunk_bytes_of(uint64_t capacity)
+uint64_t rb_chunk_bytes(uint64_t capacity)
 {
     uint64_t chunk = capacity / RB_INDEX_ENTRIES;
     return chunk < RB_CHUNK_MIN_BYTES ? RB_CHUNK_MIN_BYTES : chunk;
 }
 
-static bool capacity_fits(uint64_t capacity)
+bool rb_capacity_fits(uint64_t capacity)
 {
     return capacity >= RB_CAPACITY_MIN_BYTES && capacity <= (uint64_t)1 << 32 && (capacity & (capacity - 1)) == 0;
 }
@@ -34,7 +34,7 @@ uint32_t rb_abi_word(void)
 int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
               uint64_t created_ns)
 {
-    if (!capacity_fits(capacity_bytes))
+    if (!rb_capacity_fits(capacity_bytes))
         return RB_INVALID;
     rb_header *header = memory;
     rb_geometry *geometry = &header->geometry;
@@ -43,7 +43,7 @@ int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t fi
     geometry->header_bytes = RB_HEADER_BYTES;
     geometry->epoch = epoch;
     geometry->capacity_bytes = capacity_bytes;
-    geometry->chunk_bytes = chunk_bytes_of(capacity_bytes);
+    geometry->chunk_bytes = rb_chunk_bytes(capacity_bytes);
     geometry->created_ns = created_ns;
     geometry->first_offset = first_offset;
     strncpy(geometry->name, name, RB_NAME_MAX_BYTES);
@@ -82,7 +82,7 @@ int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts)
     if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)
         return RB_FOREIGN;
     if (geometry.crc != geometry_crc(&geometry) || geometry.header_bytes != RB_HEADER_BYTES ||
-        !capacity_fits(geometry.capacity_bytes) || geometry.chunk_bytes != chunk_bytes_of(geometry.capacity_bytes))
+        !rb_capacity_fits(geometry.capacity_bytes) || geometry.chunk_bytes != rb_chunk_bytes(geometry.capacity_bytes))
         return RB_CORRUPT;
     facts->capacity_bytes = geometry.capacity_bytes;
     facts->chunk_bytes = geometry.chunk_bytes;
@@ -122,18 +122,20 @@ void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset)
     *position &= ~(uint64_t)(RB_RECORD_ALIGN - 1);
 }
 
-void rb_extremes_read(const void *memory, rb_extremes *out)
+int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
 {
     rb_reader reader;
     const rb_header *header = memory;
-    rb_reader_open(&reader, memory, NULL, false, -1, false);
+    if (rb_reader_open(&reader, memory, bytes, NULL, false, -1, false) != RB_OK)
+        return RB_CORRUPT;
     out->end_position = reader.cursor;
     out->end_offset = reader.offset;
     rb_seek_oldest(&reader);
     out->oldest_position = reader.cursor;
     out->oldest_offset = reader.offset;
     out->durable_position = atomic_load_explicit(&header->durable, memory_order_acquire); /* rb_durable_store() */
-    out->reserve_position = atomic_load_explicit(&header->reserve, memory_order_relaxed);
+    out->reserve_position = atomic_load_explicit(&header->granted, memory_order_relaxed);
+    return RB_OK;
 }
 
 void rb_durable_store(void *memory, uint64_t position)
@@ -178,6 +180,6 @@ void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pi
 void rb_slot_free(void *memory, int own, int slot)
 {
     rb_slot *it = rb_slot_of(memory, own, slot);
-    if (it != NULL) /* pairs with the acquire in gate_of(): a freed slot holds nobody back */
+    if (it != NULL) /* pairs with the acquire in slot_permits(): a freed slot holds nobody back */
         atomic_store_explicit(&it->state, RB_SLOT_FREE, memory_order_release);
 }

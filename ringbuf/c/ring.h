@@ -18,9 +18,8 @@ struct rb_writer {
     rb_cursors *cursors;   /* hostile; never NULL */
     uint64_t capacity, mask, chunk;
     uint64_t tail, offset; /* where and with which number the next record begins */
-    uint64_t reserve;      /* up to here gates have allowed writing */
-    uint64_t published;    /* as readers see it; ahead of `reserve` when a reader joined meanwhile */
-    uint64_t gates;        /* foreign slots that are heeded, one bit each */
+    uint64_t reserve;      /* up to here gates have allowed writing: header->granted */
+    _Atomic uint64_t gates; /* foreign slots that are heeded, one bit each; other threads admit and evict */
     bool listed;           /* gates holds only what was admitted */
     uint64_t end_count;
     uint64_t indexed;      /* chunks below this have their index entry */
@@ -73,7 +72,7 @@ static inline bool rb_writer_keeps(const rb_writer *writer, uint64_t position)
 struct rb_reader {
     const rb_header *header;
     const uint8_t *data;
-    rb_slot *slot;           /* its own; NULL for a reader that nobody sees */
+    rb_slot *slot;           /* its own until it is closed; NULL for a reader that nobody sees */
     _Atomic uint64_t *sleepers; /* where it says that it sleeps, and its bit; NULL without a slot */
     uint64_t sleeper_bit;
     uint64_t capacity, mask, chunk;
@@ -82,6 +81,7 @@ struct rb_reader {
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
     bool gating;
+    bool closed;             /* the slot may be another's by now: it is not touched any more */
     bool verify;             /* check each record's checksum: rings that others write */
 };
 
@@ -92,22 +92,23 @@ typedef struct rb_view {
     uint64_t position;
 } rb_view;
 
-/* Joins at the latest record.  `slots` is the mapping that holds slot number `slot`: the ring's own memory if
+/* Joins at the latest record.  `memory` has `bytes`, header included, and has been inspected; what the header says
+ * since is held against them, because its writer may be hostile: RB_CORRUPT.  `slots` is the mapping that holds slot number `slot`: the ring's own memory if
  * `own`, else the cursor file's; the caller holds the slot's lock.  slot < 0: a reader without a slot, that
  * cannot gate and naps instead of sleeping. */
-void rb_reader_open(rb_reader *reader, const void *memory, void *slots, bool own, int slot, bool gating);
+int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot, bool gating);
 void rb_reader_close(rb_reader *reader);
 
 /* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands at
  * the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
 int rb_read(rb_reader *reader, rb_view *out);
-/* As rb_read without moving: is a record there? */
-int rb_peek(rb_reader *reader);
-/* Whether what was read at `position` is still that: pairs with the fence in reserve_advance(). */
+/* Is a record there?  As rb_read says, but changes nothing, so that a thread may wait while another closes. */
+int rb_peek(const rb_reader *reader);
+/* Whether what was read at `position` is still that: pairs with the last fence in reserve_try(). */
 static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
 {
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <= position + reader->capacity;
+    return atomic_load_explicit(&reader->header->granted, memory_order_relaxed) <= position + reader->capacity;
 }
 /* Tells the slot how far this reader is. */
 void rb_reader_tell(rb_reader *reader, uint64_t released);
@@ -133,6 +134,8 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
 int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
 
 /* Shared among the files of ringbuf/c. */
+bool rb_capacity_fits(uint64_t capacity);
+uint64_t rb_chunk_bytes(uint64_t capacity);
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
 rb_slot *rb_slot_of(void *memory, bool own, int slot);
 void rb_futex_wake(_Atomic uint32_t *word);

@@ -93,7 +93,8 @@ typedef struct rb_extremes {
     uint64_t durable_position;
     uint64_t reserve_position;
 } rb_extremes;
-void rb_extremes_read(const void *memory, rb_extremes *out);
+/* RB_OK, or RB_CORRUPT if the header of `memory`, `bytes` long, has changed since rb_inspect(). */
+int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out);
 
 /* The log says how far it has synced: stored with release, only ever by the writing process. */
 void rb_durable_store(void *memory, uint64_t position);

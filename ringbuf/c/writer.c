@@ -41,8 +41,13 @@ static void gates_refill(rb_writer *writer)
     for (int i = 0; !writer->listed && i < RB_FOREIGN_SLOTS; i++) {
         uint32_t state = atomic_load_explicit(&writer->cursors->slot[i].state, memory_order_relaxed);
         if (state == RB_SLOT_FREE || state == RB_SLOT_PLAIN)
-            writer->gates |= (uint64_t)1 << i;
+            atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << i, memory_order_relaxed);
     }
+}
+
+static uint64_t gates_of(const rb_writer *writer)
+{
+    return atomic_load_explicit(&writer->gates, memory_order_relaxed);
 }
 
 static bool gates_permit(rb_writer *writer, uint64_t to)
@@ -50,30 +55,47 @@ static bool gates_permit(rb_writer *writer, uint64_t to)
     for (int i = 0; i < RB_OWN_SLOTS; i++)
         if (!slot_permits(writer, &writer->header->own[i], to))
             return false;
-    if (~writer->gates != 0)
+    if (~gates_of(writer) != 0)
         gates_refill(writer);
-    for (uint64_t gates = writer->gates; gates != 0; gates &= gates - 1)
+    for (uint64_t gates = gates_of(writer); gates != 0; gates &= gates - 1)
         if (!slot_permits(writer, &writer->cursors->slot[__builtin_ctzll(gates)], to))
             return false;
     return true;
 }
 
-/* Announces that everything below `to` - capacity will be overwritten, and makes sure that nobody who gates
- * still holds it.  Two scans, because a reader may join between the first and the store: it stores its cursor,
- * fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One of us sees the other. */
+/* Says where the next record goes.  A fence follows before the next time (in reserve_try or rb_end_publish), so
+ * that a reader never takes half of a pair for whole. */
+static void end_store(rb_writer *writer)
+{
+    rb_end *end = &writer->header->end;
+    uint64_t count = writer->end_count + 1;
+    atomic_store_explicit(&end->pair[count & 1].position, writer->tail, memory_order_relaxed);
+    atomic_store_explicit(&end->pair[count & 1].offset, writer->offset, memory_order_relaxed);
+    /* pairs with the acquire in rb_end_read() */
+    atomic_store_explicit(&end->count, count, memory_order_release);
+    writer->end_count = count;
+}
+
+/* Announces that everything below `to` - capacity will be overwritten, makes sure that nobody who gates still
+ * holds it, and takes it.  Two scans, because a reader may join between the first and the store: it stores its
+ * cursor, fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One of us sees the
+ * other.  If we see the reader, nothing is taken; it must not look lapped, so what it reads it holds against
+ * `granted`.  The end goes first, so that a batch longer than the ring never leaves it at what was given up. */
 static bool reserve_try(rb_writer *writer, uint64_t to)
 {
     if (!gates_permit(writer, to))
         return false;
-    if (to > writer->published) {
-        atomic_store_explicit(&writer->header->reserve, to, memory_order_release);
-        writer->published = to;
-    }
-    /* pairs with the fences in place() and rb_reader_holds() of reader.c: overwriting starts after this */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (!gates_permit(writer, to))
+    end_store(writer);
+    atomic_store_explicit(&writer->header->reserve, to, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in place() of reader.c */
+    if (!gates_permit(writer, to)) {
+        atomic_store_explicit(&writer->header->reserve, writer->reserve, memory_order_release);
         return false;
+    }
     writer->reserve = to;
+    atomic_store_explicit(&writer->header->granted, to, memory_order_relaxed);
+    /* pairs with the fence in rb_reader_holds(): who reads a byte written after this, sees granted */
+    atomic_thread_fence(memory_order_release);
     return true;
 }
 
@@ -86,14 +108,14 @@ static bool reserve_advance(rb_writer *writer, uint64_t need)
 void rb_writer_heed(rb_writer *writer, int only_listed)
 {
     writer->listed = only_listed;
-    writer->gates = only_listed ? 0 : UINT64_MAX;
+    atomic_store_explicit(&writer->gates, only_listed ? 0 : UINT64_MAX, memory_order_relaxed);
 }
 
 int rb_writer_admit(rb_writer *writer, int slot)
 {
     if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
         return RB_INVALID;
-    writer->gates |= (uint64_t)1 << slot;
+    atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << slot, memory_order_relaxed);
     return RB_OK;
 }
 
@@ -101,7 +123,7 @@ int rb_writer_evict(rb_writer *writer, int slot)
 {
     if (slot < 0 || slot >= RB_FOREIGN_SLOTS)
         return RB_INVALID;
-    writer->gates &= ~((uint64_t)1 << slot);
+    atomic_fetch_and_explicit(&writer->gates, ~((uint64_t)1 << slot), memory_order_relaxed);
     /* pairs with the acquire in gate_lost() of reader.c */
     atomic_store_explicit(&writer->cursors->slot[slot].state, RB_SLOT_EVICTED, memory_order_release);
     return RB_OK;
@@ -122,7 +144,7 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
 {
     uint64_t pad, need = claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
     int evicted = 0;
-    for (uint64_t gates = writer->gates; gates != 0; gates &= gates - 1) {
+    for (uint64_t gates = gates_of(writer); gates != 0; gates &= gates - 1) {
         int slot = __builtin_ctzll(gates);
         if (!slot_permits(writer, &writer->cursors->slot[slot], need)) {
             rb_writer_evict(writer, slot);
@@ -140,7 +162,10 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
     if (length > writer->largest || total > writer->largest)
         return RB_TOO_LARGE;
     uint64_t need = claim_need(writer, rb_span(total), &pad);
-    return need <= writer->reserve || reserve_advance(writer, need) ? RB_OK : RB_FULL;
+    if (need <= writer->reserve || reserve_advance(writer, need))
+        return RB_OK;
+    rb_end_publish(writer); /* in the middle of a batch: who is in the way may be asleep before it */
+    return RB_FULL;
 }
 
 static void store_length(const rb_writer *writer, uint64_t position, uint32_t length, memory_order order)
@@ -256,13 +281,7 @@ void rb_wake(rb_writer *writer)
 
 void rb_end_publish(rb_writer *writer)
 {
-    rb_end *end = &writer->header->end;
-    uint64_t count = writer->end_count + 1;
-    atomic_store_explicit(&end->pair[count & 1].position, writer->tail, memory_order_relaxed);
-    atomic_store_explicit(&end->pair[count & 1].offset, writer->offset, memory_order_relaxed);
-    /* pairs with the acquire in rb_end_read() */
-    atomic_store_explicit(&end->count, count, memory_order_release);
-    writer->end_count = count;
+    end_store(writer);
     /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is seen */
     atomic_thread_fence(memory_order_seq_cst);
     rb_wake(writer);
@@ -326,10 +345,11 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     writer->chunk = header->geometry.chunk_bytes;
     writer->largest = writer->capacity / 4;
     writer->epoch = writer->crc_seed = header->geometry.epoch;
-    writer->gates = UINT64_MAX;
+    atomic_store_explicit(&writer->gates, UINT64_MAX, memory_order_relaxed);
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);
-    writer->reserve = writer->published = atomic_load_explicit(&header->reserve, memory_order_relaxed);
+    writer->reserve = atomic_load_explicit(&header->granted, memory_order_relaxed);
+    atomic_store_explicit(&header->reserve, writer->reserve, memory_order_release); /* announced, never taken */
     if (writer->tail > writer->reserve || writer->reserve > writer->tail + writer->capacity)
         return RB_CORRUPT;
     while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))
