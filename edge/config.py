@@ -23,8 +23,8 @@ from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_STREAM", "Bridge", "Config", "Limits", "Listener", "Local", "Log", "Producer", "Stream", "Zmq",
-    "load", "parse",
+    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Bridge", "Config", "Limits", "Listener", "Local", "Log",
+    "Producer", "Stream", "Zmq", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -33,9 +33,9 @@ DEFAULT_STREAM = "default"
 
 # File names, ring names ("stream-0", "stream@producer") and object keys are made of these, and 24 + 1 + 24
 # stays below the 55 bytes that a ring's header has for its name.
-_NAME = r"^[a-z0-9][a-z0-9_-]{0,23}$"
-_NAME_RULE = "write 1 to 24 of a-z, 0-9, - and _, a letter or digit first"
-Name = Annotated[str, Meta(pattern=_NAME, description=_NAME_RULE)]
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,23}\Z"
+NAME_RULE = "write 1 to 24 of a-z, 0-9, - and _, a letter or digit first"
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, description=NAME_RULE)]
 
 Filter = Annotated[str, Meta(description="an MQTT topic filter")]
 RingBytes = Annotated[
@@ -49,7 +49,7 @@ Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id 
 class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One bound MQTT port, in [[listener]]."""
 
-    host: Annotated[str, Meta(pattern=r"^\S+$", description="an address or a name")] = "127.0.0.1"
+    host: Annotated[str, Meta(pattern=r"^\S+\Z", description="an address or a name")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 1883  # MQTT's
     allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
 
@@ -163,7 +163,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edge_id: Annotated[
         str,
         Meta(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z",
             description="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first",
         ),
     ] = field(default_factory=host_edge_id)

@@ -33,9 +33,9 @@ from edge.directories import control_socket, default_runtime_dir
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Failed", "Gate",
-    "Produce", "Report", "Request", "RingAdded", "RingFacts", "RingList", "Rings", "Status", "decode_request",
-    "encode",
+    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Failed",
+    "Gate", "Message", "Produce", "Report", "Request", "RingAdded", "RingFacts", "RingList",
+    "Rings", "Status", "decode_request", "encode",
 ]  # fmt: skip
 
 VERSION: Final = 1

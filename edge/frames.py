@@ -7,7 +7,7 @@
                   2  epoch         of the ring
                   3  offset        of the record in its ring and epoch
                   4  timestamp_ns  wall clock when the record was made, ns since 1970
-                  5  flags         of the record: bits 0-1 QoS, bit 2 retain, bit 3 properties
+                  5  flags         bits 0-1 QoS, bit 2 retain, as it was published
                   6  previous      offset of the record of this topic and ring that was sent before this one;
                                    nil when the publisher cannot say
     frame 2   payload    the record's, as it is
@@ -29,7 +29,7 @@ import msgspec
 
 from edge.errors import FrameError
 
-__all__ = ["Continuity", "Header", "PreviousOffsets", "decode", "encode_header", "prefix_of"]
+__all__ = ["TOPICS_MAX", "Continuity", "Header", "PreviousOffsets", "decode", "encode_header", "prefix_of"]
 
 VERSION: Final = 1
 TOPICS_MAX: Final = 65_536  # remembered on either side; beyond it continuity is not known, and said so

@@ -1,0 +1,320 @@
+"""The broker's end of the control socket: who may use which ring of this machine's memory.
+
+Owns control.sock, and what it granted on each connection: gates on the writers' rings, and the names of
+producers.  A connection's end gives all of it back, and frees the reader slots of a process that died.  Never
+moves a record: those go through the rings, without this process.
+
+Peers are local but not trusted.  A request is bounded and checked by type; a peer that sends anything else,
+or leaves answers unread until the kernel's buffer is full, is cut; connections are capped; nothing is granted
+that the peer's user (SO_PEERCRED) may not have.
+
+Everything here runs on one event loop.  Writers belong to another thread: `on_writer_thread` runs a function
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edge.config import Config, Stream
+from edge.control import (
+    ANSWER_MAX_BYTES,
+    CREDENTIALS,
+    REQUEST_MAX_BYTES,
+    Answer,
+    Done,
+    Failed,
+    Gate,
+    Produce,
+    Report,
+    Request,
+    RingAdded,
+    RingFacts,
+    RingList,
+    Rings,
+    Status,
+    decode_request,
+    encode,
+)
+from edge.directories import control_socket
+from edge.errors import ControlError, EdgeError, Refused
+from edge.logs import pairs
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+from edge.producers import ProducerRing, Producers
+from edge.streams import Streams
+from ringbuf import Ring
+
+__all__ = ["LocalEndpoint", "filters_meet"]
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 64
+TURN_AWAY_S = 0.2  # others wait so long, while none can be let in anyway
+ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no descriptors left
+
+
+@dataclass(eq=False)
+class _Peer:
+    """One connection, and what it holds."""
+
+    socket: socket.socket
+    pid: int
+    uid: int
+    follows: bool = False
+    gates: dict[tuple[str, int], Ring] = field(default_factory=dict)
+    produces: set[str] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+
+
+class LocalEndpoint:
+    """Answers on the control socket of `config.runtime_dir` from start() to stop()."""
+
+    def __init__(
+        self,
+        config: Config,
+        streams: Streams,
+        producers: Producers,
+        *,
+        report: Callable[[], Awaitable[dict[str, Any]]],
+        on_writer_thread: Callable[[Callable[[], object]], Awaitable[object]],
+    ) -> None:
+        self.counts: Counter[str] = Counter()  # connections, refusals, and cuts by cause
+        self._path = control_socket(config.runtime_dir)
+        self._streams = {stream.name: stream for stream in config.stream}
+        self._partitions = {partition.name: partition for partition in streams.all()}
+        self._producers = producers
+        self._connections_max = config.local.connections_max
+        self._gating_uids = {os.geteuid(), 0, *config.local.gating_uids}
+        self._report = report
+        self._on_writer_thread = on_writer_thread
+        self._peers: set[_Peer] = set()
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return len(self._peers)
+
+    async def start(self) -> None:
+        """Begins to listen.  The runtime directory is locked, so a socket file there is nobody's."""
+        self._path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            listening.bind(str(self._path))
+            self._path.chmod(0o660)
+            listening.listen(BACKLOG)
+        except OSError as error:
+            listening.close()
+            text = f"{self._path}: cannot listen there: {error.strerror or error}"
+            raise EdgeError(text, hint="set runtime_dir to a shorter path of your own") from error
+        self._socket = listening
+        self._producers.on_ring.append(self._announce)
+        self._accepting = asyncio.create_task(self._accept(listening))
+
+    async def stop(self) -> None:
+        """Cuts every connection, gives back what was granted, and removes the socket."""
+        if self._socket is None:
+            return
+        tasks = [task for task in (self._accepting, *(peer.task for peer in self._peers)) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._producers.on_ring.remove(self._announce)
+        self._socket.close()
+        self._socket = None
+        self._path.unlink(missing_ok=True)
+
+    # ---- connections ----
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connected, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("control socket cannot accept %s", pairs(reason=error))
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            pid, uid, _ = CREDENTIALS.unpack(credentials)
+            peer = _Peer(connected, pid, uid)
+            self.counts["connections"] += 1
+            if len(self._peers) >= self._connections_max:
+                await self._turn_away(peer)
+                continue
+            log.debug("local process connected %s", pairs(pid=pid, uid=uid))
+            self._peers.add(peer)
+            peer.task = asyncio.create_task(self._serve(peer))
+
+    async def _turn_away(self, peer: _Peer) -> None:
+        """Says that there is no room.  Its request is awaited a moment: unread, it would drop the answer."""
+        self.counts["refused"] += 1
+        text = f"{len(self._peers)} connections are open, as many as local.connections_max allows"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TURN_AWAY_S):
+                await self._receive(peer)
+        self._send(peer, Failed(text, "close some, or raise local.connections_max"))
+        peer.socket.close()
+
+    async def _serve(self, peer: _Peer) -> None:
+        try:
+            while data := await self._receive(peer):
+                if not self._send(peer, await self._answer(peer, data)):
+                    break
+        finally:
+            self._peers.discard(peer)
+            peer.socket.close()
+            await self._give_back(peer)
+            log.debug("local process gone %s", pairs(pid=peer.pid, uid=peer.uid))
+
+    async def _receive(self, peer: _Peer) -> bytes:
+        """The next request; b"" at the end of the connection."""
+        try:
+            data = await asyncio.get_running_loop().sock_recv(peer.socket, REQUEST_MAX_BYTES + 1)
+        except OSError:
+            return b""
+        if len(data) <= REQUEST_MAX_BYTES:
+            return data
+        self._cut(peer, "too_large", f"a request is above the limit of {REQUEST_MAX_BYTES} bytes")
+        return b""
+
+    def _send(self, peer: _Peer, message: Answer | RingAdded) -> bool:
+        """False: the peer was cut, or is gone."""
+        data = encode(message)
+        if len(data) > ANSWER_MAX_BYTES:
+            data = encode(Failed(f"the answer of {len(data)} bytes is above the limit of {ANSWER_MAX_BYTES}"))
+        try:
+            peer.socket.send(data)
+        except BlockingIOError:
+            self._cut(peer, "unread", "answers are left unread")
+            return False
+        except OSError:
+            return False
+        return True
+
+    def _cut(self, peer: _Peer, cause: str, why: str) -> None:
+        """Ends the connection; _serve() sees that and gives everything back."""
+        self.counts[f"cut_{cause}"] += 1
+        log.warning("local process cut %s", pairs(pid=peer.pid, uid=peer.uid, reason=why))
+        try:
+            peer.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("local process was gone already %s", pairs(pid=peer.pid))
+
+    # ---- requests ----
+
+    async def _answer(self, peer: _Peer, data: bytes) -> Answer:
+        try:
+            return await self._do(peer, decode_request(data))
+        except ControlError as error:
+            self._send(peer, Failed(str(error), error.hint))
+            self._cut(peer, "garbage", str(error))
+        except EdgeError as error:
+            self.counts["refusals"] += 1
+            return Failed(str(error), error.hint)
+        return Failed("cut")
+
+    async def _do(self, peer: _Peer, request: Request) -> Answer:
+        match request:
+            case Status():
+                return Report(await self._report())
+            case Rings(filters=filters, follow=follow):
+                peer.follows = peer.follows or follow
+                return RingList(tuple(self._rings_for(filters)))
+            case Gate(ring=ring, slot=slot):
+                await self._gate(peer, ring, slot)
+                return Done()
+            case Produce(producer=producer, stream=stream):
+                return RingList((self._produce(peer, producer, stream),))
+
+    def _rings_for(self, filters: Iterable[str]) -> Iterable[RingFacts]:
+        for topic_filter in filters:
+            try:
+                check_filter(topic_filter)
+            except ProtocolError as error:
+                raise Refused(error.detail) from error
+        for partition in self._partitions.values():
+            stream = self._streams[partition.stream]
+            if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
+                yield _facts(partition.name, partition.ring, stream, "partition")
+        # Nobody checks what topics a producer writes, so its ring may hold records for anybody.
+        yield from map(_producer_facts, self._producers.all())
+
+    async def _gate(self, peer: _Peer, name: str, slot: int) -> None:
+        partition = self._partitions.get(name)
+        if partition is None:
+            hint = "the producer of a ring heeds all that gate, unasked"
+            raise Refused(f"this broker does not write a ring {name!r}", hint=hint)
+        stream = self._streams[partition.stream]
+        if stream.when_full == "overwrite":
+            hint = f'write when_full = "block" or "reject" in the [[stream]] with name = "{stream.name}"'
+            raise Refused(f"stream {stream.name!r} overwrites, and holds back for nobody", hint=hint)
+        if peer.uid not in self._gating_uids:
+            hint = f"add {peer.uid} to local.gating_uids"
+            raise Refused(f"user {peer.uid} may not hold back stream {stream.name!r}", hint=hint)
+        gating = {it.slot for it in partition.ring.slots() if it.state == "gating" and not it.own}
+        others = self._peers - {peer}
+        if slot not in gating or any((name, slot) in other.gates for other in others):
+            raise Refused(f"slot {slot} of ring {name} has no gating reader of yours")
+        peer.gates[name, slot] = partition.ring
+        await self._on_writer_thread(lambda: partition.ring.admit(slot))
+
+    def _produce(self, peer: _Peer, producer: str, stream: str) -> RingFacts:
+        name = f"{stream}@{producer}"
+        for other in self._peers:
+            if name in other.produces and other is not peer:
+                hint = "give each producer a name of its own"
+                raise Refused(f"producer {producer!r} of stream {stream!r} is process {other.pid}", hint=hint)
+        facts = _producer_facts(self._producers.open(producer, stream, peer.uid))
+        if name not in peer.produces:
+            log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
+        peer.produces.add(name)
+        return facts
+
+    def _announce(self, added: ProducerRing) -> None:
+        for peer in [peer for peer in self._peers if peer.follows]:
+            self._send(peer, RingAdded(_producer_facts(added)))
+
+    async def _give_back(self, peer: _Peer) -> None:
+        """Frees what a process held: its gates, and the slots it may have died with, in all rings."""
+
+        def free() -> None:
+            for (_, slot), ring in peer.gates.items():
+                ring.evict(slot)
+            for partition in self._partitions.values():
+                partition.ring.sweep()
+
+        for name in peer.produces:
+            log.info("local producer gone %s", pairs(name=name, pid=peer.pid))
+        if peer.gates or peer.follows:
+            await self._on_writer_thread(free)
+
+
+def filters_meet(one: str, other: str) -> bool:
+    """Whether a topic may exist that both topic filters match."""
+    for mine, theirs in zip(ones := one.split("/"), others := other.split("/"), strict=False):
+        if mine == "#" or theirs == "#":
+            return True
+        if mine not in {theirs, "+"} and theirs != "+":
+            return False
+    shorter, longer = sorted((ones, others), key=len)
+    return len(shorter) == len(longer) or longer[len(shorter) :] == ["#"]
+
+
+def _facts(name: str, ring: Ring, stream: Stream, kind: Literal["partition", "producer"]) -> RingFacts:
+    policy = (stream.when_full, stream.queue_timeout_ms)
+    return RingFacts(name, str(ring.path), ring.epoch, stream.name, kind, *policy)
+
+
+def _producer_facts(producer: ProducerRing) -> RingFacts:
+    return _facts(producer.name, producer.ring, producer.stream, "producer")

@@ -1,0 +1,116 @@
+"""For programs on the broker's machine.
+
+    async with subscribe_shm("plant/#") as plant:       # or `with` and `for`, without asyncio
+        async for batch in plant:                       # of one ring, in order
+            for record in batch:
+                print(record.key, record.offset, np.frombuffer(record))     # the broker's own memory
+
+    with producer("cam", "frames") as writer:           # a ring of one's own
+        with writer.claim(1 << 20, key="frames/1") as frame:
+            camera.readinto(frame)
+
+    async with subscribe_zmq("plant/+/temp") as plant:  # copied, by ZeroMQ
+        async for topic, header, payload in plant:
+            print(topic, header.offset, payload)
+
+Importing this loads no ZeroMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge.control import Connection, Produce, RingList
+from edge.directories import default_runtime_dir
+from edge.errors import EdgeError, Refused
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+from edge.shm_client import Place, RingBatch, ShmSubscription, Start
+from ringbuf import Ring, Writer
+from ringbuf.errors import WriterAlive
+
+if TYPE_CHECKING:
+    from edge.zmq_client import ZmqSubscription
+
+__all__ = ["Place", "RingBatch", "ShmSubscription", "producer", "subscribe_shm", "subscribe_zmq"]
+
+BATCH_RECORDS = 256  # in one batch at most: enough that a batch costs little, few enough to be lapped seldom
+
+
+def subscribe_shm(
+    filters: str | Iterable[str],
+    *,
+    runtime_dir: Path | None = None,
+    start: Start = "latest",
+    gating: bool = False,
+    name: str = "",
+    limit: int = BATCH_RECORDS,
+) -> ShmSubscription:
+    """Records of the topics that `filters` match, as RingBatches of up to `limit`, from all rings.
+
+    `start`: with what comes from now on, with the oldest that is in memory, or where places() of an earlier
+    subscription stood.  `gating`: the broker waits for this reader (on streams that block or reject, for
+    users that may) instead of overwriting what it has not read.  `name` is for people, in `brim status`.
+    """
+    directory = runtime_dir or default_runtime_dir()
+    return ShmSubscription(_checked(filters), directory, start=start, gating=gating, name=name, limit=limit)
+
+
+def subscribe_zmq(
+    filters: str | Iterable[str],
+    *,
+    runtime_dir: Path | None = None,
+    endpoint: str = "",
+    receive_high_water: int = 10_000,
+) -> ZmqSubscription:
+    """Messages of the topics that `filters` match, as (topic, Header, payload).  Needs a running event loop.
+
+    `endpoint`: where the broker publishes, if its configuration says something else than
+    ipc://RUNTIME_DIR/zmq.sock.  `receive_high_water`: messages that may wait here before ZeroMQ drops some.
+    """
+    from edge.zmq_client import ZmqSubscription
+
+    place = endpoint or f"ipc://{(runtime_dir or default_runtime_dir()) / 'zmq.sock'}"
+    return ZmqSubscription(_checked(filters), place, receive_high_water=receive_high_water)
+
+
+@contextmanager
+def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = None) -> Iterator[Writer]:
+    """The Writer of this process's own ring in `stream`, which the broker makes and reads.
+
+    Records need a key: their topic.  The ring outlives the producer, which goes on at the next offset when it
+    comes back, and the broker, which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not
+    permitted, or another process is this producer.
+    """
+    with Connection(runtime_dir or default_runtime_dir()) as connection:
+        facts = connection.ask(Produce(name, stream), RingList).rings[0]
+        try:
+            ring = Ring.reattach(facts.path)
+        except WriterAlive as error:
+            text = f"producer {name!r} of stream {stream!r} is another process already"
+            raise Refused(text, hint="give each producer a name of its own") from error
+        except PermissionError as error:
+            hint = "run as the broker's user, or share the group of its runtime directory"
+            raise Refused(f"{facts.path}.ring may not be written by this user", hint=hint) from error
+        with ring:
+            yield ring.writer(
+                when_full="block" if facts.when_full == "block" else "reject",
+                queue_timeout_ms=facts.queue_timeout_ms,
+                gates="listed" if facts.when_full == "overwrite" else "all",
+            )
+
+
+def _checked(filters: str | Iterable[str]) -> tuple[str, ...]:
+    """As a tuple.  Raises EdgeError for what is no topic filter."""
+    found = (filters,) if isinstance(filters, str) else tuple(filters)
+    for topic_filter in found:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise EdgeError(error.detail) from error
+    if not found:
+        raise EdgeError("no topic filter", hint='name at least one, such as "#"')
+    return found

@@ -1,0 +1,129 @@
+"""Rings that other processes of this machine write: made and authorised here, read like any subscriber's.
+
+A local producer (a camera process) takes the writer's side of a ring of its own, "{stream}@{producer}".  The
+broker makes the file, says who may have it, and hands out the path (local.py); from then on it only reads it,
+and believes nothing in it: every record is checked.  Whoever feeds the records on is told of each ring once,
+by `on_ring`.
+
+Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
+attaches what is there.  Their records are as durable as memory (`process`): the log reads only rings that the
+broker writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge.config import NAME_PATTERN, NAME_RULE, Config, Stream
+from edge.config import Producer as ProducerSettings
+from edge.epochs import Epochs
+from edge.errors import Refused
+from edge.logs import pairs
+from edge.ring_files import ring_to_read
+from ringbuf import Ring
+from ringbuf.errors import RingError
+
+__all__ = ["ProducerRing", "Producers"]
+
+log = logging.getLogger(__name__)
+
+RING_BYTES = 64 << 20  # of a producer without a [[producer]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRing:
+    """The ring of one local producer, attached to read."""
+
+    name: str
+    producer: str
+    stream: Stream
+    ring: Ring
+
+
+class Producers:
+    """All producer rings of a broker.  Each of `on_ring` is called with each, by whoever opens it."""
+
+    def __init__(self, config: Config, epochs: Epochs) -> None:
+        self.on_ring: list[Callable[[ProducerRing], object]] = []
+        self._directory = config.runtime_dir
+        self._streams = {stream.name: stream for stream in config.stream}
+        self._settings = {settings.name: settings for settings in config.producer}
+        self._unlisted_max = config.local.producers_max
+        self._epochs = epochs
+        self._rings: dict[str, ProducerRing] = {}
+
+    def all(self) -> list[ProducerRing]:
+        """Every ring that is attached."""
+        return list(self._rings.values())
+
+    def attach_left_behind(self) -> None:
+        """Attaches the rings that producers of an earlier broker have, or had; what is damaged is left."""
+        for file in sorted(self._directory.glob("*@*.ring")):
+            stream, _, producer = file.stem.partition("@")
+            if stream not in self._streams:
+                log.warning("ring of no configured stream left alone %s", pairs(file=file))
+                continue
+            try:
+                self._attached(producer, self._streams[stream], Ring.attach(file.with_suffix("")))
+            except (RingError, OSError) as error:
+                log.warning("producer's ring left alone %s", pairs(file=file, reason=error))
+
+    def open(self, producer: str, stream: str, uid: int) -> ProducerRing:
+        """The ring of `producer` in `stream`, made if need be, for a process of user `uid`.
+
+        Raises Refused: an unknown stream, or this user may not; RingsUnavailable.
+        """
+        settings = self._permitted(producer, stream, uid)
+        known = self._rings.get(f"{stream}@{producer}")
+        if known is not None:
+            return known
+        shared = any(other != os.geteuid() for other in settings.uids)
+        path = self._directory / f"{stream}@{producer}"
+        mode = 0o660 if shared else 0o640  # of another user, who then shares the directory's group
+        ring = ring_to_read(path, settings.ring_bytes, self._epochs, mode=mode)
+        return self._attached(producer, self._streams[stream], ring)
+
+    def close(self) -> None:
+        """Detaches from all of them.  The files stay: their producers may be writing."""
+        for attached in self._rings.values():
+            attached.ring.close()
+        self._rings.clear()
+
+    def _permitted(self, producer: str, stream: str, uid: int) -> ProducerSettings:
+        if stream not in self._streams:
+            raise Refused(
+                f"there is no stream {stream!r}", hint=f"the streams are {', '.join(self._streams)}"
+            )
+        settings = self._settings.get(producer)
+        if settings is None:
+            settings = ProducerSettings(name=producer, stream=stream, ring_bytes=RING_BYTES)
+            self._check_unlisted(settings)
+        if settings.stream != stream:
+            raise Refused(f"producer {producer!r} writes stream {settings.stream!r}, not {stream!r}")
+        if uid not in (os.geteuid(), 0, *settings.uids):
+            raise Refused(
+                f"user {uid} may not be producer {producer!r}",
+                hint=f'add uids = [{uid}] to the [[producer]] with name = "{producer}"',
+            )
+        return settings
+
+    def _check_unlisted(self, settings: ProducerSettings) -> None:
+        if not re.search(NAME_PATTERN, settings.name):
+            raise Refused(f"producer {settings.name!r} is no name", hint=NAME_RULE)
+        unlisted = [ring for ring in self._rings.values() if ring.producer not in self._settings]
+        known = f"{settings.stream}@{settings.name}" in self._rings
+        if not known and len(unlisted) >= self._unlisted_max:
+            raise Refused(
+                f"{len(unlisted)} producers without a [[producer]] are as many as local.producers_max allows",
+                hint=f'add [[producer]] with name = "{settings.name}", or raise local.producers_max',
+            )
+
+    def _attached(self, producer: str, stream: Stream, ring: Ring) -> ProducerRing:
+        attached = self._rings[ring.path.name] = ProducerRing(ring.path.name, producer, stream, ring)
+        for listener in self.on_ring:
+            listener(attached)
+        return attached

@@ -1,0 +1,97 @@
+"""RingPoll: which of many rings has something to read, and one descriptor to sleep by.
+
+Owns no reader and no thread: a Bell (ringbuf) sleeps for all readers that have nothing to read.  One thread
+uses a RingPoll, but for wake().  While a reader is watched the bell looks at it, so it must not be read:
+readable() gives those that may be.
+
+    while True:
+        if not sum(read(item) for item in poll.readable()):
+            poll.watch()
+            select([poll], ...)     # or any event loop
+            poll.acknowledge()
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+from ringbuf import Bell, Reader
+
+__all__ = ["RingPoll"]
+
+T = TypeVar("T")
+
+
+class RingPoll(Generic[T]):
+    """Readers, each with what it stands for.  close() lets go of them and closes the descriptor."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._items: dict[Reader, T] = {}
+        self._watched: set[Reader] = set()
+        self._rung: deque[Reader] = deque()
+
+    def add(self, reader: Reader, item: T) -> None:
+        """Poll `reader` too."""
+        self._items[reader] = item
+
+    def remove(self, reader: Reader) -> None:
+        """Let go of `reader`."""
+        self._bell.unwatch(reader)
+        self._watched.discard(reader)
+        self._items.pop(reader, None)
+
+    def items(self) -> list[T]:
+        """All that is polled.  To touch their readers, call rest() first."""
+        return list(self._items.values())
+
+    def readable(self) -> list[T]:
+        """Those that may be read: that have something, or have not been found empty since."""
+        while self._rung:
+            self._watched.discard(self._rung.popleft())
+        return [item for reader, item in self._items.items() if reader not in self._watched]
+
+    def watch(self) -> None:
+        """Have the descriptor become readable as soon as one of readable() has a record."""
+        for reader in self._items.keys() - self._watched:
+            self._watched.add(reader)
+            self._bell.watch(reader, partial(self._ring, reader))
+
+    def rest(self) -> None:
+        """Watch none."""
+        for reader in self._watched:
+            self._bell.unwatch(reader)
+        self._watched.clear()
+        self._rung.clear()
+
+    def wake(self) -> None:
+        """Make the descriptor readable.  From any thread."""
+        with suppress(OSError):  # closed: nobody is there to be woken
+            os.eventfd_write(self._descriptor, 1)
+
+    def acknowledge(self) -> None:
+        """Make the descriptor not readable again, until the next record or wake()."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.rest()
+        self._items.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ring(self, reader: Reader) -> None:
+        """From the bell's thread."""
+        self._rung.append(reader)
+        self.wake()

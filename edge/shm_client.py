@@ -1,0 +1,388 @@
+"""ShmSubscription: records of some topics, read where the broker and local producers write them.
+
+The control socket says which rings there are; they are then read directly, by one KeyFilter that judges each
+distinct topic once.  When the broker dies and comes back, a subscription goes on by itself: a ring that was
+re-attached is the same memory, so that no record is skipped or seen twice; a ring that was made anew is begun
+at its first record, once the old one has been read to its end.
+
+Never writes to a ring.  One thread, or one event loop, uses a subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import time
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+from edge.control import Connection, Done, Gate, Message, Request, RingFacts, RingList, Rings
+from edge.errors import BrokerUnreachable
+from edge.logs import pairs
+from edge.mqtt.topics import matches
+from edge.ring_poll import RingPoll
+from ringbuf import Batch, Bell, KeyFilter, Reader, Record, Ring
+from ringbuf.errors import Evicted, OffsetGone
+
+__all__ = ["Place", "RingBatch", "ShmSubscription"]
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0  # a broker is back in well under a second, or it takes a person
+SLICE_S = 0.2  # of waiting for one ring without asyncio: then the control socket is looked at
+
+
+class Place(NamedTuple):
+    """Where a reader stands in a ring: the next offset, and the epoch in which that counts."""
+
+    epoch: int
+    offset: int
+
+
+Start = Literal["latest", "oldest"] | Mapping[str, Place]
+
+
+class RingBatch:
+    """Records of one ring, in order: iterate, index, len().  `records` has them as columns too.
+
+    `lost` records were overwritten just before these.  A record is the ring's own memory: with gating it
+    stays what it is while the batch lives, else until the writer comes round: record.valid() tells, and
+    bytes(record) is a copy that was whole.
+    """
+
+    __slots__ = ("epoch", "lost", "records", "ring", "stream")
+
+    def __init__(self, facts: RingFacts, records: Batch, lost: int) -> None:
+        self.ring = facts.name
+        self.stream = facts.stream
+        self.epoch = facts.epoch
+        self.records = records
+        self.lost = lost
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[index]
+
+
+class _Source:
+    """A ring that is read."""
+
+    def __init__(self, facts: RingFacts, ring: Ring, reader: Reader, lost: int) -> None:
+        self.facts = facts
+        self.reader = reader
+        self.successor: RingFacts | None = None  # the same ring in a later epoch: to be read after this one
+        self._ring = ring
+        self._lost = lost  # to be told with the next batch
+        self._counted = 0  # of reader.lost
+
+    def read(self, limit: int) -> RingBatch | None:
+        records = self.reader.read_many(limit)
+        self._lost += self.reader.lost - self._counted
+        self._counted = self.reader.lost
+        if not len(records) and not self._lost:
+            return None
+        lost, self._lost = self._lost, 0
+        return RingBatch(self.facts, records, lost)
+
+    def close(self) -> None:
+        self.reader.close()
+        self._ring.close()
+
+
+class ShmSubscription:
+    """Made by local_client.subscribe_shm().  Iterate with `async for` or with `for`; neither ends by itself.
+
+    Entered by `async with` or `with`, it stands where `start` says from then on; else from the first
+    iteration on.  `lost` counts the records that were overwritten before they were read.
+    Raises BrokerUnreachable if no broker is there at the start; Refused or Evicted when gating.
+    """
+
+    def __init__(
+        self,
+        filters: tuple[str, ...],
+        runtime_dir: Path,
+        *,
+        start: Start = "latest",
+        gating: bool = False,
+        name: str = "",
+        limit: int = 256,
+    ) -> None:
+        self.lost = 0
+        self._filters = filters
+        self._directory = runtime_dir
+        self._start = start
+        self._gating = gating
+        self._name = name
+        self._limit = limit
+        self._match = KeyFilter(self._accepts)
+        self._poll: RingPoll[_Source] = RingPoll(Bell.of_process())
+        self._sources: dict[str, _Source] = {}
+        self._connection: Connection | None = None
+        self._started = False
+        self._ended: list[_Source] = []  # read to their end, with a successor
+        self._retry_s, self._retry_at = RETRY_FIRST_S, 0.0
+        self._turn = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker was there when last looked for.  Rings are read on without it."""
+        return self._connection is not None
+
+    def places(self) -> dict[str, Place]:
+        """How far each ring has been read: as `start`, a later subscription goes on there."""
+        return {name: Place(it.facts.epoch, it.reader.offset) for name, it in self._sources.items()}
+
+    def read(self) -> RingBatch | None:
+        """What is there now, of one ring; None if nothing is.  For programs with a loop of their own."""
+        if self._chores_due():
+            self._do_chores()
+        return self._next_batch()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until there may be something to read(); False after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._listen()
+            if self._chores_due():
+                return True
+            now = time.monotonic()
+            left_s = min(SLICE_S, deadline - now, self._retry_in(now))
+            if left_s <= 0:
+                return deadline > now
+            if self._sleep(left_s):
+                return True
+
+    def close(self) -> None:
+        """Gives all rings back.  Records in hand stay readable memory.  May be called twice."""
+        self._disconnect()
+        if self._loop is not None and not self._loop.is_closed() and self._poll.fileno() >= 0:
+            self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+    def __enter__(self) -> Self:
+        try:
+            self._do_chores()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RingBatch]:
+        return self
+
+    def __next__(self) -> RingBatch:
+        while (batch := self.read()) is None:
+            self.wait(SLICE_S)
+        return batch
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._do_chores_async()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[RingBatch]:
+        return self
+
+    async def __anext__(self) -> RingBatch:
+        while True:
+            if self._chores_due():
+                await self._do_chores_async()
+            batch = self._next_batch()
+            if batch is not None:
+                return batch
+            self._poll.watch()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._retry_in(time.monotonic()) if not self.connected else None):
+                    await self._woken.wait()
+            self._woken.clear()
+
+    # ---- reading and sleeping ----
+
+    def _next_batch(self) -> RingBatch | None:
+        """Of one ring after the other, so that a busy one does not hide the rest."""
+        readable = self._poll.readable()
+        for step in range(len(readable)):
+            source = readable[(self._turn + step) % len(readable)]
+            try:
+                batch = source.read(self._limit)
+            except Evicted:
+                self._drop(source)
+                raise
+            if batch is not None:
+                self._turn += step + 1
+                self.lost += batch.lost
+                return batch
+            if source.successor is not None and source not in self._ended:
+                self._ended.append(source)  # nobody writes it any more, so it is at its end
+        return None
+
+    def _sleep(self, seconds: float) -> bool:
+        if len(self._sources) == 1:  # it spins first, and needs no other thread
+            self._poll.rest()
+            return self._poll.readable()[0].reader.wait(seconds)
+        self._poll.watch()
+        waiting = select.poll()
+        waiting.register(self._poll, select.POLLIN)
+        if self._connection is not None:
+            waiting.register(self._connection, select.POLLIN)
+        found = bool(waiting.poll(seconds * 1000))
+        self._poll.acknowledge()
+        return found
+
+    def _rung(self) -> None:
+        self._poll.acknowledge()
+        self._woken.set()
+
+    def _spoken_to(self) -> None:
+        self._listen()
+        self._woken.set()
+
+    def _listen(self) -> None:
+        """Takes in what the broker says, or that it is gone."""
+        if self._connection is not None:
+            try:
+                self._connection.receive()
+            except BrokerUnreachable:
+                self._lose_broker()
+
+    # ---- the broker, and the rings that it names ----
+
+    def _chores_due(self) -> bool:
+        if self._connection is None:
+            return self._retry_in(time.monotonic()) <= 0
+        return bool(self._connection.news or self._ended)
+
+    def _chores(self) -> Generator[tuple[Request, type[Message]], Any, None]:
+        """All that is to be asked of the broker now: yields requests, is sent their answers."""
+        if self._connection is None:
+            self._connection = Connection(self._directory)
+            answer = yield Rings(self._filters, follow=True), RingList
+            for facts in answer.rings:
+                yield from self._take(facts, self._start if not self._started else "oldest")
+            self._started = True
+            self._retry_s = RETRY_FIRST_S
+        while self._connection.news:
+            yield from self._take(self._connection.news.popleft().ring, "oldest")
+        while self._ended:
+            ended = self._ended.pop()
+            self._drop(ended)
+            if ended.successor is not None:
+                yield from self._take(ended.successor, "oldest")
+
+    def _do_chores(self) -> None:
+        chores, answer = self._chores(), None
+        try:
+            while True:
+                request, expected = chores.send(answer)
+                assert self._connection is not None
+                answer = self._connection.ask(request, expected)
+        except StopIteration:
+            return
+        except BrokerUnreachable:
+            self._lose_broker()
+            if not self._started:
+                raise
+
+    async def _do_chores_async(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._poll.fileno(), self._rung)
+        chores, answer = self._chores(), None
+        try:
+            while True:
+                request, expected = chores.send(answer)
+                assert self._connection is not None
+                answer = await self._connection.ask_async(request, expected)
+        except StopIteration:
+            assert self._connection is not None
+            self._loop.add_reader(self._connection.fileno(), self._spoken_to)
+        except BrokerUnreachable:
+            self._lose_broker()
+            if not self._started:
+                raise
+
+    def _take(self, facts: RingFacts, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
+        known = self._sources.get(facts.name)
+        if known is not None and known.facts.epoch != facts.epoch:
+            known.successor = facts
+            return
+        source = known or self._open(facts, start)
+        if source is not None and self._gating and facts.kind == "partition":
+            yield Gate(facts.name, source.reader.slot), Done
+
+    def _open(self, facts: RingFacts, start: Start) -> _Source | None:
+        assert self._connection is not None
+        try:
+            ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.broker_uid})
+        except FileNotFoundError:
+            log.warning("ring is gone again %s", pairs(name=facts.name))
+            return None
+        place = start.get(facts.name) if isinstance(start, Mapping) else None
+        reader = ring.reader(
+            name=self._name,
+            start=start if isinstance(start, str) else "oldest",
+            gating=self._gating,
+            overrun="count",
+            verify=facts.kind == "producer",
+        )
+        lost = 0
+        if place is not None and place.epoch == facts.epoch:
+            try:
+                reader.seek(place.offset)
+            except OffsetGone as error:
+                lost = max(0, error.nearest - place.offset)
+        reader.match = self._match
+        source = self._sources[facts.name] = _Source(facts, ring, reader, lost)
+        self._poll.add(reader, source)
+        return source
+
+    def _drop(self, source: _Source) -> None:
+        self._poll.remove(source.reader)
+        self._sources.pop(source.facts.name, None)
+        source.close()
+
+    def _lose_broker(self) -> None:
+        self._disconnect()
+        self._retry_at = time.monotonic() + self._retry_s
+        self._retry_s = min(self._retry_s * 2, RETRY_MOST_S)
+
+    def _disconnect(self) -> None:
+        if self._connection is None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        self._connection = None
+
+    def _retry_in(self, now: float) -> float:
+        return self._retry_at - now if self._connection is None else SLICE_S
+
+    def _accepts(self, key: bytes) -> bool:
+        try:
+            topic = key.decode()
+        except UnicodeDecodeError:
+            return False
+        return any(matches(topic_filter, topic) for topic_filter in self._filters)

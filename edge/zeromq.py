@@ -1,0 +1,269 @@
+"""The ZeroMQ publisher: every record that somebody subscribes to, as frames.py lays it out.
+
+Owns an XPUB socket, one thread, and a cursor over each ring.  Never holds a writer back: a cursor that is
+lapped counts what it lost, a subscriber that does not keep up is skipped by ZeroMQ, and both show as gaps in
+the offsets that a subscriber sees.
+
+XPUB tells the prefixes that are subscribed to; only records of those topics are copied, and none while there
+are no subscribers: then the thread sleeps and the rings are not looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from edge.errors import EdgeError, PortTaken
+from edge.frames import VERSION, Header, PreviousOffsets, encode_header
+from edge.logs import pairs
+from edge.ring_poll import RingPoll
+from ringbuf import FLAG_QOS, FLAG_RETAIN, Bell, KeyFilter, Reader, Record, Ring
+from ringbuf.errors import Corrupt, Overrun
+
+__all__ = ["ZmqPublisher", "ZmqStats"]
+
+log = logging.getLogger(__name__)
+
+BATCH_RECORDS = 256  # of one ring before the others have a turn, and new subscriptions are looked at
+PREFIXES_MAX = 10_000  # beyond it everything is sent: a subscriber must not make us remember without end
+SUBSCRIPTION_MAX_BYTES = 65_536
+LINGER_MS = 500  # at the end, for what is queued
+POLL_MS = 1_000  # a lost wake-up costs no more than this
+
+
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class ZmqStats:
+    """What happened since the start.  Written by the publisher's thread alone."""
+
+    sent: int = 0  # messages given to ZeroMQ
+    sent_bytes: int = 0  # of their payloads
+    overrun: int = 0  # records that the rings overwrote before they were read
+    full_queues: int = 0  # times that a subscriber's queue was found full: it then misses messages
+    prefixes: int = 0  # subscribed to now
+
+
+class _Source:
+    """One ring."""
+
+    def __init__(self, ring: Ring, *, own: bool) -> None:
+        self.name = ring.name
+        self.epoch = ring.epoch
+        self.reader: Reader = ring.reader(name="zmq", own=own, overrun="count", verify=not own)
+        self.lost = 0
+
+
+class ZmqPublisher:
+    """Publishes rings at `endpoint` from start() to stop()."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        send_high_water: int = 10_000,
+        secret_key_file: Path | None = None,
+        client_keys_dir: Path | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.stats = ZmqStats()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.set(zmq.SNDHWM, send_high_water)
+        self._socket.set(zmq.LINGER, LINGER_MS)
+        self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
+        self._socket.set(zmq.XPUB_NODROP, 1)  # so that a full queue is told; see _send()
+        self._authenticator = _authenticator(self._context, self._socket, secret_key_file, client_keys_dir)
+        self._added: deque[_Source] = deque()
+        self._prefixes: set[bytes] = set()
+        self._previous = PreviousOffsets()
+        self._bell = Bell()  # the process's own has work enough
+        self._poll: RingPoll[_Source] = RingPoll(self._bell)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="brim-zmq", daemon=True)
+
+    def add(self, ring: Ring, *, own: bool = True) -> None:
+        """Publish `ring` too, from its next record on.  `own`: this process writes it; else it is checked.
+
+        Any thread may call this, before start() and after it.
+        """
+        self._added.append(_Source(ring, own=own))
+        self._poll.wake()
+
+    def start(self) -> None:
+        """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
+        try:
+            self._socket.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            if error.errno == errno.EADDRINUSE:
+                text = f"zmq.endpoint {self.endpoint} is in use"
+                raise PortTaken(text, hint="stop the other program, or set zmq.endpoint") from error
+            raise EdgeError(f"zmq.endpoint {self.endpoint}: {error.strerror}", hint="set it") from error
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).chmod(0o660)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and closes everything, before the rings close.  What is queued has LINGER_MS."""
+        if self._thread.is_alive():
+            self._stopping = True
+            self._poll.wake()
+            self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Gives everything back.  May be called twice."""
+        if self._context.closed:
+            return
+        for source in (*self._poll.items(), *self._added):
+            self._poll.remove(source.reader)
+            source.reader.close()
+        self._poll.close()
+        self._bell.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.close()
+        self._context.term()
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._poll.fileno(), zmq.POLLIN)
+        while not self._stopping:
+            self._take_subscriptions()
+            self._take_sources()
+            if self._prefixes and sum([self._send_batch(source) for source in self._poll.readable()]):
+                continue
+            if self._prefixes:
+                self._poll.watch()
+            poller.poll(POLL_MS)
+            self._poll.acknowledge()
+
+    def _take_sources(self) -> None:
+        while self._added:
+            source = self._added.popleft()
+            source.reader.match = self._filter()
+            self._poll.add(source.reader, source)
+
+    def _take_subscriptions(self) -> None:
+        changed, nobody_before = False, not self._prefixes
+        while True:
+            try:
+                message = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if message[:1] == b"\1" and len(self._prefixes) <= PREFIXES_MAX:
+                self._prefixes.add(message[1:])
+                changed = True
+            elif message[:1] == b"\0":
+                self._prefixes.discard(message[1:])
+                changed = True
+        if changed:
+            self._change_prefixes(begin=nobody_before and bool(self._prefixes))
+
+    def _change_prefixes(self, *, begin: bool) -> None:
+        self.stats.prefixes = len(self._prefixes)
+        accepted = self._filter()
+        self._poll.rest()
+        for source in self._poll.items():
+            source.reader.match = accepted
+            if begin:  # what was published while nobody was there is nobody's
+                source.reader.seek_latest()
+
+    def _filter(self) -> KeyFilter | None:
+        """Judges each topic once; None when all pass."""
+        if b"" in self._prefixes or len(self._prefixes) > PREFIXES_MAX:
+            return None
+        prefixes = tuple(self._prefixes)
+        return KeyFilter(lambda key: key.startswith(prefixes))
+
+    def _send_batch(self, source: _Source) -> int:
+        """Sends what is there of one ring, up to BATCH_RECORDS; how many records were read."""
+        try:
+            batch = source.reader.read_many(BATCH_RECORDS)
+        except Corrupt as error:
+            log.warning("ring no longer published %s", pairs(name=source.name, reason=error))
+            self._poll.remove(source.reader)
+            source.reader.close()
+            return 0
+        for record in batch:
+            self._send_record(source, record)
+        if source.reader.lost != source.lost:
+            self.stats.overrun += source.reader.lost - source.lost
+            source.lost = source.reader.lost
+            self._previous.forget(source.name)
+        return len(batch)
+
+    def _send_record(self, source: _Source, record: Record) -> None:
+        topic = record.key  # before bytes(), which says whether all of it was still there
+        try:
+            payload = record.bytes()
+        except Overrun:  # the next read counts it
+            self._previous.forget(source.name)
+            return
+        previous = self._previous.replace(source.name, topic, record.offset)
+        flags = record.flags & (FLAG_QOS | FLAG_RETAIN)
+        place = (source.name, source.epoch, record.offset)
+        header = Header(VERSION, *place, record.timestamp_ns, flags, previous)
+        self._send([topic, encode_header(header), payload])
+        self.stats.sent += 1
+        self.stats.sent_bytes += len(payload)
+
+    def _send(self, frames: list[bytes]) -> None:
+        """To every subscriber that has room; the others miss it.
+
+        With XPUB_NODROP ZeroMQ refuses the message for all when the queue of one is full, so it is then sent
+        again without.  ZeroMQ leaves out a subscriber from there on, silently, until it has room: what is
+        counted is how often that began.
+        """
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self.stats.full_queues += 1
+            self._socket.set(zmq.XPUB_NODROP, 0)
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self._socket.set(zmq.XPUB_NODROP, 1)
+
+
+def _authenticator(
+    context: zmq.Context[zmq.Socket[bytes]],
+    socket: zmq.Socket[bytes],
+    secret_key_file: Path | None,
+    client_keys_dir: Path | None,
+) -> _Stoppable | None:
+    """Makes `socket` a CURVE server that lets in only those whose certificate is in `client_keys_dir`."""
+    if secret_key_file is None or client_keys_dir is None:
+        return None
+    from zmq.auth import load_certificate
+    from zmq.auth.thread import ThreadAuthenticator
+
+    try:
+        public_key, secret_key = load_certificate(secret_key_file)
+    except (OSError, ValueError) as error:
+        text = f"zmq.secret_key_file {secret_key_file}: {error}"
+        raise EdgeError(text, hint="make one with zmq.auth.create_certificates()") from error
+    if secret_key is None:
+        text = f"zmq.secret_key_file {secret_key_file} has no secret key"
+        raise EdgeError(text, hint="name the file that ends with .key_secret")
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=client_keys_dir)
+    socket.set(zmq.CURVE_PUBLICKEY, public_key)
+    socket.set(zmq.CURVE_SECRETKEY, secret_key)
+    socket.set(zmq.CURVE_SERVER, 1)
+    return authenticator

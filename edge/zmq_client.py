@@ -1,0 +1,77 @@
+"""ZmqSubscription: records of some topics as ZeroMQ brings them, and whether any are missing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Self
+
+import zmq
+import zmq.asyncio
+
+from edge.errors import FrameError
+from edge.frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
+from edge.mqtt.topics import matches
+
+__all__ = ["ZmqSubscription"]
+
+
+class ZmqSubscription:
+    """Made by local_client.subscribe_zmq().  `async for topic, header, payload in ...`, without end.
+
+    `gaps` counts the messages before which something of their topic is missing, or may be: what did not fit
+    this subscriber's queue, or was overwritten before the broker had sent it.  `unreadable` counts messages
+    that are no frames of ours.  A broker that comes back is found again by ZeroMQ itself.
+    """
+
+    def __init__(self, filters: tuple[str, ...], endpoint: str, *, receive_high_water: int) -> None:
+        self.unreadable = 0
+        self._filters = filters
+        self._continuity = Continuity()
+        self._accepted: dict[str, bool] = {}
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.set(zmq.RCVHWM, receive_high_water)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.connect(endpoint)
+        for prefix in {prefix_of(topic_filter) for topic_filter in filters}:
+            self._socket.subscribe(prefix)
+
+    @property
+    def gaps(self) -> int:
+        """How often something was missing."""
+        return self._continuity.gaps
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._socket.close()
+        self._context.term()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, Header, bytes]]:
+        return self
+
+    async def __anext__(self) -> tuple[str, Header, bytes]:
+        while True:
+            try:
+                topic, header, payload = decode(await self._socket.recv_multipart())
+            except FrameError:
+                self.unreadable += 1
+                continue
+            if self._accepts(topic):
+                self._continuity.accept(topic, header)
+                return topic, header, bytes(payload)
+
+    def _accepts(self, topic: str) -> bool:
+        """A prefix lets through more than its filter; each topic is judged once."""
+        accepted = self._accepted.get(topic)
+        if accepted is None:
+            if len(self._accepted) >= TOPICS_MAX:
+                self._accepted.clear()
+            accepted = any(matches(topic_filter, topic) for topic_filter in self._filters)
+            self._accepted[topic] = accepted
+        return accepted
