@@ -1,0 +1,144 @@
+"""`python -m examples.demo`: arguments, what is printed and left behind, and the exit status.
+
+0   the ledger matches
+1   it does not, or the run could not be brought to its end
+130 Ctrl-C
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from examples.demo.broker import BrokerFailed
+from examples.demo.page import render
+from examples.demo.plots import draw
+from examples.demo.report import Report, print_ledger, print_table
+from examples.demo.scene import Scene
+from examples.demo.screen import Screen, screen_for
+from examples.demo.script import DemoFailed, Options, Script
+
+__all__ = ["main"]
+
+RATE = 4_000.0
+SECONDS = 60.0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="./dev demo",
+        description="The whole way from a device to a Spark table, and a ledger at the end.",
+    )
+    parser.add_argument("--no-spark", action="store_true", help="make the table without Spark and Java")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the working directory: state, logs, drained files"
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of load (%(default)s)")
+    parser.add_argument("--rate", type=float, default=RATE, help="messages a second, together (%(default)s)")
+    parser.add_argument("--plain", action="store_true", help="lines instead of one screen")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo-out"), help="where page and plots go (%(default)s)"
+    )
+    found = parser.parse_args(arguments)
+    if not 8 <= found.seconds <= 3_600:
+        parser.error(f"--seconds {found.seconds:g}: must be 8 to 3600")
+    if not 10 <= found.rate <= 100_000:
+        parser.error(f"--rate {found.rate:g}: must be 10 to 100000")
+    return found
+
+
+async def play(script: Script) -> Report:
+    """The run, which SIGTERM and Ctrl-C break off; its processes end either way."""
+    running = asyncio.current_task()
+    assert running is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        return await script.play()
+    finally:
+        await script.close()
+
+
+def leave(report: Report, out: Path, commands: Sequence[tuple[str, str]]) -> None:
+    """Write page and plots."""
+    out.mkdir(parents=True, exist_ok=True)
+    svg = draw(report.lake, report.samples, report.outages, out / "plots.png")
+    (out / "plots.svg").write_text(svg)
+    (out / "index.html").write_text(render(report, svg, commands))
+
+
+def next_commands(out: Path) -> list[tuple[str, str]]:
+    """What to try next, and what it does."""
+    page = out / "index.html"
+    return [
+        (f"xdg-open {page}", "the page of this run; it needs no network"),
+        (
+            "./dev shell -c 'brim run & sleep 1; brim sub --shm \"#\"'",
+            "a broker, and all it gets, without a copy",
+        ),
+        ("./dev demo --keep --seconds 120 --rate 6000", "more of it, and the files to look into"),
+    ]
+
+
+def finish(report: Report, screen: Screen, out: Path, *, spark: bool) -> None:
+    """Print and write the results."""
+    console = screen.console
+    commands = next_commands(out)
+    leave(report, out, commands)
+    console.print()
+    print_table(console, report.lake)
+    if not spark:
+        text = "SPARK WAS LEFT OUT: this table was decoded from the drained files by ringbuf, in Python."
+        console.print(Text(text, "bold yellow"))
+    print_ledger(console, report.ledger)
+    console.print(f"\n{out / 'index.html'} shows it all, {out / 'plots.png'} the plots.  To try next:")
+    for command, meaning in commands:
+        console.print(Text.assemble("    ", (command, "bold cyan"), f"    {meaning}"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """One demo; its exit status."""
+    screen = screen_for(plain=options.plain)
+    scene = Scene()
+    keep = True
+    script = Script(scene, screen, Options(options.seconds, options.rate, not options.no_spark))
+    try:
+        report = asyncio.run(play(script))
+        screen.close()
+        finish(report, screen, options.out, spark=not options.no_spark)
+        keep = options.keep or not report.ledger.matches
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        screen.close()
+        print("interrupted; every process of the demo has ended", file=sys.stderr)
+        keep = options.keep
+        return 130
+    except (DemoFailed, BrokerFailed) as error:
+        screen.close()
+        print(f"the demo failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        screen.close()
+        scene.close(keep=keep)
+        if keep:
+            print(f"kept: {scene.root} (state, drained files, logs)", file=sys.stderr)
+    return 0 if report.ledger.matches else 1
+
+
+def main() -> int:
+    """See the module."""
+    with contextlib.suppress(ValueError):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return run(parse(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The loop of a publisher, whatever its client: take readings, number them, hand them on, at a rate.
+
+Owns the payload, the pace, and the status lines on standard output (one JSON object each half second) that
+the demo shows.  Never speaks MQTT: device_amqtt.py, device_paho.py and burst.py do, and give their Journal
+what was acknowledged.
+
+    payload    JSON: {"n": number of the message, "value": number, "sent_ns": wall clock, "details": {...}}
+
+SIGTERM ends the readings; what is waiting is still delivered, for at most FINISH_S, and the journal saved.
+Nothing grows without bound: beyond PENDING_MAX unacknowledged messages no reading is taken, and that is
+counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from examples.demo.journal import Journal
+from examples.demo.vitals import Reading
+
+__all__ = ["FINISH_S", "Device", "Message", "Options", "Payload"]
+
+PENDING_MAX = 20_000  # below MQTT's 65535 packet identifiers, of which each takes one
+STATUS_S = 0.5
+FINISH_S = 40.0  # for a broker that is only just coming back
+BEHIND_S = 0.5  # a pace that cannot be held is not made up for
+
+Supply = Callable[[], Sequence[Reading]]
+
+
+class Payload(msgspec.Struct):
+    """The payload of every message of the demo, but for `details`, which only people and Spark read."""
+
+    n: int
+    value: float
+    sent_ns: int
+
+
+class Message(NamedTuple):
+    """On its way."""
+
+    device: str
+    n: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a publisher is told by arguments."""
+
+    port: int
+    rate: float  # messages a second
+    journal: Path
+    name: str  # the machine's, in topics
+    kinds: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, description: str, arguments: Sequence[str] | None = None) -> Options:
+        """From the command line."""
+        parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+        parser.add_argument("--port", type=int, required=True, help="of the broker, on 127.0.0.1")
+        parser.add_argument("--rate", type=float, required=True, help="messages a second")
+        parser.add_argument("--journal", type=Path, required=True, help="file to write at the end")
+        parser.add_argument("--name", required=True, help="the machine's, in topics")
+        parser.add_argument("--kinds", nargs="*", default=[], help="of devices: cpu, memory, ...")
+        found = parser.parse_args(arguments)
+        return cls(found.port, found.rate, found.journal, found.name, tuple(found.kinds))
+
+
+class Device:
+    """Readings into messages, at a pace.  Made in the main thread: it takes SIGTERM."""
+
+    def __init__(self, options: Options, supply: Supply) -> None:
+        self.journal = Journal()
+        self.connected = False
+        self.stopping = False
+        self._options, self._supply = options, supply
+        self._next = time.monotonic()
+        self._next_status = self._next
+        self._finish_by = float("inf")
+        self._readings = 1  # of the last time
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
+
+    def due(self) -> list[Message]:
+        """What is to be published now, numbered; nothing while stopping or while too much is waiting."""
+        self._tell()
+        now = time.monotonic()
+        if self.stopping or now < self._next:
+            return []
+        if self.journal.pending >= PENDING_MAX:
+            self.journal.skipped += self._readings
+            self._next = now + self._readings / self._options.rate
+            return []
+        readings = self._supply()
+        self._readings = max(len(readings), 1)
+        self._next = max(self._next + self._readings / self._options.rate, now - BEHIND_S)
+        return [self._message(reading) for reading in readings]
+
+    def delay_s(self) -> float:
+        """How long to wait before asking again what is due."""
+        ahead = 0.05 if self.stopping else self._next - time.monotonic()
+        return min(max(ahead, 0.0), 0.05)
+
+    def finished(self) -> bool:
+        """Told to stop, and everything is acknowledged, or will not be any more."""
+        if not self.stopping:
+            return False
+        self._finish_by = min(self._finish_by, time.monotonic() + FINISH_S)
+        return self.journal.pending == 0 or time.monotonic() > self._finish_by
+
+    def close(self) -> None:
+        """Save the journal."""
+        self.journal.save(self._options.journal)
+        self._next_status = 0.0
+        self._tell()
+
+    def _message(self, reading: Reading) -> Message:
+        n = self.journal.published(reading.device)
+        content = {"n": n, "value": reading.value, "sent_ns": time.time_ns(), "details": reading.details}
+        return Message(reading.device, n, msgspec.json.encode(content))
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_status:
+            self._next_status = now + STATUS_S
+            print(json.dumps({**self.journal.facts(), "connected": self.connected}), flush=True)
+
+    def _stop(self, _signal: int, _frame: object) -> None:
+        self.stopping = True
+
+
+def explain(error: BaseException) -> None:
+    """One line in the log of this process."""
+    print(f"{time.strftime('%H:%M:%S')} {type(error).__name__}: {error}", file=sys.stderr, flush=True)

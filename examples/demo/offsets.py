@@ -1,0 +1,67 @@
+"""Whether every record has come, once: offsets by ring and epoch, as a subscriber sees them.
+
+A ring numbers its records 0, 1, 2, ... without a hole, so a subscriber to all of a ring can tell by itself
+what it has missed, and notice when it comes after all.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["Offsets"]
+
+
+@dataclass
+class _Ring:
+    next: int = 0
+    missing: set[int] = field(default_factory=set)
+
+
+class Offsets:
+    """What has been seen of each ring, from its first record on.
+
+    `records` different ones, `twice` those that came again, `late` those that had been missing and came then.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.twice = 0
+        self.late = 0
+        self._rings: dict[tuple[str, int], _Ring] = {}
+
+    def accept(self, ring: str, epoch: int, offset: int) -> bool:
+        """Take note of a record; False: it was seen before."""
+        seen = self._rings.setdefault((ring, epoch), _Ring())
+        if offset >= seen.next:
+            seen.missing.update(range(seen.next, offset))
+            seen.next = offset + 1
+        elif offset in seen.missing:
+            seen.missing.remove(offset)
+            self.late += 1
+        else:
+            self.twice += 1
+            return False
+        self.records += 1
+        return True
+
+    def expect(self, ring: str, epoch: int, end: int) -> None:
+        """The ring has records up to `end`, exclusive: what has not come of them is missing."""
+        seen = self._rings.setdefault((ring, epoch), _Ring())
+        seen.missing.update(range(seen.next, end))
+        seen.next = max(seen.next, end)
+
+    def missing(self) -> Iterator[tuple[str, int, list[int]]]:
+        """Ring, epoch and the offsets that are missing, sorted; rings without any are left out."""
+        for (ring, epoch), seen in self._rings.items():
+            if seen.missing:
+                yield ring, epoch, sorted(seen.missing)
+
+    @property
+    def gaps(self) -> int:
+        """How many are missing now."""
+        return sum(len(seen.missing) for seen in self._rings.values())
+
+    def places(self) -> dict[str, list[int]]:
+        """Ring -> [epoch, next offset], of its last epoch."""
+        return {ring: [epoch, seen.next] for (ring, epoch), seen in sorted(self._rings.items())}

@@ -1,0 +1,161 @@
+"""One picture of a run: small multiples over the same seconds, with what was cut and killed in each.
+
+The upper two panels show the way of the messages, the others what the table holds of this machine.  Drawn
+once, as SVG for the page and as PNG.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from examples.demo.lake import Aggregate, Lake
+
+__all__ = ["Outage", "Sample", "draw"]
+
+PALETTE = ("#1769aa", "#e07b00", "#2b8a57", "#9c4dcc", "#c2352b", "#6b7280")
+INK, GRID = "#1f2933", "#e3e8ee"
+LINES_MOST = len(PALETTE)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Counters at one moment, as the demo saw them.  `at_s`: seconds since 1970."""
+
+    at_s: float
+    published: int
+    acked: int
+    shm: int
+    zmq: int
+    drained: int
+    stored: int
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Something was broken on purpose.  Seconds since 1970."""
+
+    what: str
+    begin_s: float
+    end_s: float
+    colour: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    title: str
+    unit: str
+    wanted: str  # a pattern of devices, without host/NAME/
+    scale: float = 1.0
+
+
+PANELS = (
+    _Panel("CPU load", "%", r"cpu/\d+"),
+    _Panel("Load average, 1 minute", "", r"load"),
+    _Panel("Memory in use", "%", r"memory"),
+    _Panel("Disks", "MB a second", r"disk/.+", 1e-6),
+    _Panel("Network interfaces", "MB a second", r"net/.+", 1e-6),
+    _Panel("Busiest processes", "% of a CPU", r"process/[0-2]"),
+)
+
+
+def draw(lake: Lake, samples: Sequence[Sample], outages: Sequence[Outage], png: Path) -> str:
+    """The picture as SVG; also written to `png`."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    style: dict[Any, Any] = {
+        "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left",
+        "axes.edgecolor": "#9aa5b1", "axes.labelcolor": INK, "text.color": INK, "xtick.color": "#52606d",
+        "ytick.color": "#52606d", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": GRID, "svg.fonttype": "path", "svg.hashsalt": "brim", "legend.frameon": False,
+    }  # fmt: skip
+    begin = samples[0].at_s if samples else min((it.start_s for it in lake.by_second), default=0)
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(4, 2, figsize=(11, 10), sharex=True, layout="constrained")
+        flat = list(axes.flat)
+        _way(flat[0], lake, samples, begin)
+        _waiting(flat[1], samples, begin)
+        for axis, panel in zip(flat[2:], PANELS, strict=True):
+            _vitals(axis, panel, lake.by_second, begin)
+        for number, axis in enumerate(flat):
+            _outages(axis, outages, begin, named=number == 1)
+            axis.set_ylim(bottom=0)
+            axis.margins(x=0.01)
+        for axis in axes[-1]:
+            axis.set_xlabel("seconds since the start")
+        figure.savefig(png, dpi=130, facecolor="white")
+        text = io.StringIO()
+        figure.savefig(text, format="svg", facecolor="none", metadata={"Date": None})
+        plt.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _way(axis: Any, lake: Lake, samples: Sequence[Sample], begin: float) -> None:
+    axis.set_title("Messages a second, by stage")
+    stages: tuple[tuple[str, Callable[[Sample], int]], ...] = (
+        ("published", lambda it: it.published),
+        ("shared memory", lambda it: it.shm),
+        ("drained", lambda it: it.drained),
+    )
+    for (name, count), colour in zip(stages, PALETTE, strict=False):
+        axis.plot(*_rates(samples, count, begin), label=name, color=colour, linewidth=1.4)
+    counted: dict[int, int] = {}
+    for it in lake.by_second:
+        counted[it.start_s] = counted.get(it.start_s, 0) + it.messages
+    seconds = sorted(counted)[1:-1]  # the first and the last are not whole
+    points = [second + 0.5 - begin for second in seconds], [counted[second] for second in seconds]
+    axis.plot(*points, label="in the table", color=PALETTE[3], linewidth=1.2, linestyle=":")
+    axis.legend(loc="upper left", ncols=2, fontsize=8)
+    axis.set_ylim(0, 1.45 * max(axis.get_ylim()[1], 1))
+
+
+def _rates(
+    samples: Sequence[Sample], count: Callable[[Sample], int], begin: float
+) -> tuple[list[float], list[float]]:
+    """Per second, over two seconds each."""
+    pairs = [(old, new) for old, new in zip(samples, samples[4:], strict=False) if new.at_s > old.at_s]
+    times = [(old.at_s + new.at_s) / 2 - begin for old, new in pairs]
+    return times, [(count(new) - count(old)) / (new.at_s - old.at_s) for old, new in pairs]
+
+
+def _waiting(axis: Any, samples: Sequence[Sample], begin: float) -> None:
+    axis.set_title("Records stored, waiting for the sink")
+    times = [it.at_s - begin for it in samples]
+    waiting = [max(it.stored - it.drained, 0) for it in samples]
+    axis.fill_between(times, waiting, color=PALETTE[0], alpha=0.25, linewidth=0)
+    axis.plot(times, waiting, color=PALETTE[0], linewidth=1.4)
+
+
+def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: float) -> None:
+    axis.set_title(f"{panel.title}{', ' + panel.unit if panel.unit else ''}")
+    lines: dict[str, tuple[list[float], list[float]]] = {}
+    for it in by_second:
+        found = re.fullmatch(rf"host/[^/]+/({panel.wanted})", it.device)
+        if found:
+            times, values = lines.setdefault(found[1], ([], []))
+            times.append(it.start_s + 0.5 - begin)
+            values.append(it.mean * panel.scale)
+    largest = sorted(lines, key=lambda name: -max(lines[name][1]))[:LINES_MOST]
+    for name, colour in zip(sorted(largest), PALETTE, strict=False):
+        axis.plot(*lines[name], label=name, color=colour, linewidth=1.2)
+    if len(largest) > 1:
+        axis.legend(loc="upper left", ncols=3, fontsize=8)
+        axis.set_ylim(0, 1.3 * max(axis.get_ylim()[1], 1e-9))
+
+
+def _outages(axis: Any, outages: Sequence[Outage], begin: float, *, named: bool) -> None:
+    for it in outages:
+        axis.axvspan(it.begin_s - begin, it.end_s - begin, color=it.colour, alpha=0.16, linewidth=0)
+        if named:
+            middle = (it.begin_s + it.end_s) / 2 - begin
+            top = axis.get_xaxis_transform()
+            axis.text(
+                middle, 0.03, it.what, transform=top, ha="center", va="bottom", fontsize=7.5, rotation=90
+            )

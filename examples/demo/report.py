@@ -1,0 +1,130 @@
+"""What is known at the end of a run, and how it is printed: the table by device and minute, and the ledger.
+
+Owns the text form, for terminals; page.py makes the form for a browser of the same facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from examples.demo.lake import Aggregate, Arrived, Lake
+from examples.demo.ledger import Ledger, Row
+from examples.demo.plots import Outage, Sample
+
+__all__ = [
+    "LEDGER_COLUMNS",
+    "Report",
+    "cell",
+    "ledger_cells",
+    "minute_of",
+    "print_ledger",
+    "print_table",
+    "unit_of",
+]
+
+LEDGER_COLUMNS = ("", "messages", "records", "sent again", "lost", "duplicated", "gaps", "")
+MINUTES_MOST = 4  # columns of the table; a longer run shows the last ones
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run, over."""
+
+    ledger: Ledger
+    lake: Lake
+    arrived: Arrived
+    samples: Sequence[Sample]
+    outages: Sequence[Outage]
+    events: Sequence[tuple[float, str]]  # seconds since 1970, what happened
+    machine: str
+    began_s: float
+    ended_s: float
+
+
+def minute_of(start_s: int) -> str:
+    """As a clock shows it."""
+    return time.strftime("%H:%M", time.localtime(start_s))
+
+
+def unit_of(device: str) -> str:
+    """What the values of a device are."""
+    kind = device.split("/")[2] if device.count("/") >= 2 else ""
+    units = {
+        "cpu": "%",
+        "memory": "%",
+        "load": "",
+        "temperature": "°C",
+        "disk": "B/s",
+        "net": "B/s",
+        "process": "%",
+    }
+    return units.get(kind, "")
+
+
+def cell(value: float, unit: str) -> str:
+    """A value for people."""
+    if unit == "B/s":
+        for size, name in ((1e6, "MB/s"), (1e3, "kB/s")):
+            if value >= size:
+                return f"{value / size:,.1f} {name}"
+        return f"{value:,.0f} B/s"
+    digits = 1 if unit else 2
+    return f"{value:,.{digits}f}{' ' + unit if unit else ''}"
+
+
+def print_table(console: Console, lake: Lake) -> None:
+    """Devices down, minutes across: how many messages, their mean, their greatest."""
+    minutes = sorted({it.start_s for it in lake.by_minute})[-MINUTES_MOST:]
+    by_device: dict[str, dict[int, Aggregate]] = {}
+    for it in lake.by_minute:
+        by_device.setdefault(it.device, {})[it.start_s] = it
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("device")
+    for minute in minutes:
+        table.add_column(f"{minute_of(minute)}\nmessages", justify="right")
+        table.add_column("\nmean", justify="right")
+        table.add_column("\nmost", justify="right")
+    for device in sorted(by_device):
+        unit, cells = unit_of(device), []
+        for minute in minutes:
+            found = by_device[device].get(minute)
+            cells += (
+                [f"{found.messages:,}", cell(found.mean, unit), cell(found.high, unit)]
+                if found
+                else ["", "", ""]
+            )
+        table.add_row(device, *cells)
+    console.print(f"By device and minute, from the table made by {lake.made_by}", style="bold")
+    console.print(table)
+
+
+def ledger_cells(row: Row) -> list[str]:
+    """A line of the ledger, in the order of LEDGER_COLUMNS."""
+    numbers = (row.messages, row.records, row.resent, row.lost, row.twice, row.gaps)
+    return [row.name, *("" if number is None else f"{number:,}" for number in numbers), row.note]
+
+
+def print_ledger(console: Console, ledger: Ledger) -> None:
+    """All of it, and the verdict."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    for number, name in enumerate(LEDGER_COLUMNS):
+        table.add_column(name, justify="left" if number in {0, len(LEDGER_COLUMNS) - 1} else "right")
+    for row in ledger.rows:
+        bad = bool(row.lost or row.twice or row.gaps)
+        table.add_row(*ledger_cells(row), style="bold red" if bad else "")
+    console.print("Ledger", style="bold")
+    console.print(table)
+    if ledger.matches:
+        text = f"The ledger matches: {ledger.lost} lost, {ledger.twice} duplicated."
+        console.print(Text(text, "bold green"))
+    else:
+        console.print(Text("The ledger does NOT match:", "bold red"))
+        for problem in ledger.problems:
+            console.print(Text(f"  {problem}", "red"))

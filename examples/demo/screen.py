@@ -1,0 +1,239 @@
+"""What a person sees while the demo runs: one live screen on a terminal, plain lines anywhere else.
+
+Owns how things are shown, and nothing that is shown.  The script hands over a View a few times a second and a
+sentence for everything that happens; results at the end are printed below both kinds of screen alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Bridge", "LiveScreen", "PlainScreen", "Publisher", "Screen", "Subscriber", "View", "screen_for"]
+
+EVENTS_SHOWN = 9
+BAR_CELLS = 24
+PLAIN_INTERVAL_S = 5.0
+PLAIN_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """One of the devices' processes, now."""
+
+    name: str
+    state: str
+    published: int
+    acked: int
+    per_second: float
+    resent: int
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """One of the local subscribers, now.  Ages in microseconds, from the device to it; 0: not known."""
+
+    name: str
+    state: str
+    records: int
+    per_second: float
+    gaps: int
+    fetched: int  # records fetched from the ring because they had not come
+    age_p50_us: float
+    age_p99_us: float
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """The way to the sink, now."""
+
+    state: str
+    drained: int
+    files: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class View:
+    """All there is to show.  `acts` are (title, state), state one of done, now, next."""
+
+    acts: Sequence[tuple[str, str]]
+    broker: str
+    publishers: Sequence[Publisher] = ()
+    subscribers: Sequence[Subscriber] = ()
+    bridge: Bridge | None = None
+
+
+class Screen(Protocol):
+    """Where a run is shown."""
+
+    console: Console
+
+    def happened(self, text: str) -> None:
+        """A sentence about something that has just happened."""
+
+    def show(self, view: View) -> None:
+        """How things are."""
+
+    def close(self) -> None:
+        """No more of it; the console is free for results.  May be called twice."""
+
+
+def screen_for(*, plain: bool) -> Screen:
+    """A live screen if standard output is a terminal, unless `plain`."""
+    console = Console(highlight=False)
+    if plain or not console.is_terminal or console.is_dumb_terminal:
+        return PlainScreen()
+    return LiveScreen(console)
+
+
+@dataclass
+class PlainScreen:
+    """A line for each event, and one each PLAIN_INTERVAL_S."""
+
+    console: Console = field(
+        default_factory=lambda: Console(
+            highlight=False, width=PLAIN_WIDTH, no_color=True, force_terminal=False
+        )
+    )
+    _began: float = field(default_factory=time.monotonic)
+    _next: float = 0.0
+
+    def happened(self, text: str) -> None:
+        """See Screen."""
+        print(f"{self._clock()}  {text}", flush=True)
+
+    def show(self, view: View) -> None:
+        """See Screen."""
+        now = time.monotonic()
+        if now < self._next or not view.publishers:
+            return
+        self._next = now + PLAIN_INTERVAL_S
+        published = sum(it.published for it in view.publishers)
+        acked = sum(it.acked for it in view.publishers)
+        rate = sum(it.per_second for it in view.publishers)
+        parts = [f"published {published:,} ({rate:,.0f}/s), acknowledged {acked:,}"]
+        parts += [f"{it.name} {it.records:,}" for it in view.subscribers]
+        if view.bridge:
+            parts.append(
+                f"drained {view.bridge.drained:,}, waiting {view.bridge.waiting:,} ({view.bridge.state})"
+            )
+        print(f"{self._clock()}    {' | '.join(parts)}", flush=True)
+
+    def close(self) -> None:
+        """See Screen."""
+
+    def _clock(self) -> str:
+        return f"{time.monotonic() - self._began:6.1f} s"
+
+
+class LiveScreen:
+    """One screen, drawn anew a few times a second."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._began = time.monotonic()
+        self._events: deque[tuple[float, str]] = deque(maxlen=EVENTS_SHOWN)
+        self._all: list[tuple[float, str]] = []
+        self._most_waiting = 1
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def happened(self, text: str) -> None:
+        """See Screen."""
+        event = (time.monotonic() - self._began, text)
+        self._events.append(event)
+        self._all.append(event)
+
+    def show(self, view: View) -> None:
+        """See Screen."""
+        self._live.update(Group(*self._parts(view)), refresh=True)
+
+    def close(self) -> None:
+        """See Screen.  What happened stays to be read."""
+        if self._live.is_started:
+            self._live.stop()
+            for at, text in self._all:
+                self.console.print(Text.assemble((f"{at:6.1f} s  ", "dim"), text))
+
+    def _parts(self, view: View) -> list[RenderableType]:
+        parts: list[RenderableType] = [self._head(view), Text()]
+        if view.publishers:
+            parts.append(_publishers(view.publishers))
+        if view.subscribers:
+            parts.append(_subscribers(view.subscribers))
+        if view.bridge:
+            parts += [self._bridge(view.bridge), Text()]
+        parts += [Text.assemble((f"{at:6.1f} s  ", "dim"), text) for at, text in self._events]
+        return parts
+
+    def _head(self, view: View) -> Text:
+        marks = {"done": ("✓ ", "green"), "now": ("● ", "bold cyan"), "next": ("○ ", "dim")}
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        head = Text("Brim", "bold cyan")
+        head.append("  from a device to a Spark table   ", "default not bold")
+        head.append(f"{minutes}:{seconds:02d}   ", "bold")
+        head.append(view.broker + "\n", "dim")
+        for title, state in view.acts:
+            mark, style = marks[state]
+            head.append(mark + title + "   ", style)
+        return head
+
+    def _bridge(self, bridge: Bridge) -> Table:
+        self._most_waiting = max(self._most_waiting, bridge.waiting)
+        filled = round(BAR_CELLS * bridge.waiting / max(self._most_waiting, 2_000))
+        bar = Text.assemble(("█" * filled, _style(bridge.state)), ("░" * (BAR_CELLS - filled), "dim"))
+        table = _table("Bridge", "drained", "files", "waiting")
+        table.add_column("buffer")
+        numbers = (f"{bridge.drained:,}", f"{bridge.files:,}", f"{bridge.waiting:,}")
+        table.add_row("to the directory", _state(bridge.state), *numbers, bar)
+        return table
+
+
+def _publishers(publishers: Sequence[Publisher]) -> Table:
+    table = _table("Publishers", "published", "acknowledged", "in flight", "a second", "sent again")
+    for it in publishers:
+        numbers = (it.published, it.acked, it.published - it.acked, round(it.per_second), it.resent)
+        table.add_row(it.name, _state(it.state), *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _subscribers(subscribers: Sequence[Subscriber]) -> Table:
+    table = _table("Subscribers", "records", "a second", "gaps", "fetched", "age p50", "age p99")
+    for it in subscribers:
+        numbers = [f"{number:,}" for number in (it.records, round(it.per_second), it.gaps, it.fetched)]
+        table.add_row(it.name, _state(it.state), *numbers, _age(it.age_p50_us), _age(it.age_p99_us))
+    return table
+
+
+def _table(title: str, *numbers: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column(title, min_width=19)
+    table.add_column("", min_width=12)
+    for name in numbers:
+        table.add_column(name, justify="right", min_width=9)
+    return table
+
+
+def _age(microseconds: float) -> str:
+    if not microseconds:
+        return "-"
+    return f"{microseconds:,.0f} µs" if microseconds < 10_000 else f"{microseconds / 1000:,.0f} ms"
+
+
+def _style(state: str) -> str:
+    good = {"connected", "reading", "draining", "idle", "running", "finished"}
+    return "green" if state in good else "yellow" if state in {"starting", "recording"} else "bold red"
+
+
+def _state(state: str) -> Text:
+    return Text(state, _style(state))

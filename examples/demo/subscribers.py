@@ -1,0 +1,177 @@
+"""Two subscribers, each a process, that check every offset: shared memory without a copy, and ZeroMQ.
+
+    python -m examples.demo.subscribers shm|zmq --runtime-dir DIR --report FILE
+
+Both begin before the first record and read on while the broker dies and comes back.
+
+    shm    sees every record in the memory where the broker put it; a re-attached ring goes on at the next one
+    zmq    sees what the broker sends.  What was on its way when the broker was killed, or came before the
+           new broker knew the subscription, shows as a gap in the offsets, and is fetched from the ring:
+           records have addresses, (ring, epoch, offset), and these are counted apart
+
+SIGTERM: read what is left, write the report (a JSON object, and a tally beside it), end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge.local_client import subscribe_shm, subscribe_zmq
+from examples.demo.device import Payload
+from examples.demo.offsets import Offsets
+from examples.demo.tally import Tally
+from ringbuf import Record, Ring
+
+__all__ = ["FILTERS", "Received"]
+
+FILTERS = ("host/#", "replay/#")
+STATUS_S = 0.5
+AGES_MOST = 4_000  # of one status interval
+QUEUE_MOST = 100_000  # messages that may wait in this process
+
+
+class Received:
+    """What one subscriber has got, and what it says about it."""
+
+    def __init__(self, report: Path) -> None:
+        self.offsets = Offsets()
+        self.fetched = 0
+        self.stopping = False
+        self._tally = Tally()
+        self._report = report
+        self._ages_us: list[float] = []
+        self._facts: dict[str, Any] = {}
+        self._next_status = 0.0
+        self._read = msgspec.json.Decoder(Payload).decode
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
+
+    def take(self, ring: str, epoch: int, offset: int, topic: str, payload: bytes | Record) -> bool:
+        """A record; False: it is known already."""
+        if not self.offsets.accept(ring, epoch, offset):
+            return False
+        content = self._read(payload)
+        self._tally.add(topic, content.n)
+        if len(self._ages_us) < AGES_MOST:
+            self._ages_us.append((time.time_ns() - content.sent_ns) / 1000)
+        return True
+
+    def tell(self, **more: object) -> None:
+        """A status line, when one is due."""
+        now = time.monotonic()
+        if now < self._next_status:
+            return
+        self._next_status = now + STATUS_S
+        ages = sorted(self._ages_us)
+        self._ages_us.clear()
+        self._facts = {
+            "records": self.offsets.records,
+            "twice": self.offsets.twice,
+            "gaps": self.offsets.gaps,
+            "fetched": self.fetched,
+            "places": self.offsets.places(),
+            "age_p50_us": ages[len(ages) // 2] if ages else 0,
+            "age_p99_us": ages[len(ages) * 99 // 100] if ages else 0,
+            **more,
+        }
+        print(json.dumps(self._facts), flush=True)
+
+    def close(self, **more: object) -> None:
+        """Write the report."""
+        self._next_status = 0.0
+        self.tell(**more)
+        self._tally.save(self._report.with_suffix(".tally"))
+        self._report.write_text(json.dumps(self._facts))
+
+    def _stop(self, _signal: int, _frame: object) -> None:
+        self.stopping = True
+
+
+def read_shm(runtime_dir: Path, received: Received) -> None:
+    """Until told to stop, and then to the end."""
+    with subscribe_shm(FILTERS, runtime_dir=runtime_dir, start="oldest", name="demo-shm") as subscription:
+        while True:
+            batch = subscription.read()
+            if batch is not None:
+                for record in batch:
+                    received.take(batch.ring, batch.epoch, record.offset, record.key.decode(), record)
+                    assert record.valid(), "overwritten while it was read"
+            elif received.stopping:
+                break
+            else:
+                subscription.wait(STATUS_S)
+            received.tell(lost=subscription.lost, connected=subscription.connected)
+        received.close(lost=subscription.lost)
+
+
+async def read_zmq(runtime_dir: Path, received: Received) -> None:
+    """Until told to stop, and then to the end of what has been stored."""
+    async with subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MOST) as subscription:
+
+        async def follow() -> None:
+            async for topic, header, payload in subscription:
+                received.take(header.ring, header.epoch, header.offset, topic, payload)
+
+        following = asyncio.create_task(follow())
+        while not received.stopping and not following.done():
+            if received.offsets.gaps:  # ZeroMQ keeps the order: what was passed over will not come
+                fetch(runtime_dir, received)
+            received.tell()
+            await asyncio.sleep(STATUS_S / 2)
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+    for ring in _rings(runtime_dir):
+        received.offsets.expect(ring.name, ring.epoch, ring.extremes().end_offset)
+        ring.close()
+    fetch(runtime_dir, received)
+    received.close()
+
+
+def fetch(runtime_dir: Path, received: Received) -> None:
+    """Take what is missing from the rings' memory."""
+    rings = {(ring.name, ring.epoch): ring for ring in _rings(runtime_dir)}
+    for name, epoch, offsets in list(received.offsets.missing()):
+        ring = rings.get((name, epoch))
+        if ring is None:
+            continue
+        wanted = set(offsets)
+        with ring.reader(name="demo-zmq", overrun="count", start="oldest") as reader:
+            reader.seek(max(offsets[0], ring.extremes().oldest_offset))
+            while (record := reader.poll()) is not None and record.offset <= offsets[-1]:
+                if record.offset in wanted:
+                    received.fetched += received.take(name, epoch, record.offset, record.key.decode(), record)
+    for ring in rings.values():
+        ring.close()
+
+
+def _rings(runtime_dir: Path) -> list[Ring]:
+    return [Ring.attach(path.with_suffix("")) for path in sorted(runtime_dir.glob("*.ring"))]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Until SIGTERM."""
+    parser = argparse.ArgumentParser(description="a subscriber that checks every offset")
+    parser.add_argument("way", choices=["shm", "zmq"])
+    parser.add_argument("--runtime-dir", type=Path, required=True, help="of the broker")
+    parser.add_argument("--report", type=Path, required=True, help="file to write at the end")
+    options = parser.parse_args(arguments)
+    received = Received(options.report)
+    if options.way == "shm":
+        read_shm(options.runtime_dir, received)
+    else:
+        asyncio.run(read_zmq(options.runtime_dir, received))
+
+
+if __name__ == "__main__":
+    main()

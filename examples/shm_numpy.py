@@ -1,0 +1,53 @@
+"""A subscriber that computes on what devices sent, in the memory where the broker put it.
+
+    brim run                                # in another shell
+    python -m examples.shm_numpy 'plant/#'
+    python -c "import struct, sys; sys.stdout.buffer.write(struct.pack('<4d', 1, 2, 3, 4))" |
+        mosquitto_pub -t plant/press/7/vibration -s
+
+Payloads are arrays of little-endian doubles.  A record's payload begins at a multiple of 8, so NumPy views it
+as it is.  The memory is the broker's and moves on: record.valid() says whether it still held the record after
+it was used.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from edge.local_client import subscribe_shm
+from edge.shm_client import Start
+
+
+def main() -> None:
+    """Print the mean and the greatest of each array."""
+    parser = argparse.ArgumentParser(description="view payloads as NumPy arrays, without a copy")
+    parser.add_argument("filter", nargs="?", default="#", help="topic filter (%(default)s)")
+    parser.add_argument("--count", type=int, default=0, help="end after so many records; 0: never")
+    parser.add_argument("--oldest", action="store_true", help="begin with the oldest record in memory")
+    parser.add_argument("--runtime-dir", type=Path, help="of the broker, if it is not the default")
+    options = parser.parse_args()
+    left = options.count or -1
+    start: Start = "oldest" if options.oldest else "latest"
+    with subscribe_shm(options.filter, runtime_dir=options.runtime_dir, start=start) as subscription:
+        print("subscribed", flush=True)
+        for batch in subscription:
+            for record in batch:
+                values = np.frombuffer(memoryview(record), np.dtype("<f8"))  # the broker's memory
+                mean, greatest = values.mean(), values.max()
+                if not record.valid():
+                    print("overwritten while it was used: read faster, or use gating=True")
+                    continue
+                topic = record.key.decode()
+                print(
+                    f"{topic} offset={record.offset} n={len(values)} mean={mean:.3f} greatest={greatest:.3f}"
+                )
+                left -= 1
+                if left == 0:
+                    return
+
+
+if __name__ == "__main__":
+    main()

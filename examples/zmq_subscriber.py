@@ -1,0 +1,44 @@
+"""A subscriber by ZeroMQ, from any process or, with a TCP endpoint, any machine.
+
+    brim run                                # in another shell
+    python -m examples.zmq_subscriber 'plant/+/temp'
+    brim pub plant/press/temp 21.5
+
+Each message carries the address of its record, (ring, epoch, offset), and the offset of the one before it
+on its topic: what ZeroMQ had to drop is noticed, here as `gaps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from edge.local_client import subscribe_zmq
+
+
+async def follow(topic_filter: str, count: int, runtime_dir: Path | None) -> None:
+    """Print what comes, `count` messages of it; 0: without end."""
+    left = count or -1
+    async with subscribe_zmq(topic_filter, runtime_dir=runtime_dir) as subscription:
+        print("subscribed", flush=True)
+        async for topic, header, payload in subscription:
+            print(f"{topic} {header.ring} {header.offset} {payload.decode(errors='replace')}", flush=True)
+            left -= 1
+            if left == 0:
+                break
+        print(f"gaps: {subscription.gaps}")
+
+
+def main() -> None:
+    """Until `--count` messages have come, or Ctrl-C."""
+    parser = argparse.ArgumentParser(description="subscribe by ZeroMQ")
+    parser.add_argument("filter", nargs="?", default="#", help="topic filter (%(default)s)")
+    parser.add_argument("--count", type=int, default=0, help="end after so many messages; 0: never")
+    parser.add_argument("--runtime-dir", type=Path, help="of the broker, if it is not the default")
+    options = parser.parse_args()
+    asyncio.run(follow(options.filter, options.count, options.runtime_dir))
+
+
+if __name__ == "__main__":
+    main()
