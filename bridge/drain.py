@@ -140,7 +140,10 @@ class Drain:
 
     def readers(self) -> list[Reader]:
         """One of each ring: when nothing waits, a record in any of them is what to wait for."""
-        return [reader for source in self._sources.values() if (reader := source.reader()) is not None]
+        cursors = self._checkpoint.cursors
+        known = [(source, cursors[name]) for name, source in self._sources.items() if name in cursors]
+        found = (source.reader_at(cursor.epoch, cursor.next_offset) for source, cursor in known)
+        return [reader for reader in found if reader is not None]
 
     def lags(self) -> list[PartitionLag]:
         """Each partition as it stands."""

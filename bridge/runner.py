@@ -205,6 +205,8 @@ class Bridge:
         try:
             wait = drain.step()
             if wait > 0 and flush is not None and drain.drained():
+                self._condition, self._error = "idle", None
+                self._state = self._describe(drain)
                 flush.set()
         except (SinkUnavailable, CheckpointError) as error:
             wait = self._backoff.next_s()

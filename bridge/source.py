@@ -227,9 +227,17 @@ class PartitionSource:
         found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
         return sorted(found.items())
 
-    def reader(self) -> Reader | None:
-        """The cursor in the ring that is written: wait with it for what is new."""
-        return self._rings[-1].reader if self._rings else None
+    def reader_at(self, epoch: int, offset: int) -> Reader | None:
+        """The cursor in the ring that is written, set to `offset`, to wait there; None: it cannot be."""
+        if not self._rings or self._rings[-1].epoch != epoch:
+            return None
+        reader = self._rings[-1].reader
+        try:
+            if reader.offset != offset:
+                reader.seek(offset)
+        except OffsetGone:
+            return None
+        return reader
 
     def end_offset(self) -> int | None:
         """Of the ring that is written: the offset that comes next."""
@@ -238,15 +246,18 @@ class PartitionSource:
     def backlog(self, epoch: int, offset: int) -> tuple[int, int]:
         """Records and bytes from `offset` of `epoch` up to the end of the ring that is written.
 
-        Bytes are those of the ring that hold them, or at most all of it; of a lower epoch, one record is
-        said.
+        Bytes are those that the ring still has; of a lower epoch, one record is said.
         """
         if not self._rings or self._rings[-1].epoch != epoch:
             return (1, 1) if self._rings else (0, 0)
         hot = self._rings[-1]
         ends = hot.ring.extremes()
+        if ends.end_offset <= offset:
+            # A writer that died in a batch has not told of its last records: they are there all the same.
+            reader = self.reader_at(epoch, offset)
+            return (1, 1) if reader is not None and reader.wait(0) else (0, 0)
         at = hot.reader.cursor if hot.reader.offset == offset else ends.oldest_position
-        return max(ends.end_offset - offset, 0), max(ends.end_position - at, 0)
+        return ends.end_offset - offset, max(ends.end_position - at, 0)
 
     def read(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:
         """Records of `epoch` from `offset` on, or from the first left behind it; None: there are none now.
@@ -262,8 +273,8 @@ class PartitionSource:
                     return hot.read(offset, limit_bytes, self._buffer)
                 except OffsetGone as gone:
                     nearest = gone.nearest
-                except (_Damaged, Corrupt) as error:
-                    nearest = self._behind(hot, offset, error)
+                except (_Damaged, Corrupt):
+                    nearest = self._behind(hot, offset)
             if nearest is not None and nearest < offset:
                 raise SourceError(
                     f"{self.path}: epoch {epoch} ends at offset {nearest}, but {offset} was to be read next",
@@ -277,7 +288,7 @@ class PartitionSource:
             offset = nearest
         return None
 
-    def _behind(self, hot: _HotRing, offset: int, error: Exception) -> int:
+    def _behind(self, hot: _HotRing, offset: int) -> int:
         """The offset behind a record that does not verify.  Raises SourceError: there is no way past it."""
         try:
             hot.reader.seek(offset + 1)
@@ -286,9 +297,7 @@ class PartitionSource:
                 f"{self.path}: damaged at offset {offset} of epoch {hot.epoch}",
                 hint="its writer is at fault, or the memory: restart that writer with a new ring",
             ) from worse
-        log.warning(
-            "record damaged in ring, passed over ring=%s offset=%d reason=%r", self.path, offset, error
-        )
+        log.warning("record that does not verify, passed over ring=%s offset=%d", self.path, offset)
         return offset + 1
 
     def _read_cold(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:

@@ -93,7 +93,7 @@ def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:
     Knows the format only through its names and the record header, not through what it checks.
     """
     found: dict[tuple[str, int, int], list[int]] = {}
-    for path in sorted(root.rglob("*.brim"), key=lambda path: path.name):
+    for path in sorted(root.rglob("[0-9]*.brim"), key=lambda path: path.name):
         stream, _, rest = path.name[17:].rpartition("-p")
         partition, epoch = int(rest[:4]), int(rest[6:16])
         data = path.read_bytes()

@@ -1,0 +1,214 @@
+"""The bridge as it runs: outages, back-off, pause, what it says of itself."""
+
+import json
+import logging
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import BridgeError, CheckpointBusy, SinkConflict, SinkUnavailable
+from bridge.runner import Backoff, Bridge
+from bridge.settings import BridgeSettings
+from bridge.sink import Sink
+from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
+from tests.support.drained_files import offsets_drained
+from tests.support.waiting import wait_until
+
+
+@contextmanager
+def running(chosen: BridgeSettings, sink: Sink | None = None) -> Iterator[Bridge]:
+    made = Bridge(chosen, sink=sink)
+    made.start()
+    try:
+        yield made
+    finally:
+        assert made.stop(20)
+
+
+def drained(root: Path) -> list[int]:
+    return offsets_drained(root / "lake").get(("default", 0, EPOCH), [])
+
+
+def _is_drained(root: Path, wanted: list[int]) -> bool:
+    return drained(root) == wanted
+
+
+def test_an_idle_stream_is_drained_by_linger_alone(runtime_directory: Path, tmp_path: Path) -> None:
+    with (
+        ring(runtime_directory) as made,
+        running(settings(runtime_directory, tmp_path, linger_ms=50)) as bridge,
+    ):
+        for count in (1, 2, 3):
+            publish(made, 10)
+            wanted = list(range(10 * count))
+            wait_until(partial(_is_drained, tmp_path, wanted))
+        wait_until(lambda: bridge.state().condition == "idle")
+        state = bridge.state()
+    assert (state.drain_seq, state.lag_records, state.totals.records) == (3, 0, 30)
+    assert state.last_ack_age_s is not None
+    assert bridge.state().condition == "stopped"
+    assert bridge.state().drain_seq == 3
+
+
+def test_flush_drains_what_would_linger(runtime_directory: Path, tmp_path: Path) -> None:
+    hour = settings(runtime_directory, tmp_path, linger_ms=3_600_000)
+    with ring(runtime_directory) as made, running(hour) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().lag_records == 10)
+        assert bridge.state().condition == "draining"
+        assert drained(tmp_path) == []
+        assert bridge.flush(20)
+        assert drained(tmp_path) == list(range(10))
+        assert bridge.flush(20)
+
+
+def test_a_ring_that_comes_later_is_found(runtime_directory: Path, tmp_path: Path) -> None:
+    with running(settings(runtime_directory, tmp_path)) as bridge:
+        wait_until(lambda: bridge.state().condition == "idle")
+        with ring(runtime_directory) as made:
+            publish(made, 5)
+            wait_until(lambda: drained(tmp_path) == list(range(5)))
+
+
+@pytest.mark.parametrize("how", ["unmounted", "replaced by a file"])
+def test_a_lake_that_goes_away_is_waited_for(runtime_directory: Path, tmp_path: Path, how: str) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    chosen = settings(runtime_directory, tmp_path, to=(mount / "lake").as_uri())
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().drain_seq == 1)
+        mount.rename(tmp_path / "away")
+        if how == "replaced by a file":
+            mount.write_text("")
+        publish(made, 10)
+        wait_until(lambda: bridge.state().failures >= 3)
+        state = bridge.state()
+        assert state.condition == "retrying"
+        assert str(mount) in state.last_error
+        assert state.remedy
+        assert state.lag_records == 10
+        if how == "replaced by a file":
+            mount.unlink()
+        (tmp_path / "away").rename(mount)
+        bridge.resume()
+        wait_until(lambda: bridge.state().condition == "idle")
+        assert bridge.state().last_error == ""
+    assert offsets_drained(mount / "lake") == {("default", 0, EPOCH): list(range(20))}
+
+
+def test_a_lake_that_is_removed_meanwhile_gets_what_comes_from_then_on(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().drain_seq == 1)
+        shutil.rmtree(tmp_path / "lake")
+        publish(made, 10)
+        wait_until(lambda: drained(tmp_path) == list(range(10, 20)))
+
+
+def test_while_paused_nothing_is_drained_and_nothing_is_lost(runtime_directory: Path, tmp_path: Path) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        bridge.pause()
+        wait_until(lambda: bridge.state().condition == "paused")
+        publish(made, 10)
+        assert not bridge.flush(0.05)
+        assert drained(tmp_path) == []
+        bridge.resume()
+        assert bridge.flush(20)
+        assert drained(tmp_path) == list(range(10))
+
+
+def test_a_conflict_blocks_until_somebody_says_go_on(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [SinkConflict("taken", hint="give each edge its own edge_id")]
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path), sink) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().condition == "blocked")
+        assert bridge.state().remedy == "give each edge its own edge_id"
+        assert len(sink.puts) == 1
+        bridge.resume()
+        assert bridge.flush(20)
+    assert len(sink.puts) == 2
+    assert drained(tmp_path) == list(range(10))
+    assert "taken" in caplog.text
+
+
+def test_an_outage_is_logged_once_and_not_with_every_try(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = FailingSink(tmp_path / "lake")
+    sink.before = [SinkUnavailable("down") for _ in range(8)]
+    with (
+        caplog.at_level(logging.INFO),
+        ring(runtime_directory) as made,
+        running(settings(runtime_directory, tmp_path), sink) as bridge,
+    ):
+        publish(made, 10)
+        assert bridge.flush(20)
+    said = [record.getMessage() for record in caplog.records if record.name == "bridge.runner"]
+    assert sum("down" in text for text in said) == 1
+    assert sum("after=8 failures" in text for text in said) == 1
+
+
+def test_two_bridges_of_one_name_do_not_run_at_once(runtime_directory: Path, tmp_path: Path) -> None:
+    chosen = settings(runtime_directory, tmp_path)
+    with running(chosen), pytest.raises(CheckpointBusy, match=r"lake\.checkpoint"):
+        Bridge(chosen).start()
+
+
+def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, tmp_path: Path) -> None:
+    chosen = [
+        settings(runtime_directory, tmp_path, name=name, to=(tmp_path / name).as_uri())
+        for name in ("lake", "second")
+    ]
+    with ring(runtime_directory) as made, running(chosen[0]) as one, running(chosen[1]) as two:
+        publish(made, 10)
+        assert one.flush(20)
+        assert two.flush(20)
+    assert offsets_drained(tmp_path / "second") == offsets_drained(tmp_path / "lake")
+
+
+def test_its_state_is_json(runtime_directory: Path, tmp_path: Path) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        wait_until(lambda: bridge.state().partitions)
+        said = json.loads(json.dumps(bridge.state().as_dict()))
+    assert said["to"] == (tmp_path / "lake").as_uri()
+    assert said["partitions"][0]["stream"] == "default"
+
+
+def test_back_off_is_random_below_a_bound_that_doubles_up_to_its_limit() -> None:
+    backoff = Backoff(0.5, 60, random.Random(1))
+    bounds = [min(60, 0.5 * 2**failures) for failures in range(40)]
+    waits = [backoff.next_s() for _ in bounds]
+    assert all(0 <= wait <= bound for wait, bound in zip(waits, bounds, strict=True))
+    assert max(waits[:3]) <= 2
+    assert max(waits) > 50
+    assert min(waits[10:]) < 10  # full jitter: from nothing on
+    assert len(set(waits)) == len(waits)
+    backoff.reset()
+    assert backoff.next_s() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"unit_bytes": 1}, "unit_bytes is 1, and must be 4096 to"),
+        ({"backoff_min_ms": 10}, "backoff_min_ms is 10, and must be 1 to 5"),
+        ({"edge_id": "a/b"}, "edge id 'a/b'"),
+        ({"name": "../x"}, "bridge name '../x'"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    with pytest.raises(BridgeError, match=said):
+        settings(tmp_path, tmp_path, **changes)

@@ -1,0 +1,108 @@
+"""Rings, sinks and drains for tests of the bridge."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bridge.checkpoint import Checkpoint
+from bridge.drain import Drain
+from bridge.errors import SinkError
+from bridge.settings import BridgeSettings
+from bridge.sink import Sink
+from bridge.sinks.directory import DirectorySink
+from bridge.source import ColdLog
+from bridge.unit import Unit
+from ringbuf import Ring
+
+EPOCH = 1_700_000_000
+RING_BYTES = 1 << 16
+
+
+def ring(
+    directory: Path,
+    name: str = "default-0",
+    *,
+    epoch: int = EPOCH,
+    capacity_bytes: int = RING_BYTES,
+    first: int = 0,
+) -> Ring:
+    """A new ring, as the broker makes it."""
+    return Ring.create(
+        directory / name, capacity_bytes=capacity_bytes, epoch=epoch, first_offset=first, populate=False
+    )
+
+
+def publish(made: Ring, count: int, *, size: int = 20, topic: str = "plant/1") -> None:
+    """`count` records of `size` payload bytes that say which offset they have."""
+    writer = made.writer()
+    for _ in range(count):
+        offset = writer.publish(str(writer.end_offset).encode().rjust(size, b"."), topic)
+        assert offset is not None
+
+
+def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
+    """Of a bridge that cuts a unit whenever anything waits."""
+    values: dict[str, object] = {
+        "name": "lake",
+        "edge_id": "edge-1",
+        "to": (root / "lake").as_uri(),
+        "runtime_dir": runtime,
+        "state_dir": root / "state",
+        "linger_ms": 0,
+        "backoff_min_ms": 1,
+        "backoff_max_ms": 5,
+        "scan_interval_ms": 10,
+    }
+    return BridgeSettings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@contextmanager
+def drain(chosen: BridgeSettings, sink: Sink | None = None, cold: ColdLog | None = None) -> Iterator[Drain]:
+    """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
+    target = sink or DirectorySink(chosen.state_dir.parent / "lake")
+    checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
+    made = Drain(chosen, target, checkpoint, cold)
+    try:
+        yield made
+    finally:
+        made.close()
+        checkpoint.close()
+
+
+def run_dry(made: Drain) -> None:
+    """Steps until nothing waits."""
+    for _ in range(10_000):
+        if made.step() > 0 and made.drained():
+            return
+    raise AssertionError(f"still waiting after 10,000 steps: {made.lags()}")
+
+
+class FailingSink:
+    """A directory that fails when told to: before anything is stored, or after, as when an answer is lost."""
+
+    def __init__(self, root: Path) -> None:
+        self.inner = DirectorySink(root)
+        self.before: list[SinkError | None] = []  # one for each put to come; None lets it pass
+        self.after: list[SinkError | None] = []
+        self.puts: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def put(self, unit: Unit) -> None:
+        self.puts.append(unit.name)
+        if self.before and (error := self.before.pop(0)) is not None:
+            raise error
+        self.inner.put(unit)
+        if self.after and (error := self.after.pop(0)) is not None:
+            raise error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return self.inner.names(prefix)
+
+    def probe(self) -> None:
+        self.inner.probe()
+
+    def close(self) -> None:
+        self.inner.close()

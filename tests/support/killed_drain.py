@@ -1,0 +1,71 @@
+"""A process that forks drains and has each killed at a chosen line of the bridge.
+
+    python -m tests.support.killed_drain RUNTIME_DIRECTORY ROOT UNIT_BYTES
+
+For each line "K" on standard input it forks a process that drains until nothing waits, and kills itself, with
+SIGKILL, before it executes the K-th line of Python in bridge/ (0: never).  Answers "killed", or "done N" with
+the lines that it took.  ROOT is where lake and state are.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import bridge
+from tests.support.bridges import drain, run_dry, settings
+
+FOLDER = str(Path(bridge.__file__).parent)
+
+
+class KillAt:
+    """Counts lines of the bridge, and kills the process at one of them."""
+
+    def __init__(self, line: int) -> None:
+        self.kill_at = line
+        self.lines = 0
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self
+
+
+def run(runtime: Path, root: Path, unit_bytes: int, line: int) -> int:
+    """One drain until nothing waits; the lines that it took."""
+    counter = KillAt(line)
+    sys.settrace(counter)
+    with drain(settings(runtime, root, unit_bytes=unit_bytes)) as drained:
+        run_dry(drained)
+    sys.settrace(None)
+    return counter.lines
+
+
+def main() -> None:
+    runtime, root, unit_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    for command in sys.stdin:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            lines = run(runtime, root, unit_bytes, int(command))
+            os.write(writing, str(lines).encode())
+            os._exit(0)
+        os.close(writing)
+        _, status = os.waitpid(pid, 0)
+        said = os.read(reading, 100).decode()
+        os.close(reading)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            print("killed", flush=True)
+        else:
+            assert status == 0, status
+            print("done", said, flush=True)
+
+
+if __name__ == "__main__":
+    main()
