@@ -1,0 +1,70 @@
+"""Who may connect, and what they may publish and subscribe to: the seams, and the policy that needs no file.
+
+Decides once per CONNECT, once per subscription and once per (client, topic): never per message.  The hot path
+remembers each verdict until the rules change (Broker.rules_changed).
+
+Without an Authenticator nobody can be checked: a listener then lets everybody in, or nobody, and a user name
+is only a claim (ClientFacts.identity stays None).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["AccessList", "Authenticator", "ClientFacts", "ListenerPolicy", "Verdict", "anonymous_allowed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """Who asks.  Client identifier and user name are the client's own words: hostile text."""
+
+    client_id: str
+    username: str | None
+    address: str  # of the other end, or "" for a transport that has none
+    listener: int  # number of the listener it came through
+    identity: str | None = None  # the user name, once an Authenticator has vouched for it
+
+
+Verdict = bool | Future[bool]
+
+
+class Authenticator(Protocol):
+    """Decides about one CONNECT."""
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        """Whether `client` is who it says.
+
+        Called on the broker's thread, so whoever needs time (a slow hash, a network) returns a Future; it may
+        be resolved from any thread, and the client waits meanwhile, within its connect timeout.
+        """
+
+
+class AccessList(Protocol):
+    """Decides about topics.  Called on the broker's thread; must answer at once."""
+
+    def may_publish(self, client: ClientFacts, topic: str) -> bool:
+        """Whether messages of `client` to `topic` are stored."""
+
+    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
+        """Whether `client` may subscribe to `topic_filter`, wildcards and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPolicy:
+    """What a listener asks of those who come through it."""
+
+    name: str  # for logs: "127.0.0.1:1883"
+    allow_anonymous: bool
+
+
+def anonymous_allowed(host: str, configured: bool | None) -> bool:
+    """Whether a listener on `host`, a numeric address, lets anybody in.  None: on loopback only."""
+    if configured is not None:
+        return configured
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

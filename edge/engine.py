@@ -1,0 +1,325 @@
+"""The MQTT hot path, as Python sees it: the C engine with its types, and the loop that drives its sockets.
+
+Owns the translation between Python and ringbuf/c/mqtt: limits in, counters out, names for the codes.  Decides
+nothing.
+
+The C side parses, stores, routes and sends.  It stops at whatever it may not decide and leaves an Event; the
+broker answers by calling the engine, and the connection goes on at the next poll.  One thread at a time may
+use an engine: the one that polls.
+
+A topic is a small int, valid until topics_recycle() returns its name.  A session or connection is a handle,
+never 0, that knows when it is stale: calls about one that is gone return False, 0 or None.  A tag says what
+is known of a route: the QoS in its lower two bits.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from array import array
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+
+from ringbuf import _ringbuf
+from ringbuf.core import ffi, lib
+
+if TYPE_CHECKING:
+    from ringbuf import Reader, Writer
+
+__all__ = [
+    "FULL",
+    "NO_TOPIC",
+    "OK",
+    "TAG_QOS",
+    "CloseCause",
+    "DropCause",
+    "Engine",
+    "EngineLimits",
+    "Event",
+    "EventKind",
+    "Loop",
+    "Peer",
+    "SessionFacts",
+    "counters_of",
+    "engine_of",
+]
+
+_MODULE = "ringbuf._ringbuf"
+if lib.mq_install(_MODULE.encode()) != 0:
+    raise ImportError(f"{_MODULE}: the type Engine could not be made; rebuild it with `python build.py`")
+
+NO_TOPIC: int = lib.MQ_NO_TOPIC
+TAG_QOS: int = lib.MQ_TAG_QOS
+OK: int = lib.RB_OK
+FULL: int = lib.RB_FULL
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class EventKind(IntEnum):
+    """What the hot path leaves to Python."""
+
+    PACKET = lib.MQ_EVENT_PACKET  # data: a whole control packet
+    TOPIC = lib.MQ_EVENT_TOPIC  # data: a topic that is unknown, or that this client was not judged for
+    CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
+    SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: a topic of it that is unknown
+    SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring that holds garbage and is read no further
+
+
+class CloseCause(IntEnum):
+    """Why a connection ended."""
+
+    SERVER = lib.MQ_CLOSE_SERVER
+    PEER = lib.MQ_CLOSE_PEER
+    RESET = lib.MQ_CLOSE_RESET
+    MALFORMED = lib.MQ_CLOSE_MALFORMED
+    PROTOCOL = lib.MQ_CLOSE_PROTOCOL
+    TOO_LARGE = lib.MQ_CLOSE_TOO_LARGE
+    CONNECT_TIMEOUT = lib.MQ_CLOSE_CONNECT_TIMEOUT
+    KEEP_ALIVE = lib.MQ_CLOSE_KEEP_ALIVE
+    FULL = lib.MQ_CLOSE_FULL
+    MEMORY = lib.MQ_CLOSE_MEMORY
+    UNJUDGED = lib.MQ_CLOSE_UNJUDGED
+    LIMIT = lib.MQ_CLOSE_LIMIT
+
+    @property
+    def words(self) -> str:
+        """For logs and counters: `keep alive`."""
+        return self.name.replace("_", " ").lower()
+
+
+class DropCause(IntEnum):
+    """Why a message did not reach a ring, or a record not its subscriber."""
+
+    QUEUE = lib.MQ_DROP_QUEUE
+    OVERRUN = lib.MQ_DROP_OVERRUN
+    MEMORY = lib.MQ_DROP_MEMORY
+    FULL = lib.MQ_DROP_FULL
+    DENIED = lib.MQ_DROP_DENIED
+    TOPICS = lib.MQ_DROP_TOPICS
+    FORGED = lib.MQ_DROP_FORGED
+    TOO_LARGE = lib.MQ_DROP_TOO_LARGE
+
+    @property
+    def words(self) -> str:
+        """For logs and counters: `too large`."""
+        return self.name.replace("_", " ").lower()
+
+
+# (kind, connection, detail, data): one thing for Python to decide.  `connection` is 0 for those of a source
+# ring.
+Event: TypeAlias = tuple[int, int, int, bytes]
+
+# (listener, address family, 16 bytes of which the family tells how many count, port)
+Peer: TypeAlias = tuple[int, int, bytes, int]
+
+
+class SessionFacts(NamedTuple):
+    """What the hot path knows of a session.  `dropped` is indexed by DropCause."""
+
+    queued: int
+    in_flight: int
+    delivered: int
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Bounds of the hot path.  Names and defaults as in the configuration file, where there are such."""
+
+    connections_max: int = 10_000
+    connect_timeout_ms: int = 5_000
+    connect_max_bytes: int = 64 * KIB
+    packet_max_bytes: int = MIB
+    topics_max: int = 1_000_000
+    retained_max: int = 100_000
+    receive_max: int = 1_024  # of one client, QoS 1 and 2, waiting for the disk
+    retained_max_bytes: int = 64 * MIB
+    queues_max_bytes: int = 256 * MIB  # positions waiting for clients, 16 bytes each, of all clients together
+
+
+class Engine(Protocol):
+    """The C type (ringbuf/c/mqtt/engine_calls.c).  Short calls that keep the GIL; one thread at a time."""
+
+    @property
+    def address(self) -> int:
+        """Of the mq_engine; valid while this object lives."""
+
+    @property
+    def counters_address(self) -> int:
+        """Of its mq_counters."""
+
+    # Rings.  The engine keeps the Writer or Reader alive.
+
+    def add_ring(self, writer: Writer, durable: bool, /) -> int:
+        """A source that topics can be stored in.  `durable`: acknowledgements wait for its durable word."""
+
+    def add_reader(self, reader: Reader, /) -> int:
+        """A source that another process writes: its records are routed as they come."""
+
+    def remove_source(self, source: int, /) -> None:
+        """Forget a ring; what sessions still wait for of it is dropped, and counted as overrun."""
+
+    def judge_source(self, source: int, /) -> None:
+        """Answers a SOURCE event: the topic is in the table now.  Without it the record is skipped."""
+
+    # Connections.
+
+    def attach(self, connection: int, session: int, version: int, idle_max_ms: int, trusted: bool, /) -> bool:
+        """CONNECT was accepted: deliver to it what is the session's.  Trusted: it may publish anything."""
+
+    def send(self, connection: int, data: bytes, /) -> bool:
+        """Put bytes behind what is waiting to be sent."""
+
+    def close(self, connection: int, /) -> bool:
+        """Close it, after one attempt to send what waits.  No CLOSED event follows."""
+
+    def is_open(self, connection: int, /) -> bool:
+        """Whether it is neither closed nor closing."""
+
+    def hold(self, connection: int, /) -> bool:
+        """Called while its event is handled: it does not go on at the next poll, but after resume()."""
+
+    def resume(self, connection: int, /) -> bool:
+        """Let a held connection go on."""
+
+    def peer(self, connection: int, /) -> Peer | None:
+        """Where it comes from."""
+
+    def judge(self, connection: int, topic: int, allowed: bool, /) -> bool:
+        """Answers a TOPIC event; remembered for this connection until forget_verdicts()."""
+
+    def skip(self, connection: int, /) -> bool:
+        """Answers a TOPIC event: acknowledge the PUBLISH, drop it and count it."""
+
+    def forget_verdicts(self) -> None:
+        """The rules have changed: judge every client and topic anew."""
+
+    def events(self) -> list[Event]:
+        """What the last poll or step left."""
+
+    # A connection without a socket: for tests, and for transports that others run.
+
+    def open(self, listener: int, /) -> int:
+        """A new connection."""
+
+    def feed(self, connection: int, data: bytes, /) -> int:
+        """How many bytes were taken; it takes none while an event of it waits."""
+
+    def pull(self, connection: int, /) -> bytes:
+        """What is to be sent now, a block at a time."""
+
+    def forget(self, connection: int, /) -> None:
+        """Free one that is closed, with what was not pulled."""
+
+    def step(self, now_ms: int, now_ns: int, /) -> int:
+        """Number of events.  What a poll does besides sockets, at that monotonic and wall time."""
+
+    # Sessions.
+
+    def session_open(self, queue_max: int, window: int, drop_newest: bool, /) -> int:
+        """Room for `queue_max` waiting records and `window` unacknowledged ones."""
+
+    def session_close(self, session: int, /) -> bool:
+        """Forget it, and close its connection."""
+
+    def session_facts(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
+        """Its queue and counters: the fields of SessionFacts."""
+
+    # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
+
+    def topic_add(self, name: bytes, source: int, reserved: bool, /) -> int:
+        """A new topic, stored in `source`; NO_TOPIC when the table is full.  Reserved: not for clients."""
+
+    def topic_find(self, name: bytes, /) -> int:
+        """The topic, or NO_TOPIC."""
+
+    def topics_recycle(self, most: int, /) -> list[bytes]:
+        """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
+
+    def routes_new(self, topic: int, sessions: array[int], tags: array[int], /) -> None:
+        """The routes of a new topic: array("Q") of sessions, array("I") of tags."""
+
+    def routes_set(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Route each of `topics` to `session`, with this tag whatever it was."""
+
+    def routes_merge(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Route each of `topics` to `session`, with the higher QoS if it is already."""
+
+    def routes_drop(self, topics: array[int], session: int, _: int, /) -> int:
+        """No longer route any of `topics` to `session`."""
+
+    def routes_of(self, topic: int, /) -> list[tuple[int, int]]:
+        """(session, tag) of each route."""
+
+    def retained_send(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Queue the retained messages of `topics` for `session`; how many there were."""
+
+    def retain(self, topic: int, payload: bytes, qos: int, /) -> bool:
+        """Sets the retained message without a new record; an empty payload clears it."""
+
+    def retained(self, topic: int, /) -> bytes | None:
+        """Payload of the retained message."""
+
+    def publish(self, topic: int, payload: bytes, flags: int, /) -> int:
+        """Append a message of this process and route it: OK, FULL (try again), or dropped and counted."""
+
+
+def engine_of(limits: EngineLimits | None = None) -> Engine:
+    """A new engine."""
+    struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
+    made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), secrets.token_bytes(16))
+    return cast(Engine, made)
+
+
+def counters_of(engine: Engine) -> Any:
+    """A live view of the engine's mq_counters: reading a field makes no call."""
+    return ffi.cast("mq_counters *", engine.counters_address)
+
+
+class Loop:
+    """The sockets of an engine.  poll() releases the GIL; wake() and call() are for any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine  # must outlive the loop
+        self._loop = lib.mq_loop_open(ffi.cast("mq_engine *", engine.address))
+        if self._loop == ffi.NULL:
+            raise OSError(ffi.errno, f"the MQTT loop cannot be opened: {os.strerror(ffi.errno)}")
+        self._wake_fd: int = lib.mq_loop_wake_fd(self._loop)
+        self._call_fd: int = lib.mq_loop_call_fd(self._loop)
+
+    def listen(self, fd: int, number: int) -> None:
+        """Accept from `fd`, a non-blocking listening socket that is the loop's from now on."""
+        result = lib.mq_loop_listen(self._loop, fd, number)
+        if result:
+            raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
+
+    def poll(self, timeout_ms: int) -> int:
+        """Serve until Python is wanted: number of events.  -1: without a time limit."""
+        count: int = lib.mq_loop_poll(self._loop, timeout_ms)
+        if count < 0:
+            raise OSError(-count, f"the MQTT loop cannot wait: {os.strerror(-count)}")
+        return count
+
+    def flush(self) -> None:
+        """Send what can be sent at once."""
+        lib.mq_loop_flush(self._loop)
+
+    def deafen(self) -> None:
+        """Close the listening sockets; connections stay."""
+        lib.mq_loop_deafen(self._loop)
+
+    def wake(self) -> None:
+        """Make the loop look at durable words and source rings, without Python."""
+        os.eventfd_write(self._wake_fd, 1)
+
+    def call(self) -> None:
+        """Make poll() return."""
+        os.eventfd_write(self._call_fd, 1)
+
+    def close(self) -> None:
+        """Close every socket.  May be called twice."""
+        loop, self._loop = self._loop, ffi.NULL
+        if loop != ffi.NULL:
+            lib.mq_loop_close(loop)

@@ -1,0 +1,52 @@
+"""Retained messages: which of them a new subscription gets.
+
+Owns the question; the messages are the engine's, one copy each, set and cleared in C as they are published,
+because that may happen at any rate.  A retained copy keeps its topic known, so the trie of names finds it.
+
+Retained messages live in memory.  After a restart they are put back from what the rings still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from edge.engine import Engine
+from edge.topics import TopicNames
+from ringbuf import FLAG_QOS, FLAG_RETAIN
+
+if TYPE_CHECKING:
+    from ringbuf import Record
+
+__all__ = ["Retained"]
+
+
+class Retained:
+    """Sends retained messages to who subscribes, and puts them back after a restart."""
+
+    def __init__(self, engine: Engine, names: TopicNames, topic_of: Callable[[str], int | None]) -> None:
+        self._engine = engine
+        self._names = names
+        self._topic_of = topic_of
+
+    def send(self, session: int, topic_filter: str, tag: int) -> int:
+        """Queue for `session` what is retained under `topic_filter` [MQTT-3.3.1-6]; how many there were."""
+        return self._engine.retained_send(self._names.match(topic_filter), session, tag)
+
+    def restore(self, records: Iterable[Record]) -> int:
+        """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.
+
+        Clears too: the last record of a topic counts.  Records whose key is no topic are left out.
+        """
+        kept: set[int] = set()
+        for record in records:
+            if not record.flags & FLAG_RETAIN:
+                continue
+            topic = self._topic_of(record.key.decode("utf-8", "replace"))
+            if topic is None:
+                continue
+            if self._engine.retain(topic, record.bytes(), min(record.flags & FLAG_QOS, 2)):
+                kept.add(topic)
+            else:
+                kept.discard(topic)
+        return len(kept)

@@ -1,0 +1,87 @@
+"""Counters of the MQTT front end, by cause and by client.
+
+Counts nothing itself: the hot path does, in C.  Reading is plain memory, without a call; a snapshot taken
+while the loop runs may be torn between two counters, never within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from edge.engine import CloseCause, DropCause, Engine, SessionFacts, counters_of
+from edge.sessions import Session
+
+__all__ = ["ClientRow", "Stats"]
+
+_TOTALS = (
+    "bytes_in", "bytes_out", "packets_in", "published", "sourced", "delivered", "redelivered",
+    "retained_refused", "connections_opened", "full_waits", "topics_recycled", "source_lost", "wakeups",
+)  # fmt: skip
+_NOW = (
+    "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "held", "blocked",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """One client, for people: what it gets, what waits for it and what it lost, by cause."""
+
+    client_id: str
+    connected: bool
+    subscriptions: int
+    queued: int
+    in_flight: int
+    delivered: int
+    dropped: dict[str, int]
+
+
+class Stats:
+    """Reads what the engine has counted."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine  # keeps the memory of the counters
+        self._counters = counters_of(engine)
+
+    def totals(self) -> dict[str, int]:
+        """Since the broker started."""
+        return {name: getattr(self._counters, name) for name in _TOTALS}
+
+    def now(self) -> dict[str, int]:
+        """As things stand."""
+        return {name: getattr(self._counters, name) for name in _NOW}
+
+    def dropped(self) -> dict[str, int]:
+        """Messages and deliveries lost, by cause: every cause, zeros too."""
+        return {cause.words: self._counters.dropped[cause] for cause in DropCause}
+
+    def closed(self) -> dict[str, int]:
+        """Connections ended, by cause."""
+        return {cause.words: self._counters.closed[cause] for cause in CloseCause}
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of it, for `brim status --json`."""
+        return {**self.totals(), **self.now(), "dropped": self.dropped(), "closed": self.closed()}
+
+    def clients(self, sessions: Iterable[Session]) -> list[ClientRow]:
+        """A row for each session.  On the loop's thread only."""
+        rows = []
+        for session in sessions:
+            facts = self._engine.session_facts(session.handle)
+            if facts is None:
+                continue
+            queued, in_flight, delivered, dropped = SessionFacts(*facts)
+            lost = {cause.words: dropped[cause] for cause in DropCause if dropped[cause]}
+            rows.append(
+                ClientRow(
+                    session.client_id,
+                    session.connection != 0,
+                    len(session.subscriptions),
+                    queued,
+                    in_flight,
+                    delivered,
+                    lost,
+                )
+            )
+        return rows

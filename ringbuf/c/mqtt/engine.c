@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the parts of the engine share: memory, handles, rings, time, and the life of a connection.
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SLAB_ITEMS 256u
+#define SPARE_BLOCKS 64u
+#define RETRY_MS 5         /* a paused publisher tries again: its ring's readers cannot wake us */
+#define EXPIRE_STEP_MS 250 /* deadlines are looked at no more often */
+
+/* ---- lists ---- */
+
+/* Out of memory: the handle is lost, and with it a wake-up.  There is nothing better to do that needs none.
+ */
+void mq_list_add(mq_list *list, uint64_t handle)
+{
+    if (list->count == list->room) {
+        uint32_t room = list->room ? list->room * 2 : 64;
+        uint64_t *at = realloc(list->at, room * sizeof *at);
+        if (at == NULL)
+            return;
+        list->at = at;
+        list->room = room;
+    }
+    list->at[list->count++] = handle;
+}
+
+/* ---- slabs ---- */
+
+static mq_item *slab_item(const mq_slab *slab, uint32_t index)
+{
+    return (mq_item *)(void *)((uint8_t *)slab->chunks[index / SLAB_ITEMS] +
+                               (size_t)(index % SLAB_ITEMS) * slab->item_bytes);
+}
+
+static bool slab_grow(mq_slab *slab)
+{
+    uint32_t chunks = slab->made / SLAB_ITEMS;
+    void **list = realloc(slab->chunks, (chunks + 1) * sizeof *list);
+    if (list == NULL)
+        return false;
+    slab->chunks = list;
+    if ((list[chunks] = calloc(SLAB_ITEMS, slab->item_bytes)) == NULL)
+        return false;
+    slab->made += SLAB_ITEMS;
+    for (uint32_t i = SLAB_ITEMS; i-- > 0;) {
+        mq_item *item = slab_item(slab, chunks * SLAB_ITEMS + i);
+        item->index = chunks * SLAB_ITEMS + i;
+        item->next_free = slab->free;
+        slab->free = item->index + 1;
+    }
+    return true;
+}
+
+void *mq_slab_take(mq_slab *slab)
+{
+    if (slab->free == 0 && !slab_grow(slab))
+        return NULL;
+    mq_item *item = slab_item(slab, slab->free - 1);
+    slab->free = item->next_free;
+    memset(item + 1, 0, slab->item_bytes - sizeof *item);
+    item->generation++;
+    slab->live++;
+    return item;
+}
+
+void mq_slab_give(mq_slab *slab, mq_item *item)
+{
+    item->generation++;
+    item->next_free = slab->free;
+    slab->free = item->index + 1;
+    slab->live--;
+}
+
+void *mq_slab_at(const mq_slab *slab, uint32_t index)
+{
+    return index < slab->made ? slab_item(slab, index) : NULL;
+}
+
+void *mq_slab_get(const mq_slab *slab, uint64_t handle)
+{
+    mq_item *item = mq_slab_at(slab, (uint32_t)handle);
+    uint32_t generation = (uint32_t)(handle >> 32);
+    return item != NULL && item->generation == generation && generation & 1 ? item : NULL;
+}
+
+static void slab_free(mq_slab *slab)
+{
+    for (uint32_t i = 0; i < slab->made / SLAB_ITEMS; i++)
+        free(slab->chunks[i]);
+    free(slab->chunks);
+}
+
+/* ---- bytes: blocks of one size are kept for the next who needs one ---- */
+
+static uint8_t *block_take(mq_engine *engine)
+{
+    uint8_t *block = engine->spare_blocks;
+    if (block == NULL)
+        return malloc(MQ_BLOCK_BYTES);
+    memcpy(&engine->spare_blocks, block, sizeof block);
+    engine->spare_count--;
+    return block;
+}
+
+void mq_bytes_free(mq_engine *engine, mq_bytes *bytes)
+{
+    if (bytes->at != NULL && bytes->room == MQ_BLOCK_BYTES && engine->spare_count < SPARE_BLOCKS) {
+        memcpy(bytes->at, &engine->spare_blocks, sizeof engine->spare_blocks);
+        engine->spare_blocks = bytes->at;
+        engine->spare_count++;
+    } else {
+        free(bytes->at);
+    }
+    *bytes = (mq_bytes){0};
+}
+
+bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more)
+{
+    uint32_t live = bytes->end - bytes->start;
+    if (bytes->room - bytes->end >= more)
+        return true;
+    if (bytes->room - live >= more) {
+        memmove(bytes->at, bytes->at + bytes->start, live);
+        bytes->start = 0;
+        bytes->end = live;
+        return true;
+    }
+    uint32_t room = live + more > MQ_BLOCK_BYTES ? live + more + live / 2 : MQ_BLOCK_BYTES;
+    uint8_t *at = room == MQ_BLOCK_BYTES ? block_take(engine) : malloc(room);
+    if (at == NULL)
+        return false;
+    if (live > 0)
+        memcpy(at, bytes->at + bytes->start, live);
+    mq_bytes_free(engine, bytes);
+    *bytes = (mq_bytes){.at = at, .end = live, .room = room};
+    return true;
+}
+
+void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes)
+{
+    uint32_t live = bytes->end - bytes->start;
+    uint8_t *at;
+    if (live > bytes->room / 2 || (at = malloc(live)) == NULL)
+        return;
+    memcpy(at, bytes->at + bytes->start, live);
+    mq_bytes_free(engine, bytes);
+    *bytes = (mq_bytes){.at = at, .end = live, .room = live};
+}
+
+/* ---- the engine ---- */
+
+mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
+{
+    mq_engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL)
+        return NULL;
+    engine->limits = *limits;
+    engine->seed[0] = seed[0];
+    engine->seed[1] = seed[1];
+    engine->next_deadline_ms = MQ_NEVER;
+    engine->source_count = 1; /* 0 is the store of copies */
+    engine->topics.item_bytes = sizeof(mq_topic);
+    engine->sessions.item_bytes = sizeof(mq_session);
+    engine->connections.item_bytes = sizeof(mq_connection);
+    engine->receive = malloc(MQ_CARRY_BYTES + MQ_READ_BYTES);
+    if (engine->receive == NULL) {
+        free(engine);
+        return NULL;
+    }
+    return engine;
+}
+
+static void connection_release(mq_engine *engine, mq_connection *connection)
+{
+    engine->counters.held -= connection->held_count;
+    connection->held_count = connection->held_room = 0;
+    connection->verdict_count = connection->verdict_room = 0;
+    free(connection->held);
+    free(connection->verdicts);
+    connection->held = NULL;
+    connection->verdicts = NULL;
+    mq_bytes_free(engine, &connection->in);
+}
+
+void mq_engine_free(mq_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->connections.made; i++) {
+        mq_connection *connection = mq_slab_at(&engine->connections, i);
+        if (connection->item.generation & 1) {
+            connection_release(engine, connection);
+            mq_bytes_free(engine, &connection->out);
+        }
+    }
+    for (uint32_t i = 0; i < engine->sessions.made; i++) {
+        mq_session *session = mq_slab_at(&engine->sessions, i);
+        if (session->item.generation & 1)
+            mq_session_clear(engine, session);
+    }
+    for (uint32_t i = 0; i < engine->topics.made; i++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, i);
+        if (topic->item.generation & 1)
+            mq_topic_free(engine, topic);
+    }
+    for (uint32_t i = 1; i < engine->source_count; i++)
+        if (engine->sources[i] != NULL) {
+            free(engine->sources[i]->name);
+            free(engine->sources[i]);
+        }
+    while (engine->spare_blocks != NULL)
+        free(block_take(engine));
+    slab_free(&engine->connections);
+    slab_free(&engine->sessions);
+    slab_free(&engine->topics);
+    mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
+                        &engine->closing, &engine->published, &engine->passing};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        free(lists[i]->at);
+    free(engine->table);
+    free(engine->receive);
+    free(engine);
+}
+
+/* ---- sources ---- */
+
+int mq_source_add(mq_engine *engine, mq_source source)
+{
+    uint32_t index = 1;
+    while (index < engine->source_count && engine->sources[index] != NULL &&
+           engine->sources[index]->kind != MQ_SOURCE_NONE)
+        index++;
+    if (index == MQ_SOURCES_MAX)
+        return RB_FULL;
+    if (engine->sources[index] == NULL)
+        engine->sources[index] = malloc(sizeof source);
+    if (engine->sources[index] == NULL)
+        return RB_FULL;
+    *engine->sources[index] = source;
+    if (index == engine->source_count)
+        engine->source_count++;
+    engine->sources_pending |= source.kind == MQ_SOURCE_FOREIGN;
+    return (int)index;
+}
+
+/* What sessions still hold of it is dropped when its turn comes: the kind says that nothing is there. */
+void mq_source_remove(mq_engine *engine, uint32_t index)
+{
+    mq_source *source = index < engine->source_count ? engine->sources[index] : NULL;
+    if (source == NULL)
+        return;
+    free(source->name);
+    *source = (mq_source){.kind = MQ_SOURCE_NONE};
+}
+
+void mq_end_publish(mq_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->published.count; i++) {
+        mq_source *source = engine->sources[engine->published.at[i]];
+        if (source->dirty)
+            rb_end_publish(source->writer);
+        source->dirty = false;
+    }
+    engine->published.count = 0;
+}
+
+bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
+                  uint32_t length)
+{
+    if (engine->event_count == MQ_EVENTS)
+        return false;
+    engine->events[engine->event_count++] =
+        (mq_event){.kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
+    return true;
+}
+
+/* ---- connections ---- */
+
+mq_connection *mq_connection_open(mq_engine *engine, int fd)
+{
+    mq_connection *connection = mq_slab_take(&engine->connections);
+    if (connection == NULL)
+        return NULL;
+    connection->fd = fd;
+    connection->packet_max_bytes = engine->limits.connect_max_bytes;
+    connection->out_chunk = MQ_BLOCK_BYTES;
+    connection->last_seen_ms = engine->now_ms;
+    connection->idle_max_ms = engine->limits.connect_timeout_ms;
+    if (engine->now_ms + connection->idle_max_ms < engine->next_deadline_ms)
+        engine->next_deadline_ms = engine->now_ms + connection->idle_max_ms;
+    engine->counters.connections_opened++;
+    return connection;
+}
+
+void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session, uint8_t version,
+                          uint64_t idle_max_ms, bool trusted)
+{
+    connection->version = version;
+    connection->trusted = trusted;
+    connection->policy = engine->policy;
+    connection->packet_max_bytes = engine->limits.packet_max_bytes;
+    connection->last_seen_ms = engine->now_ms;
+    connection->idle_max_ms = idle_max_ms;
+    if (idle_max_ms > 0 && engine->now_ms + idle_max_ms < engine->next_deadline_ms)
+        engine->next_deadline_ms = engine->now_ms + idle_max_ms;
+    connection->session = session;
+    session->connection = connection;
+    mq_session_return(session);
+    mq_connection_touch(engine, connection);
+}
+
+/* Its buffers stay until mq_connection_over(): the parser may be reading from them right now. */
+void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t cause)
+{
+    if (connection->stop == MQ_STOP_CLOSING)
+        return;
+    connection->stop = MQ_STOP_CLOSING;
+    connection->cause = (uint8_t)cause;
+    if (connection->session != NULL)
+        connection->session->connection = NULL;
+    connection->session = NULL;
+    engine->counters.closed[cause]++;
+    mq_list_add(&engine->closing, mq_handle(&connection->item));
+}
+
+bool mq_connection_over(mq_engine *engine, mq_connection *connection)
+{
+    bool told = !connection->known || connection->cause == MQ_CLOSE_SERVER ||
+                mq_event_add(engine, MQ_EVENT_CLOSED, connection->cause, mq_handle(&connection->item), 0, 0);
+    if (told)
+        connection_release(engine, connection);
+    return told;
+}
+
+void mq_connection_forget(mq_engine *engine, mq_connection *connection)
+{
+    connection_release(engine, connection);
+    mq_bytes_free(engine, &connection->out);
+    mq_slab_give(&engine->connections, &connection->item);
+}
+
+void mq_connection_touch(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->listed)
+        return;
+    connection->listed = true;
+    mq_list_add(&engine->touched, mq_handle(&connection->item));
+}
+
+void mq_connection_ready(mq_engine *engine, mq_connection *connection)
+{
+    if (connection->is_ready)
+        return;
+    connection->is_ready = true;
+    mq_list_add(&engine->ready, mq_handle(&connection->item));
+}
+
+/* ---- time ---- */
+
+/* Silent for longer than it may.  Who was paused by us cannot have been heard. */
+static bool expired(const mq_engine *engine, const mq_connection *connection)
+{
+    bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
+                  (connection->stop == MQ_STOP_HELD && connection->version != 0);
+    return connection->idle_max_ms > 0 && !paused &&
+           engine->now_ms - connection->last_seen_ms > connection->idle_max_ms;
+}
+
+/* Before CONNECT last_seen_ms stays at the time of accept: a trickle of bytes buys no time. */
+static void expire(mq_engine *engine)
+{
+    uint64_t next = MQ_NEVER;
+    for (uint32_t i = 0; i < engine->connections.made; i++) {
+        mq_connection *connection = mq_slab_at(&engine->connections, i);
+        if (!(connection->item.generation & 1) || connection->stop == MQ_STOP_CLOSING ||
+            connection->idle_max_ms == 0)
+            continue;
+        if (expired(engine, connection))
+            mq_connection_close(engine, connection,
+                                connection->version == 0 ? MQ_CLOSE_CONNECT_TIMEOUT : MQ_CLOSE_KEEP_ALIVE);
+        else if (connection->last_seen_ms + connection->idle_max_ms + 1 < next)
+            next = connection->last_seen_ms + connection->idle_max_ms + 1;
+    }
+    uint64_t soonest = engine->now_ms + EXPIRE_STEP_MS;
+    engine->next_deadline_ms = next < soonest ? soonest : next;
+}
+
+/* Handled events make room for new ones in the same array: a connection leaves at most one while it goes on,
+ * so the place that is written is never ahead of the one that was read. */
+void mq_events_resume(mq_engine *engine)
+{
+    uint32_t count = engine->event_count;
+    engine->event_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        mq_event event = engine->events[i];
+        if (event.kind == MQ_EVENT_SOURCE) {
+            engine->sources[event.detail]->waiting = false;
+            engine->sources_pending = true;
+            continue;
+        }
+        mq_connection *connection = mq_slab_get(&engine->connections, event.handle);
+        if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
+            continue;
+        connection->stop = MQ_RUN;
+        if (event.kind == MQ_EVENT_TOPIC && !connection->judged)
+            mq_connection_close(engine, connection, MQ_CLOSE_UNJUDGED);
+        else
+            mq_continue(engine, connection);
+    }
+}
+
+/* Walks `list`; whoever is added meanwhile waits for the next time. */
+static void go_on(mq_engine *engine, mq_list *list)
+{
+    mq_list walked = *list;
+    *list = engine->passing;
+    for (uint32_t i = 0; i < walked.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        if (connection == NULL)
+            continue;
+        connection->is_ready = false;
+        if (connection->stop == MQ_STOP_FULL) {
+            connection->stop = MQ_RUN;
+            connection->last_seen_ms = engine->now_ms;
+        }
+        mq_continue(engine, connection);
+    }
+    walked.count = 0;
+    engine->passing = walked;
+}
+
+/* Those without a socket are over as soon as Python can be told; the others the loop closes first. */
+static void detached_over(mq_engine *engine)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < engine->closing.count; i++) {
+        uint64_t handle = engine->closing.at[i];
+        mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        if (connection != NULL && (connection->fd >= 0 || !mq_connection_over(engine, connection)))
+            engine->closing.at[kept++] = handle;
+    }
+    engine->closing.count = kept;
+}
+
+void mq_engine_step(mq_engine *engine)
+{
+    if (engine->sources_pending)
+        mq_sources_pump(engine);
+    if (engine->holding.count > 0)
+        mq_held_release(engine);
+    if (engine->ready.count > 0)
+        go_on(engine, &engine->ready);
+    if (engine->blocked.count > 0)
+        go_on(engine, &engine->blocked);
+    if (engine->now_ms >= engine->next_deadline_ms)
+        expire(engine);
+    if (engine->closing.count > 0)
+        detached_over(engine);
+    mq_end_publish(engine);
+    engine->counters.connections = engine->connections.live;
+    engine->counters.sessions = engine->sessions.live;
+    engine->counters.topics = engine->topics.live;
+    engine->counters.blocked = engine->blocked.count;
+}
+
+uint64_t mq_engine_due(const mq_engine *engine)
+{
+    if (engine->event_count || engine->sources_pending || engine->ready.count || engine->touched.count ||
+        engine->closing.count)
+        return 0;
+    uint64_t due = engine->next_deadline_ms == MQ_NEVER         ? MQ_NEVER
+                   : engine->next_deadline_ms <= engine->now_ms ? 0
+                                                                : engine->next_deadline_ms - engine->now_ms;
+    return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The Python type Engine: what Python tells the hot path about one client, subscription or topic.
+ *
+ * METH_FASTCALL functions that keep the GIL, for the reason given in calls.h: while another thread is busy,
+ * each call that released it would cost milliseconds.  Only mq_loop_poll() gives it up.
+ *
+ * Connections and sessions are handles (int, never 0), topics and sources small ints.  A stale handle is no
+ * error: the client may have gone meanwhile; such calls return False.  An index out of range is a bug of the
+ * caller: ValueError. The thread that polls is the only one that may call any of this.
+ */
+#include "mqtt_calls.h"
+
+#include <string.h>
+
+static PyTypeObject *engine_type;
+
+/* ---- rings ---- */
+
+static PyObject *source_new(engine_object *self, mq_source source, PyObject *ring)
+{
+    int index = mq_source_add(self->engine, source);
+    if (index < 0)
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+    PyObject *key = PyLong_FromLong(index);
+    if (key == NULL || PyDict_SetItem(self->rings, key, ring) != 0) {
+        mq_source_remove(self->engine, (uint32_t)index);
+        Py_XDECREF(key);
+        return NULL;
+    }
+    return key;
+}
+
+static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
+{
+    if (take(count, 2) != 0)
+        return NULL;
+    if (!PyObject_TypeCheck(args[0], writer_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+                            (PyObject *)Py_TYPE(args[0]));
+    writer_object *writer = (writer_object *)args[0];
+    mq_source source = {.kind = MQ_SOURCE_OWN,
+                        .writer = &writer->writer,
+                        .durable = args[1] == Py_True,
+                        .blocks = writer->blocks,
+                        .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
+    return source_new(self, source, args[0]);
+}
+
+static PyObject *add_reader(engine_object *self, PyObject *reader)
+{
+    if (!PyObject_TypeCheck(reader, reader_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Reader is wanted, not %R",
+                            (PyObject *)Py_TYPE(reader));
+    mq_source source = {.kind = MQ_SOURCE_FOREIGN, .reader = &((reader_object *)reader)->reader};
+    return source_new(self, source, reader);
+}
+
+static PyObject *remove_source(engine_object *self, PyObject *index)
+{
+    unsigned long long source;
+    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+        return NULL;
+    mq_source_remove(self->engine, (uint32_t)source);
+    if (PyDict_DelItem(self->rings, index) != 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *judge_source(engine_object *self, PyObject *index)
+{
+    unsigned long long source;
+    if (unsigned_of(index, MQ_SOURCES_MAX - 1, &source) != 0)
+        return NULL;
+    if (source < self->engine->source_count && self->engine->sources[source] != NULL)
+        self->engine->sources[source]->judged = true;
+    Py_RETURN_NONE;
+}
+
+/* ---- connections ---- */
+
+static PyObject *open_detached(engine_object *self, PyObject *listener)
+{
+    unsigned long long number;
+    if (unsigned_of(listener, MQ_LISTENERS_MAX - 1, &number) != 0)
+        return NULL;
+    mq_connection *connection = mq_connection_open(self->engine, -1);
+    if (connection == NULL)
+        return PyErr_NoMemory();
+    connection->listener = (uint8_t)number;
+    return PyLong_FromUnsignedLongLong(mq_handle(&connection->item));
+}
+
+static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    bytes_view data;
+    uint32_t taken = 0;
+    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 || bytes_of(args[1], &data) != 0)
+        return NULL;
+    while (connection != NULL && connection->stop == MQ_RUN && !connection->is_ready &&
+           taken < (uint32_t)data.length) {
+        uint32_t room, left = (uint32_t)data.length - taken;
+        uint8_t *to = mq_receive_room(self->engine, connection, &room);
+        if (to == NULL)
+            break;
+        room = left < room ? left : room;
+        memcpy(to, (const uint8_t *)data.bytes + taken, room);
+        mq_received(self->engine, connection, room);
+        taken += room;
+    }
+    bytes_done(&data);
+    return PyLong_FromUnsignedLong(taken);
+}
+
+static PyObject *pull(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection == NULL)
+        return PyBytes_FromStringAndSize("", 0);
+    connection->listed = false;
+    if (connection->stop != MQ_STOP_CLOSING && mq_fill(self->engine, connection))
+        mq_connection_touch(self->engine, connection);
+    mq_bytes *out = &connection->out;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)out->at + out->start, out->end - out->start);
+    if (bytes == NULL)
+        return NULL;
+    self->engine->counters.bytes_out += out->end - out->start;
+    mq_bytes_free(self->engine, out);
+    if (connection->stop == MQ_STOP_OUT) {
+        connection->stop = MQ_RUN;
+        mq_connection_ready(self->engine, connection);
+    }
+    return bytes;
+}
+
+static PyObject *forget(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL && connection->fd < 0 && connection->stop == MQ_STOP_CLOSING)
+        mq_connection_forget(self->engine, connection);
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_open(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    return live_from(self, handle, &connection) != 0 ? NULL : PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long now_ms, now_ns;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &now_ms) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &now_ns) != 0)
+        return NULL;
+    self->engine->now_ms = now_ms;
+    self->engine->now_ns = now_ns;
+    mq_events_resume(self->engine);
+    mq_engine_step(self->engine);
+    return PyLong_FromUnsignedLong(self->engine->event_count);
+}
+
+static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_session *session;
+    unsigned long long version, idle_max_ms;
+    if (take(count, 5) != 0 || live_from(self, args[0], &connection) != 0 ||
+        session_from(self, args[1], &session) != 0 || unsigned_of(args[2], 5, &version) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &idle_max_ms) != 0)
+        return NULL;
+    if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
+        Py_RETURN_FALSE;
+    mq_connection_attach(self->engine, connection, session, (uint8_t)version, idle_max_ms,
+                         args[4] == Py_True);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    bytes_view data;
+    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 || bytes_of(args[1], &data) != 0)
+        return NULL;
+    bool sent = connection != NULL && mq_put(self->engine, connection, data.bytes, (uint32_t)data.length);
+    bytes_done(&data);
+    return PyBool_FromLong(sent);
+}
+
+static PyObject *close_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_connection_close(self->engine, connection, MQ_CLOSE_SERVER);
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *hold_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    bool held = connection != NULL && connection->stop == MQ_STOP_PYTHON;
+    if (held)
+        connection->stop = MQ_STOP_HELD;
+    return PyBool_FromLong(held);
+}
+
+static PyObject *resume_connection(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    bool held = connection != NULL && connection->stop == MQ_STOP_HELD;
+    if (held) {
+        connection->stop = MQ_RUN;
+        connection->last_seen_ms = self->engine->now_ms;
+        mq_connection_ready(self->engine, connection);
+    }
+    return PyBool_FromLong(held);
+}
+
+static PyObject *peer(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (connection_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(iiy#i)", connection->listener, connection->address_family,
+                         (const char *)connection->address, (Py_ssize_t)sizeof connection->address,
+                         connection->port);
+}
+
+static PyObject *judge(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_connection *connection;
+    mq_topic *topic;
+    if (take(count, 3) != 0 || live_from(self, args[0], &connection) != 0 ||
+        topic_from(self, args[1], &topic) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_judge(self->engine, connection, topic, args[2] == Py_True);
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *skip(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        connection->judged = connection->skip_packet = true;
+    return PyBool_FromLong(connection != NULL);
+}
+
+static PyObject *forget_verdicts(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->engine->policy++;
+    Py_RETURN_NONE;
+}
+
+/* ---- events ---- */
+
+static PyObject *event_data(const engine_object *self, const mq_event *event)
+{
+    if (event->kind == MQ_EVENT_SOURCE) {
+        const mq_source *source = self->engine->sources[event->detail];
+        return PyBytes_FromStringAndSize((const char *)source->name,
+                                         source->name ? (Py_ssize_t)source->name_length : 0);
+    }
+    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED)
+        return PyBytes_FromStringAndSize("", 0);
+    const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
+    if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
+        return NULL; /* closed since, within the same poll: CLOSED follows */
+    return PyBytes_FromStringAndSize((const char *)connection->in.at + connection->in.start + event->at,
+                                     event->length);
+}
+
+static PyObject *events(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < self->engine->event_count; i++) {
+        const mq_event *event = &self->engine->events[i];
+        PyObject *data = event_data(self, event);
+        if (data == NULL && !PyErr_Occurred())
+            continue;
+        PyObject *tuple = data == NULL
+                              ? NULL
+                              : Py_BuildValue("(IKIN)", event->kind, (unsigned long long)event->handle,
+                                              event->detail, data);
+        if (tuple == NULL || PyList_Append(list, tuple) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(tuple);
+    }
+    return list;
+}
+
+/* ---- the type ---- */
+
+static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"limits", "seed", NULL};
+    Py_buffer limits, seed;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "y*y*", names, &limits, &seed))
+        return NULL;
+    engine_object *self = NULL;
+    if (limits.len != sizeof(mq_limits) || seed.len != 16) {
+        PyErr_SetString(PyExc_ValueError, "limits must be an mq_limits, seed 16 random bytes");
+    } else {
+        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+        self = (engine_object *)allocate(type, 0);
+    }
+    if (self != NULL) {
+        mq_limits copy;
+        uint64_t words[2];
+        memcpy(&copy, limits.buf, sizeof copy);
+        memcpy(words, seed.buf, sizeof words);
+        self->engine = mq_engine_new(&copy, words);
+        self->rings = PyDict_New();
+        if (self->engine == NULL || self->rings == NULL) {
+            Py_CLEAR(self);
+            PyErr_NoMemory();
+        }
+    }
+    PyBuffer_Release(&limits);
+    PyBuffer_Release(&seed);
+    return (PyObject *)self;
+}
+
+static void engine_dealloc(PyObject *object)
+{
+    engine_object *self = (engine_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->engine != NULL)
+        mq_engine_free(self->engine);
+    Py_CLEAR(self->rings);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyObject *engine_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(self->engine);
+}
+
+static PyObject *counters_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(&self->engine->counters);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+#define ONE(function) (PyCFunction)(void (*)(void))(function), METH_O
+#define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
+
+static PyMethodDef engine_methods[] = {
+    {"add_ring", FAST(add_ring), "(writer, durable) -> source"},
+    {"add_reader", ONE(add_reader), "(reader) -> source"},
+    {"remove_source", ONE(remove_source), "(source)"},
+    {"judge_source", ONE(judge_source), "(source): the topic that was asked for is known now"},
+    {"open", ONE(open_detached), "(listener) -> connection without a socket"},
+    {"feed", FAST(feed), "(connection, data) -> bytes taken"},
+    {"pull", ONE(pull), "(connection) -> bytes to send"},
+    {"forget", ONE(forget), "(connection): free one without a socket, once closed"},
+    {"is_open", ONE(is_open), "(connection) -> bool"},
+    {"step", FAST(step), "(now_ms, now_ns) -> number of events: what a poll does besides sockets"},
+    {"events", NONE(events), "() -> [(kind, connection, detail, data)]"},
+    {"attach", FAST(attach), "(connection, session, version, idle_max_ms, trusted) -> bool"},
+    {"send", FAST(send_bytes), "(connection, data) -> bool"},
+    {"close", ONE(close_connection), "(connection) -> bool"},
+    {"hold", ONE(hold_connection), "(connection) -> bool"},
+    {"resume", ONE(resume_connection), "(connection) -> bool"},
+    {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},
+    {"judge", FAST(judge), "(connection, topic, allowed) -> bool"},
+    {"skip", ONE(skip), "(connection) -> bool: drop the PUBLISH that was asked about"},
+    {"forget_verdicts", NONE(forget_verdicts), "(): rules have changed"},
+    {"session_open", FAST(engine_session_open), "(queue_max, window, drop_newest) -> session"},
+    {"session_close", ONE(engine_session_close), "(session) -> bool"},
+    {"session_facts", ONE(engine_session_facts),
+     "(session) -> (queued, in flight, delivered, dropped by cause) | None"},
+    {"topic_add", FAST(engine_topic_add),
+     "(name, source, reserved) -> topic, or MQ_NO_TOPIC when the table is full"},
+    {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
+    {"topics_recycle", ONE(engine_topics_recycle), "(most) -> names of topics that were forgotten"},
+    {"routes_new", FAST(engine_routes_new), "(topic, sessions, tags): of a topic that has none"},
+    {"routes_set", FAST(engine_routes_set), "(topics, session, tag) -> int"},
+    {"routes_merge", FAST(engine_routes_merge), "(topics, session, tag) -> int: the higher QoS stays"},
+    {"routes_drop", FAST(engine_routes_drop), "(topics, session, 0) -> int"},
+    {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, tag)]"},
+    {"retained_send", FAST(engine_retained_send), "(topics, session, tag) -> how many had one"},
+    {"retain", FAST(engine_retain), "(topic, payload, qos) -> bool"},
+    {"retained", ONE(engine_retained), "(topic) -> payload | None"},
+    {"publish", FAST(engine_publish), "(topic, payload, flags) -> RB_*"},
+    {0},
+};
+
+static PyGetSetDef engine_fields[] = {
+    {"address", (getter)engine_address, NULL, "mq_engine *, while this object lives", NULL},
+    {"counters_address", (getter)counters_address, NULL, "mq_counters *, while this object lives", NULL},
+    {0},
+};
+
+static PyType_Slot engine_slots[] = {
+    {Py_tp_doc, "The MQTT hot path: topics, routes, sessions and connections."},
+    {Py_tp_new, engine_new},
+    {Py_tp_dealloc, engine_dealloc},
+    {Py_tp_methods, engine_methods},
+    {Py_tp_getset, engine_fields},
+    {0},
+};
+
+static PyType_Spec engine_spec = {"ringbuf.Engine", sizeof(engine_object), 0, Py_TPFLAGS_DEFAULT,
+                                  engine_slots};
+
+int mq_install(const char *name)
+{
+    PyGILState_STATE state = PyGILState_Ensure(); /* cffi has released it */
+    int result = 0;
+    if (engine_type == NULL) {
+        PyObject *module = PyImport_AddModule(name);
+        engine_type = module == NULL ? NULL : (PyTypeObject *)PyType_FromSpec(&engine_spec);
+        result = engine_type == NULL ? -1 : PyModule_AddObjectRef(module, "Engine", (PyObject *)engine_type);
+        if (result != 0) {
+            Py_CLEAR(engine_type);
+            PyErr_Clear();
+        }
+    }
+    PyGILState_Release(state);
+    return result;
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sockets: accept, receive, send, close, and sleep in between.  The only file of this part that makes system
+ * calls.
+ *
+ * One round: what needs no socket (mq_engine_step), send, then wait, then receive from whoever is ready.
+ *
+ *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
+ *   - Nobody starves: one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the next;
+ * epoll is level-triggered and hands out whoever is ready in turn.
+ *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
+ * EPOLLIN is taken away only from a paused connection that really has something to read.
+ *
+ * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
+ * the poll return to Python.
+ */
+#include "mqtt.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH 256 /* sockets that are served between two waits */
+#define ACCEPT_BATCH 64
+#define FLUSH_AFTER_BYTES                                                                                    \
+    (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
+#define OUT_CHUNK_MIN 4096u
+#define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
+#define DRAIN_READS 16
+
+enum {
+    TAG_WAKE = MQ_LISTENERS_MAX,
+    TAG_CALL
+}; /* below 2^32: no connection's handle, whose generation is odd */
+
+struct mq_loop {
+    mq_engine *engine;
+    int epoll, wake, call;
+    int listeners[MQ_LISTENERS_MAX]; /* -1: none */
+    uint64_t rest_until_ms;          /* 0: accepting */
+    bool called;
+    mq_list deaf; /* connections that epoll was told not to report as readable */
+};
+
+static void clock_read(mq_engine *engine)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    engine->now_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    clock_gettime(CLOCK_REALTIME, &now);
+    engine->now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static int watch(const mq_loop *loop, int operation, int fd, uint32_t interest, uint64_t tag)
+{
+    struct epoll_event event = {.events = interest, .data.u64 = tag};
+    return epoll_ctl(loop->epoll, operation, fd, &event);
+}
+
+static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t interest)
+{
+    if (connection->interest == interest)
+        return;
+    connection->interest = interest;
+    watch(loop, EPOLL_CTL_MOD, connection->fd, interest, mq_handle(&connection->item));
+}
+
+/* ---- sending ---- */
+
+/* Sends what is in the output.  False: the socket took less, or is gone. */
+static bool send_out(mq_loop *loop, mq_connection *connection)
+{
+    mq_bytes *out = &connection->out;
+    uint32_t length = out->end - out->start;
+    ssize_t sent;
+    do
+        sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno != EAGAIN) {
+        mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
+        return false;
+    }
+    sent = sent < 0 ? 0 : sent;
+    loop->engine->counters.bytes_out += (uint64_t)sent;
+    out->start += (uint32_t)sent;
+    if (out->start == out->end) {
+        out->start = out->end = 0;
+        if (connection->out_chunk < MQ_BLOCK_BYTES)
+            connection->out_chunk *= 2;
+        return true;
+    }
+    if (connection->out_chunk > OUT_CHUNK_MIN)
+        connection->out_chunk /= 2; /* who reads slowly gets less memory */
+    connection->blocked = true;
+    mq_bytes_shrink(loop->engine, out);
+    interest_set(loop, connection, connection->interest | EPOLLOUT);
+    return false;
+}
+
+static void serve_output(mq_loop *loop, mq_connection *connection)
+{
+    mq_engine *engine = loop->engine;
+    uint64_t until = engine->counters.bytes_out + MQ_FLUSH_BYTES;
+    bool more = true;
+    if (connection->fd < 0 || connection->blocked || connection->stop == MQ_STOP_CLOSING)
+        return;
+    while (more && engine->counters.bytes_out < until) {
+        more = mq_fill(engine, connection);
+        if (connection->out.end == connection->out.start)
+            break;
+        if (!send_out(loop, connection))
+            return;
+    }
+    mq_bytes_free(engine, &connection->out);
+    if (connection->stop == MQ_STOP_OUT) {
+        connection->stop = MQ_RUN;
+        mq_connection_ready(engine, connection);
+    }
+    if (more)
+        mq_connection_touch(engine, connection);
+}
+
+static void flush(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_list walked = engine->touched;
+    mq_end_publish(engine);
+    engine->appended_bytes = 0;
+    engine->touched = engine->passing;
+    for (uint32_t i = 0; i < walked.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        if (connection == NULL)
+            continue;
+        connection->listed = false;
+        serve_output(loop, connection);
+    }
+    walked.count = 0;
+    engine->passing = walked;
+}
+
+/* ---- closing ---- */
+
+/* Closing a socket with unread bytes resets the connection, and takes with it what the peer has not read yet:
+ * so say that nothing more comes, and read what is there. */
+static void socket_close(mq_engine *engine, int fd)
+{
+    shutdown(fd, SHUT_WR);
+    for (int i = 0; i < DRAIN_READS; i++)
+        if (recv(fd, engine->receive, MQ_READ_BYTES, MSG_DONTWAIT) <= 0)
+            break;
+    close(fd);
+}
+
+static void reap(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < engine->closing.count; i++) {
+        uint64_t handle = engine->closing.at[i];
+        mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        if (connection == NULL)
+            continue;
+        if (connection->fd < 0 || engine->event_count == MQ_EVENTS) {
+            engine->closing.at[kept++] = handle;
+            continue;
+        }
+        mq_bytes *out = &connection->out;
+        if (out->end > out->start && !connection->blocked)
+            engine->counters.bytes_out += send(connection->fd, out->at + out->start, out->end - out->start,
+                                               MSG_NOSIGNAL | MSG_DONTWAIT) > 0
+                                              ? out->end - out->start
+                                              : 0;
+        socket_close(engine, connection->fd);
+        mq_connection_over(engine, connection);
+        mq_connection_forget(engine, connection);
+    }
+    engine->closing.count = kept;
+}
+
+/* ---- receiving ---- */
+
+/* Readable, but paused: epoll would say so again and again. */
+static void deafen(mq_loop *loop, mq_connection *connection)
+{
+    if (!(connection->interest & EPOLLIN))
+        return;
+    interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
+    mq_list_add(&loop->deaf, mq_handle(&connection->item));
+}
+
+static void hear_again(mq_loop *loop)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < loop->deaf.count; i++) {
+        mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->deaf.at[i]);
+        if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
+            continue;
+        if (connection->stop == MQ_RUN && !connection->is_ready)
+            interest_set(loop, connection, connection->interest | EPOLLIN);
+        else
+            loop->deaf.at[kept++] = loop->deaf.at[i];
+    }
+    loop->deaf.count = kept;
+}
+
+static void receive(mq_loop *loop, mq_connection *connection)
+{
+    mq_engine *engine = loop->engine;
+    uint32_t room;
+    uint8_t *to = mq_receive_room(engine, connection, &room);
+    if (to == NULL) {
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+        return;
+    }
+    ssize_t count = recv(connection->fd, to, room, MSG_DONTWAIT);
+    if (count > 0) {
+        clock_read(engine);
+        mq_received(engine, connection, (uint32_t)count);
+    } else if (count == 0) {
+        mq_connection_close(engine, connection, MQ_CLOSE_PEER);
+    } else if (errno != EAGAIN && errno != EINTR) {
+        mq_connection_close(engine, connection, MQ_CLOSE_RESET);
+    }
+}
+
+static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
+{
+    if (connection->stop == MQ_STOP_CLOSING)
+        return;
+    if (events & EPOLLOUT) {
+        connection->blocked = false;
+        interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLOUT);
+        mq_connection_touch(loop->engine, connection);
+    }
+    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+        return;
+    if (connection->stop == MQ_RUN && !connection->is_ready && loop->engine->event_count < MQ_EVENTS)
+        receive(loop, connection);
+    else if (events & (EPOLLHUP | EPOLLERR))
+        mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
+    else if (connection->stop != MQ_RUN)
+        deafen(loop, connection);
+}
+
+/* ---- accepting ---- */
+
+static void address_keep(mq_connection *connection, const struct sockaddr_storage *address)
+{
+    connection->address_family = (uint8_t)address->ss_family;
+    if (address->ss_family == AF_INET) {
+        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)address;
+        connection->port = ntohs(ip->sin_port);
+        memcpy(connection->address, &ip->sin_addr, sizeof ip->sin_addr);
+    } else if (address->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)address;
+        connection->port = ntohs(ip->sin6_port);
+        memcpy(connection->address, &ip->sin6_addr, sizeof ip->sin6_addr);
+    }
+}
+
+static bool adopt(mq_loop *loop, int fd, int number, const struct sockaddr_storage *address)
+{
+    mq_engine *engine = loop->engine;
+    int yes = 1;
+    if (engine->connections.live >= engine->limits.connections_max) {
+        engine->counters.closed[MQ_CLOSE_LIMIT]++;
+        return false;
+    }
+    mq_connection *connection = mq_connection_open(engine, fd);
+    if (connection == NULL)
+        return false;
+    connection->listener = (uint8_t)number;
+    connection->interest = EPOLLIN;
+    address_keep(connection, address);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* frames are sent in batches already */
+    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, mq_handle(&connection->item)) == 0)
+        return true;
+    mq_connection_forget(engine, connection);
+    return false;
+}
+
+static void listeners_watch(mq_loop *loop, int operation)
+{
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
+        if (loop->listeners[i] >= 0)
+            watch(loop, operation, loop->listeners[i], EPOLLIN, (uint64_t)i);
+}
+
+static void accept_some(mq_loop *loop, int number)
+{
+    for (int i = 0; i < ACCEPT_BATCH; i++) {
+        struct sockaddr_storage address = {0};
+        socklen_t length = sizeof address;
+        int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            if (!adopt(loop, fd, number, &address))
+                close(fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            loop->rest_until_ms = loop->engine->now_ms + REST_MS;
+            listeners_watch(loop, EPOLL_CTL_DEL);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+static void eventfd_drain(int fd)
+{
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+}
+
+static void serve(mq_loop *loop, const struct epoll_event *event)
+{
+    mq_engine *engine = loop->engine;
+    if (event->data.u64 == TAG_WAKE) {
+        eventfd_drain(loop->wake);
+        engine->sources_pending = true; /* and held acknowledgements are looked at in every step */
+    } else if (event->data.u64 == TAG_CALL) {
+        eventfd_drain(loop->call);
+        loop->called = true;
+    } else if (event->data.u64 < MQ_LISTENERS_MAX) {
+        if (loop->rest_until_ms == 0)
+            accept_some(loop, (int)event->data.u64);
+    } else {
+        mq_connection *connection = mq_slab_get(&engine->connections, event->data.u64);
+        if (connection != NULL)
+            serve_connection(loop, connection, event->events);
+        if (engine->appended_bytes >= FLUSH_AFTER_BYTES)
+            flush(loop);
+    }
+}
+
+static void round_begin(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_engine_step(engine);
+    flush(loop);
+    if (engine->closing.count > 0)
+        reap(loop);
+    if (loop->deaf.count > 0)
+        hear_again(loop);
+    if (loop->rest_until_ms != 0 && engine->now_ms >= loop->rest_until_ms) {
+        loop->rest_until_ms = 0;
+        listeners_watch(loop, EPOLL_CTL_ADD);
+    }
+}
+
+/* Milliseconds to sleep: until the engine, the rest from accepting, or the caller is due. */
+static int wait_ms(const mq_loop *loop, uint64_t until_ms)
+{
+    const mq_engine *engine = loop->engine;
+    uint64_t due = mq_engine_due(engine),
+             limits[] = {loop->rest_until_ms ? loop->rest_until_ms : MQ_NEVER, until_ms};
+    for (int i = 0; i < 2; i++) {
+        uint64_t left = limits[i] == MQ_NEVER         ? MQ_NEVER
+                        : limits[i] <= engine->now_ms ? 0
+                                                      : limits[i] - engine->now_ms;
+        due = left < due ? left : due;
+    }
+    return due == MQ_NEVER ? -1 : due > 3600000 ? 3600000 : (int)due;
+}
+
+int mq_loop_poll(mq_loop *loop, int timeout_ms)
+{
+    mq_engine *engine = loop->engine;
+    struct epoll_event events[BATCH];
+    clock_read(engine);
+    uint64_t until_ms = timeout_ms < 0 ? MQ_NEVER : engine->now_ms + (uint64_t)timeout_ms;
+    loop->called = false;
+    mq_events_resume(engine);
+    for (bool waited = false;; waited = true) {
+        round_begin(loop);
+        if (engine->event_count > 0 || loop->called || (waited && engine->now_ms >= until_ms))
+            return (int)engine->event_count;
+        int count = epoll_wait(loop->epoll, events, BATCH, wait_ms(loop, until_ms));
+        if (count < 0 && errno != EINTR)
+            return -errno;
+        clock_read(engine);
+        engine->counters.wakeups++;
+        for (int i = 0; i < count; i++)
+            serve(loop, &events[i]);
+    }
+}
+
+void mq_loop_flush(mq_loop *loop)
+{
+    clock_read(loop->engine);
+    round_begin(loop);
+}
+
+mq_loop *mq_loop_open(mq_engine *engine)
+{
+    mq_loop *loop = calloc(1, sizeof *loop);
+    if (loop == NULL)
+        return NULL;
+    loop->engine = engine;
+    memset(loop->listeners, -1, sizeof loop->listeners);
+    loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+    loop->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    loop->call = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (loop->epoll < 0 || loop->wake < 0 || loop->call < 0 ||
+        watch(loop, EPOLL_CTL_ADD, loop->wake, EPOLLIN, TAG_WAKE) != 0 ||
+        watch(loop, EPOLL_CTL_ADD, loop->call, EPOLLIN, TAG_CALL) != 0) {
+        int error = errno;
+        mq_loop_close(loop);
+        errno = error;
+        return NULL;
+    }
+    clock_read(engine);
+    return loop;
+}
+
+void mq_loop_deafen(mq_loop *loop)
+{
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
+        if (loop->listeners[i] >= 0) {
+            close(loop->listeners[i]);
+            loop->listeners[i] = -1;
+        }
+}
+
+void mq_loop_close(mq_loop *loop)
+{
+    mq_engine *engine = loop->engine;
+    mq_loop_deafen(loop);
+    for (uint32_t i = 0; i < engine->connections.made; i++) {
+        mq_connection *connection = mq_slab_at(&engine->connections, i);
+        if (connection->item.generation & 1 && connection->fd >= 0) {
+            socket_close(engine, connection->fd);
+            mq_connection_forget(engine, connection);
+        }
+    }
+    int fds[] = {loop->epoll, loop->wake, loop->call};
+    for (int i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(loop->deaf.at);
+    free(loop);
+}
+
+int mq_loop_listen(mq_loop *loop, int fd, int number)
+{
+    if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
+        return -EINVAL;
+    if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
+        return -errno;
+    loop->listeners[number] = fd;
+    return 0;
+}
+
+int mq_loop_wake_fd(mq_loop *loop)
+{
+    return loop->wake;
+}
+
+int mq_loop_call_fd(mq_loop *loop)
+{
+    return loop->call;
+}

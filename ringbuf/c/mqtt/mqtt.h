@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MQTT in C: what happens once a message.  Python decides, once a client, a subscription or a topic.
+ *
+ *   connection.c  bytes -> packets -> records.  Stops at whatever is not PUBLISH, an acknowledgement or a
+ * ping, and at a topic that is unknown or not judged, and leaves exactly that as an event for Python topics.c
+ * names -> topics; which sessions a record of a topic goes to; retained copies session.c     queues of
+ * positions, windows of what is in flight deliver.c     positions -> PUBLISH frames in a connection's output
+ *   engine.c      memory, handles, rings, sources, time
+ *   loop.c        sockets.  The only file here that makes system calls
+ *   engine_calls.c  the Python type Engine
+ *
+ * One thread at a time uses an engine and its loop: the thread that polls.  Nothing here calls Python.
+ *
+ * Ownership.  The engine owns topics, sessions, connections and blobs, all in slabs whose items never move
+ * and are never given back, so a pointer to one is always memory of its kind; a handle or a route also
+ * carries the generation, by which a stale one is known.  Rings belong to their Python objects, which
+ * engine_calls.c keeps alive.  A queue holds positions, never payloads: what a position names may be
+ * overwritten meanwhile, and is then counted as dropped.
+ */
+#ifndef BRIM_MQTT_H
+#define BRIM_MQTT_H
+
+#include "ring.h"
+
+#include "mqtt_api.h"
+
+#define MQ_BLOCK_BYTES 65536u        /* a connection's output, while it has any */
+#define MQ_CARRY_BYTES 65536u        /* longest rest of a packet that is carried over in the shared buffer */
+#define MQ_READ_BYTES (256u * 1024)  /* most that is read from one connection before the others' turn */
+#define MQ_FLUSH_BYTES (512u * 1024) /* most that is sent to one connection before the others' turn */
+#define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
+#define MQ_EVENTS 1024
+#define MQ_QUEUE_MIN 32       /* entries of the smallest queue or window, which is kept when empty */
+#define MQ_VERDICTS_MAX 65536 /* topics judged for one connection; beyond, it begins anew */
+#define MQ_NEVER UINT64_MAX
+
+/* ---- engine.c: lists, slabs, bytes ---- */
+
+typedef struct mq_list { /* of handles: who left meanwhile is known by its generation */
+    uint64_t *at;
+    uint32_t count, room;
+} mq_list;
+
+typedef struct mq_item {        /* how everything in a slab begins */
+    uint32_t index, generation; /* generation is odd while it is in use */
+    uint32_t next_free;
+} mq_item;
+
+typedef struct mq_slab {
+    void **chunks;
+    uint32_t item_bytes, made, live, free; /* free: index + 1 of the first free item */
+} mq_slab;
+
+typedef struct mq_bytes {
+    uint8_t *at;
+    uint32_t start, end, room;
+} mq_bytes;
+
+static inline uint64_t mq_handle(const mq_item *item)
+{
+    return (uint64_t)item->generation << 32 | item->index;
+}
+
+/* ---- what a session has ---- */
+
+/* One record on its way to one session: 16 bytes. */
+typedef struct mq_entry {
+    uint64_t where; /* source in the upper 12 bits; position / 32 below; for source 0 the address of a blob */
+    uint32_t topic; /* index; what a foreign record must still say it is for */
+    uint32_t tag;   /* MQ_TAG_* */
+} mq_entry;
+
+#define MQ_SOURCE_SHIFT 52
+#define MQ_NOWHERE UINT64_MAX /* in a window: acknowledged, or only its identifier is still in use */
+
+/* A message kept outside any ring: a retained one.  Counted by its topic and by each entry that points to it.
+ */
+typedef struct mq_blob {
+    uint32_t references, bytes;
+    uint64_t unused;
+    rb_record record; /* with key and payload behind it, as in a ring; no checksum */
+} mq_blob;
+
+typedef struct mq_connection mq_connection;
+
+typedef struct mq_session {
+    mq_item item;
+    bool dirty; /* something was queued since its connection was last touched for it */
+    bool drop_newest;
+    mq_connection *connection; /* NULL: away */
+    mq_entry *queue;           /* a ring of queue_room, a power of two */
+    uint32_t queue_first, queue_count, queue_room, queue_max;
+    uint32_t queue_limit; /* the smaller of queue_room and queue_max */
+    mq_entry *sent;       /* in flight: number n is at n & (sent_room - 1), its identifier is n % 65535 + 1 */
+    uint64_t sent_first, sent_next,
+        resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
+    uint32_t sent_room, in_flight, window;
+    uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits, when first needed */
+    uint64_t delivered;
+    uint64_t dropped[MQ_DROP_CAUSES];
+} mq_session;
+
+/* ---- topics ---- */
+
+typedef struct mq_route {
+    mq_session *session;
+    uint32_t generation;
+    uint32_t tag;
+} mq_route;
+
+typedef struct mq_topic {
+    mq_item item;
+    uint16_t length;
+    uint16_t source; /* where its records are written */
+    bool reserved;   /* not for clients */
+    bool used;       /* since the hand of the clock last passed */
+    uint32_t key_hash;
+    uint64_t hash;
+    uint8_t *name;
+    mq_route *routes;
+    uint32_t route_count, route_room;
+    mq_blob *retained;
+} mq_topic;
+
+/* ---- connections ---- */
+
+typedef enum mq_stop { /* why a connection is not parsed further */
+                       MQ_RUN = 0,
+                       MQ_STOP_PYTHON, /* an event of it is Python's; goes on at the next poll */
+                       MQ_STOP_HELD,   /* Python will say when */
+                       MQ_STOP_FULL,   /* its ring has no room */
+                       MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
+                       MQ_STOP_OUT,    /* it does not read what we answer */
+                       MQ_STOP_CLOSING
+} mq_stop;
+
+typedef struct mq_ack { /* an acknowledgement that waits */
+    uint64_t durable;   /* until the source's durable word is here; 0: only for those before it */
+    uint16_t source, identifier;
+    uint8_t first; /* byte of the packet: PUBACK or PUBREC */
+} mq_ack;
+
+typedef struct mq_verdict {
+    uint32_t topic; /* index + 1; 0: free */
+    uint32_t
+        generation; /* the topic's, with bit 0 saying whether the client may: generations of topics are odd */
+} mq_verdict;
+
+struct mq_connection {
+    mq_item item;
+    int fd;                   /* -1: none, Python feeds and pulls */
+    uint8_t version;          /* 0 until CONNECT was accepted, then the protocol level: 3, 4 */
+    uint8_t stop;             /* mq_stop */
+    uint8_t cause;            /* MQ_CLOSE_*, once closing */
+    bool trusted;             /* may publish to any topic that is not reserved */
+    bool known;               /* Python has seen an event of it, and will see its end */
+    bool judged, skip_packet; /* Python's answer to a TOPIC event */
+    bool listed;              /* in engine->touched */
+    bool is_ready;            /* in engine->ready */
+    bool is_holding;          /* in engine->holding */
+    bool blocked;             /* the socket took less than it was given; EPOLLOUT will say when to go on */
+    bool last_allowed;
+    uint32_t interest; /* what epoll was told */
+    uint32_t last_generation;
+    mq_topic *last_topic; /* of its last PUBLISH: devices repeat themselves */
+    mq_session *session;
+    mq_bytes in; /* the rest of what was received, when a packet is not whole or parsing stopped */
+    mq_bytes out;
+    uint32_t skip; /* bytes at the head of `in` that Python has dealt with */
+    uint32_t need; /* length of the packet that `in` begins with, if it is known and not whole; else 0 */
+    uint32_t packet_max_bytes;
+    uint32_t out_chunk;                 /* how much is built at once: little for who reads slowly */
+    uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
+    uint32_t policy;                    /* of engine->policy, when its verdicts were made */
+    uint32_t verdict_count, verdict_room;
+    mq_verdict *verdicts;
+    mq_ack *held; /* a ring of held_room */
+    uint32_t held_first, held_count, held_room;
+    uint8_t listener;
+    uint8_t address_family; /* AF_*; 0: none */
+    uint16_t port;
+    uint8_t address[16];
+};
+
+/* ---- sources: the rings ---- */
+
+typedef enum mq_source_kind { MQ_SOURCE_NONE = 0, MQ_SOURCE_OWN, MQ_SOURCE_FOREIGN } mq_source_kind;
+
+typedef struct mq_source {
+    uint8_t kind;
+    bool durable; /* acknowledgements wait for the durable word */
+    bool dirty;   /* appended to, and end not yet published */
+    bool waiting; /* foreign: its next record's topic is with Python */
+    bool judged;
+    bool bad;
+    bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
+    uint32_t queue_timeout_ms; /* how long a gating reader may stand in the way before it is evicted */
+    uint64_t full_since_ms;    /* 0: the last claim went in */
+    rb_writer *writer;
+    rb_reader *reader;
+    uint8_t *name; /* foreign: topic that is with Python */
+    uint32_t name_length;
+} mq_source;
+
+typedef struct mq_event {
+    uint32_t kind, detail;
+    uint64_t handle;     /* of the connection; 0 for a source */
+    uint32_t at, length; /* data, in connection->in or source->name */
+} mq_event;
+
+struct mq_engine {
+    mq_limits limits;
+    mq_counters counters;
+    uint64_t now_ms, now_ns; /* monotonic; wall */
+    uint64_t next_deadline_ms;
+    uint64_t appended_bytes; /* since outputs were last flushed */
+    uint32_t policy;
+    mq_slab topics, sessions, connections;
+    uint64_t *table; /* topic index + 1 below, upper half of its hash above; open addressing */
+    uint32_t table_room, clock_hand;
+    uint64_t seed[2];
+    mq_source *sources[MQ_SOURCES_MAX];
+    uint32_t source_count;
+    bool sources_pending; /* a source has more than was read */
+    mq_event events[MQ_EVENTS];
+    uint32_t event_count;
+    mq_list touched, ready, holding, blocked, closing, published;
+    mq_list passing;       /* the list that is being walked */
+    uint8_t *spare_blocks; /* chained by their first word */
+    uint32_t spare_count;
+    uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for whoever is read now */
+};
+
+/* engine.c */
+mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2]);
+void mq_engine_free(mq_engine *engine);
+void mq_list_add(mq_list *list, uint64_t handle);
+void *mq_slab_take(mq_slab *slab);
+void mq_slab_give(mq_slab *slab, mq_item *item);
+void *mq_slab_at(const mq_slab *slab, uint32_t index);                    /* NULL: never made */
+void *mq_slab_get(const mq_slab *slab, uint64_t handle);                  /* NULL: stale */
+bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more); /* room for `more` at the end */
+void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
+void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* no more memory than what is left needs */
+int mq_source_add(mq_engine *engine, mq_source source);
+void mq_source_remove(mq_engine *engine, uint32_t source);
+void mq_end_publish(mq_engine *engine); /* ends of all rings that were appended to */
+bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
+                  uint32_t length);
+
+/* What needs no socket, before and after sockets are served: connections whose events Python has handled,
+ * held acknowledgements, paused publishers, source rings, deadlines. */
+void mq_engine_step(mq_engine *engine);
+void mq_events_resume(mq_engine *engine);
+/* Milliseconds until mq_engine_step() is due for its own sake; 0: now; UINT64_MAX: never. */
+uint64_t mq_engine_due(const mq_engine *engine);
+
+mq_connection *mq_connection_open(mq_engine *engine, int fd);
+void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t cause);
+void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* frees it; the socket is closed */
+bool mq_connection_over(mq_engine *engine,
+                        mq_connection *connection); /* leaves the CLOSED event; false: no room */
+void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* it has something to send */
+void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* parse on what it left */
+void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session, uint8_t version,
+                          uint64_t idle_max_ms, bool trusted);
+
+/* connection.c */
+uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
+void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count);
+void mq_continue(mq_engine *engine, mq_connection *connection);
+void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
+void mq_held_release(mq_engine *engine);
+bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);
+
+/* topics.c */
+mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
+void mq_topic_free(mq_engine *engine, mq_topic *topic);
+mq_topic *mq_topic_recyclable(
+    mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
+bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag); /* it has none here yet */
+bool mq_route_set(mq_topic *topic, mq_session *session, uint32_t tag, bool merge);
+void mq_route_drop(mq_topic *topic, const mq_session *session);
+void mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, uint32_t qos);
+/* Appends a message of this process to its topic's ring and routes it.  RB_OK and *end, the position behind
+ * it; RB_FULL: wait; RB_TIMEOUT: it has been full for too long; RB_TOO_LARGE. */
+int mq_append(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t flags,
+              uint64_t *end);
+void mq_retain(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t qos);
+void mq_sources_pump(mq_engine *engine);
+
+/* session.c */
+void mq_session_clear(mq_engine *engine, mq_session *session);
+void mq_session_return(mq_session *session); /* a connection was attached: redeliver */
+bool mq_queue_make_room(mq_engine *engine, mq_session *session);
+mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);
+void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
+void mq_entry_done(const mq_entry *entry);
+mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier); /* NULL: no memory */
+mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
+void mq_sent_done(mq_session *session, mq_entry *entry);
+bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
+void mq_received_free(mq_session *session, uint16_t identifier);
+
+/* deliver.c */
+/* Builds frames into the connection's output, up to what is sensible to send at once.  True: there is more.
+ */
+bool mq_fill(mq_engine *engine, mq_connection *connection);
+
+static inline uint64_t mq_where(uint32_t source, uint64_t position)
+{
+    return (uint64_t)source << MQ_SOURCE_SHIFT | position / RB_RECORD_ALIGN;
+}
+
+static inline uint32_t mq_where_source(uint64_t where)
+{
+    return (uint32_t)(where >> MQ_SOURCE_SHIFT);
+}
+
+static inline uint64_t mq_where_position(uint64_t where)
+{
+    return (where & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1)) * RB_RECORD_ALIGN;
+}
+
+static inline mq_blob *mq_where_blob(uint64_t where)
+{
+    return (mq_blob *)(uintptr_t)where;
+}
+
+/* Queues `entry`: here rather than in session.c, because it is what fan-out does most. */
+static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
+{
+    if (session->queue_count == session->queue_limit && !mq_queue_make_room(engine, session))
+        return;
+    session->queue[(session->queue_first + session->queue_count) & (session->queue_room - 1)] = entry;
+    session->queue_count++;
+    if (mq_where_source(entry.where) == 0)
+        mq_where_blob(entry.where)->references++;
+    if (!session->dirty) {
+        session->dirty = true;
+        if (session->connection != NULL)
+            mq_connection_touch(engine, session->connection);
+    }
+}
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The MQTT hot path as Python sees it: sizes, codes, counters, and the loop.
+ *
+ * Read by the C compiler and by cffi's cdef(), like ringbuf_api.h: declarations only.  cffi releases the GIL
+ * around these functions, which is what mq_loop_poll() is for.  Everything short that decides about one
+ * client or topic keeps it, and is a method of the type Engine, which mq_install() adds to the module
+ * (engine_calls.c).
+ */
+
+/* ---- codes -------------------------------------------------------------------------------------- */
+
+enum {                      /* what the parser or the loop hands to Python */
+       MQ_EVENT_PACKET = 1, /* a control packet that Python decides about: data is the whole packet */
+       MQ_EVENT_TOPIC =
+           2, /* a PUBLISH to a topic that is unknown, or that this client was never judged for: data is
+                 the name; whoever handles it calls judge() or skip(), or the connection is closed */
+       MQ_EVENT_CLOSED =
+           3, /* the connection is gone, and not because Python closed it: detail is MQ_CLOSE_* */
+       MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
+       MQ_EVENT_SOURCE_BAD =
+           5 /* a source ring holds what is no record; it is read no further: detail is the source */
+};
+
+enum {                      /* why a connection was closed */
+       MQ_CLOSE_SERVER = 0, /* Python asked for it */
+       MQ_CLOSE_PEER = 1,   /* end of file */
+       MQ_CLOSE_RESET = 2,  /* the socket failed */
+       MQ_CLOSE_MALFORMED = 3,
+       MQ_CLOSE_PROTOCOL = 4,
+       MQ_CLOSE_TOO_LARGE = 5,
+       MQ_CLOSE_CONNECT_TIMEOUT = 6,
+       MQ_CLOSE_KEEP_ALIVE = 7,
+       MQ_CLOSE_FULL = 8, /* QoS 1 or 2, and the ring had no room within the queue timeout [MQTT-4.8.0-2] */
+       MQ_CLOSE_MEMORY = 9,
+       MQ_CLOSE_UNJUDGED = 10, /* Python failed to answer a TOPIC event */
+       MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
+       MQ_CLOSE_CAUSES = 12
+};
+
+enum {                        /* why a message did not reach a ring, or a record not its subscriber */
+       MQ_DROP_QUEUE = 0,     /* the session's queue was full */
+       MQ_DROP_OVERRUN = 1,   /* overwritten in the ring before it could be delivered */
+       MQ_DROP_MEMORY = 2,    /* all queues together were at their limit */
+       MQ_DROP_FULL = 3,      /* QoS 0, and the ring had no room within the queue timeout */
+       MQ_DROP_DENIED = 4,    /* the client may not publish to that topic */
+       MQ_DROP_TOPICS = 5,    /* the topic table was full of topics in use */
+       MQ_DROP_FORGED = 6,    /* a record of a source ring that had changed since it was routed */
+       MQ_DROP_TOO_LARGE = 7, /* longer than a packet may be */
+       MQ_DROP_CAUSES = 8
+};
+
+enum { /* what is known of a route or an entry: one word, low bits first */
+       MQ_TAG_QOS = 3,
+       MQ_TAG_RETAIN = 4,    /* deliver with the RETAIN flag */
+       MQ_TAG_RELEASED = 8,  /* in flight, QoS 2: PUBREC has come, PUBREL was sent */
+       MQ_TAG_NO_LOCAL = 16, /* kept for MQTT 5, as is what follows */
+       MQ_TAG_RETAIN_AS_PUBLISHED = 32,
+       MQ_TAG_IDS_SHIFT = 8 /* upper 24 bits: number of a set of subscription identifiers */
+};
+
+enum {
+    MQ_SOURCES_MAX = 4096, /* rings written here and elsewhere; 0 is the store of retained copies */
+    MQ_LISTENERS_MAX = 16,
+    MQ_NO_TOPIC = 4294967295
+};
+
+/* ---- limits and counters ------------------------------------------------------------------------ */
+
+typedef struct mq_limits {
+    uint32_t connections_max;
+    uint32_t connect_timeout_ms; /* from accept to a whole CONNECT */
+    uint32_t connect_max_bytes;  /* longest packet before CONNECT was accepted */
+    uint32_t packet_max_bytes;   /* longest packet after it, fixed header included */
+    uint32_t topics_max;
+    uint32_t retained_max;       /* retained messages */
+    uint32_t receive_max;        /* QoS 1 and 2 of one client that wait for their ring's durable word */
+    uint64_t retained_max_bytes; /* of them all */
+    uint64_t queues_max_bytes;   /* memory of all queues of positions */
+} mq_limits;
+
+typedef struct mq_counters {
+    /* Since the engine was made. */
+    uint64_t bytes_in, bytes_out;
+    uint64_t packets_in; /* parsed in C or handed to Python */
+    uint64_t published;  /* records appended for clients and for Python */
+    uint64_t sourced;    /* records read from source rings */
+    uint64_t delivered;  /* PUBLISH frames built, redelivery included */
+    uint64_t redelivered;
+    uint64_t retained_refused; /* retained store at its limit: delivered, not stored */
+    uint64_t connections_opened;
+    uint64_t full_waits; /* times a publisher was paused because its ring was full */
+    uint64_t topics_recycled;
+    uint64_t source_lost; /* records that source rings overwrote before they were read */
+    uint64_t dropped[8];  /* by MQ_DROP_* */
+    uint64_t closed[12];  /* by MQ_CLOSE_* */
+    uint64_t wakeups;     /* returns of epoll_wait */
+    /* Now. */
+    uint64_t connections, sessions, topics;
+    uint64_t retained, retained_bytes;
+    uint64_t queues_bytes; /* memory of all queues of positions */
+    uint64_t held;         /* acknowledgements that wait for a sync */
+    uint64_t blocked;      /* publishers paused by a full ring */
+} mq_counters;
+
+typedef struct mq_engine mq_engine;
+typedef struct mq_loop mq_loop;
+
+/* Adds the type Engine to the compiled module named `module`, after rb_install().  0, or -1: out of memory.
+ */
+int mq_install(const char *module);
+
+/* ---- the loop (loop.c): the only system calls of this part ---------------------------------------- */
+
+/* A loop over the connections of `engine`, which must outlive it.  NULL: errno says why. */
+mq_loop *mq_loop_open(mq_engine *engine);
+
+/* Closes every socket it has, listening ones too, and frees it. */
+void mq_loop_close(mq_loop *loop);
+
+/* Accepts from `fd`, a listening socket that is non-blocking and from now on the loop's.  `number`, 0 .. 15,
+ * is what Engine.peer() tells of the connections that come from it.  0, or -errno. */
+int mq_loop_listen(mq_loop *loop, int fd, int number);
+
+/* Stops accepting: what is connected stays. */
+void mq_loop_deafen(mq_loop *loop);
+
+/* Serves every connection until there is something for Python: events, or a call (mq_loop_call_fd), or
+ * `timeout_ms` is over (-1: never).  Connections whose events were handed out by the last poll go on first,
+ * unless they are held. Number of events, or -errno. */
+int mq_loop_poll(mq_loop *loop, int timeout_ms);
+
+/* Sends what can be sent at once: before closing. */
+void mq_loop_flush(mq_loop *loop);
+
+/* An eventfd.  Written from any thread, it makes the loop look at durable words and source rings, in C. */
+int mq_loop_wake_fd(mq_loop *loop);
+
+/* An eventfd.  Written from any thread, it makes mq_loop_poll() return. */
+int mq_loop_call_fd(mq_loop *loop);

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the type Engine share: the object, its arguments, the methods about topics and sessions.
+ */
+#ifndef BRIM_MQTT_CALLS_H
+#define BRIM_MQTT_CALLS_H
+
+#define PY_SSIZE_T_CLEAN /* "#" of Py_BuildValue takes a Py_ssize_t; before Python.h */
+#include "calls.h"
+#include "mqtt.h"
+
+typedef struct engine_object {
+    PyObject_HEAD mq_engine *engine;
+    PyObject *rings; /* source -> the Writer or Reader that keeps its memory mapped */
+} engine_object;
+
+typedef PyObject *const *args_t;
+
+static inline int take(Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count == wanted)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%zd arguments are taken, %zd were given", wanted, count);
+    return -1;
+}
+
+static inline int unsigned_of(PyObject *object, unsigned long long most, unsigned long long *out)
+{
+    *out = PyLong_AsUnsignedLongLong(object);
+    if (*out == (unsigned long long)-1 && PyErr_Occurred())
+        return -1;
+    if (*out > most) {
+        PyErr_Format(PyExc_ValueError, "%llu exceeds %llu", *out, most);
+        return -1;
+    }
+    return 0;
+}
+
+static inline int topic_from(const engine_object *self, PyObject *object, mq_topic **out)
+{
+    unsigned long long index;
+    if (unsigned_of(object, UINT32_MAX, &index) != 0)
+        return -1;
+    *out = mq_slab_at(&self->engine->topics, (uint32_t)index);
+    if (*out != NULL && (*out)->item.generation & 1)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "there is no topic %llu", index);
+    return -1;
+}
+
+/* 0 with *out NULL: stale. */
+static inline int connection_from(const engine_object *self, PyObject *object, mq_connection **out)
+{
+    unsigned long long handle;
+    if (unsigned_of(object, UINT64_MAX, &handle) != 0)
+        return -1;
+    *out = mq_slab_get(&self->engine->connections, handle);
+    return 0;
+}
+
+static inline int live_from(const engine_object *self, PyObject *object, mq_connection **out)
+{
+    int result = connection_from(self, object, out);
+    if (result == 0 && *out != NULL && (*out)->stop == MQ_STOP_CLOSING)
+        *out = NULL;
+    return result;
+}
+
+static inline int session_from(const engine_object *self, PyObject *object, mq_session **out)
+{
+    unsigned long long handle;
+    if (unsigned_of(object, UINT64_MAX, &handle) != 0)
+        return -1;
+    *out = mq_slab_get(&self->engine->sessions, handle);
+    return 0;
+}
+
+/* topic_calls.c */
+PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_close(engine_object *self, PyObject *argument);
+PyObject *engine_session_facts(engine_object *self, PyObject *argument);
+PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_topic_find(engine_object *self, PyObject *argument);
+PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
+PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_retained_send(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_of(engine_object *self, PyObject *argument);
+PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_retained(engine_object *self, PyObject *argument);
+
+#endif

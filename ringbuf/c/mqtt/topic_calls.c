@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine about sessions, topics, routes and retained messages (see
+ * engine_calls.c).
+ */
+#include "mqtt_calls.h"
+
+#include <string.h>
+
+/* ---- sessions ---- */
+
+PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long queue_max, window;
+    if (take(count, 3) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0 ||
+        unsigned_of(args[1], 65535, &window) != 0)
+        return NULL;
+    mq_session *session = mq_slab_take(&self->engine->sessions);
+    if (session == NULL)
+        return PyErr_NoMemory();
+    session->queue_max = (uint32_t)queue_max;
+    session->window = (uint32_t)window;
+    session->drop_newest = args[2] == Py_True;
+    return PyLong_FromUnsignedLongLong(mq_handle(&session->item));
+}
+
+PyObject *engine_session_close(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session != NULL) {
+        if (session->connection != NULL)
+            mq_connection_close(self->engine, session->connection, MQ_CLOSE_SERVER);
+        mq_session_clear(self->engine, session);
+        mq_slab_give(&self->engine->sessions, &session->item);
+    }
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_session_facts(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session == NULL)
+        Py_RETURN_NONE;
+    PyObject *dropped = PyTuple_New(MQ_DROP_CAUSES);
+    for (int i = 0; dropped != NULL && i < MQ_DROP_CAUSES; i++)
+        PyTuple_SetItem(dropped, i, PyLong_FromUnsignedLongLong(session->dropped[i]));
+    return dropped == NULL ? NULL
+                           : Py_BuildValue("(IIKN)", session->queue_count, session->in_flight,
+                                           (unsigned long long)session->delivered, dropped);
+}
+
+/* ---- topics and routes ---- */
+
+PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
+{
+    bytes_view name;
+    unsigned long long source;
+    if (take(count, 3) != 0 || unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        bytes_of(args[0], &name) != 0)
+        return NULL;
+    const mq_source *ring = source < self->engine->source_count ? self->engine->sources[source] : NULL;
+    PyObject *result = NULL;
+    if (ring == NULL || ring->kind != MQ_SOURCE_OWN || name.length > RB_KEY_MAX_BYTES) {
+        PyErr_Format(PyExc_ValueError, "source %llu is no ring of this process, or the topic is too long",
+                     source);
+    } else {
+        mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)source,
+                                       args[2] == Py_True);
+        result = PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+    }
+    bytes_done(&name);
+    return result;
+}
+
+PyObject *engine_topic_find(engine_object *self, PyObject *object)
+{
+    bytes_view name;
+    if (bytes_of(object, &name) != 0)
+        return NULL;
+    const mq_topic *topic = mq_topic_find(self->engine, name.bytes, (uint32_t)name.length);
+    bytes_done(&name);
+    return PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+}
+
+PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
+{
+    unsigned long long limit;
+    PyObject *list = PyList_New(0);
+    if (list == NULL || unsigned_of(most, UINT32_MAX, &limit) != 0) {
+        Py_XDECREF(list);
+        return NULL;
+    }
+    for (mq_topic *topic; limit > 0 && (topic = mq_topic_recyclable(self->engine)) != NULL; limit--) {
+        PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
+        if (name == NULL || PyList_Append(list, name) != 0) {
+            Py_XDECREF(name);
+            Py_DECREF(list);
+            return NULL;
+        }
+        Py_DECREF(name);
+        mq_topic_free(self->engine, topic);
+        self->engine->counters.topics_recycled++;
+    }
+    return list;
+}
+
+/* Calls `act` for each topic of `object`, a buffer of uint32.  How many said yes, or -1. */
+static Py_ssize_t each_topic(engine_object *self, PyObject *object, mq_session *session, uint32_t tag,
+                             bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
+{
+    bytes_view ids;
+    Py_ssize_t yes = 0;
+    if (bytes_of(object, &ids) != 0)
+        return -1;
+    for (Py_ssize_t i = 0; i + 4 <= ids.length; i += 4) {
+        uint32_t index;
+        memcpy(&index, (const char *)ids.bytes + i, sizeof index);
+        mq_topic *topic = mq_slab_at(&self->engine->topics, index);
+        if (topic != NULL && topic->item.generation & 1)
+            yes += act(self->engine, topic, session, tag);
+    }
+    bytes_done(&ids);
+    return yes;
+}
+
+static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    (void)engine;
+    return mq_route_set(topic, session, tag, false);
+}
+
+static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    (void)engine;
+    return mq_route_set(topic, session, tag, true);
+}
+
+static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    (void)engine;
+    (void)tag;
+    mq_route_drop(topic, session);
+    return true;
+}
+
+static bool act_retained(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    if (topic->retained == NULL)
+        return false;
+    uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = tag & MQ_TAG_QOS;
+    mq_push(engine, session,
+            (mq_entry){.where = (uint64_t)(uintptr_t)topic->retained,
+                       .topic = topic->item.index,
+                       .tag = (tag & ~(uint32_t)0xff) | MQ_TAG_RETAIN | (qos < granted ? qos : granted)});
+    return true;
+}
+
+static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
+                             bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
+{
+    mq_session *session;
+    unsigned long long tag;
+    if (take(count, 3) != 0 || session_from(self, args[1], &session) != 0 ||
+        unsigned_of(args[2], UINT32_MAX, &tag) != 0)
+        return NULL;
+    if (session == NULL)
+        return PyLong_FromLong(0);
+    Py_ssize_t yes = each_topic(self, args[0], session, (uint32_t)tag, act);
+    return yes < 0 ? NULL : PyLong_FromSsize_t(yes);
+}
+
+PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    bytes_view sessions, tags;
+    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 || bytes_of(args[1], &sessions) != 0)
+        return NULL;
+    if (bytes_of(args[2], &tags) != 0) {
+        bytes_done(&sessions);
+        return NULL;
+    }
+    Py_ssize_t routes = sessions.length / 8 < tags.length / 4 ? sessions.length / 8 : tags.length / 4;
+    for (Py_ssize_t i = 0; i < routes; i++) {
+        uint64_t handle;
+        uint32_t tag;
+        memcpy(&handle, (const char *)sessions.bytes + i * 8, sizeof handle);
+        memcpy(&tag, (const char *)tags.bytes + i * 4, sizeof tag);
+        mq_session *session = mq_slab_get(&self->engine->sessions, handle);
+        if (session != NULL && !mq_route_add(topic, session, tag))
+            break;
+    }
+    bytes_done(&sessions);
+    bytes_done(&tags);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_set);
+}
+
+PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_merge);
+}
+
+PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_drop);
+}
+
+PyObject *engine_retained_send(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_retained);
+}
+
+PyObject *engine_routes_of(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < topic->route_count; i++) {
+        const mq_route *route = &topic->routes[i];
+        if (route->session->item.generation != route->generation)
+            continue;
+        PyObject *pair =
+            Py_BuildValue("(KI)", (unsigned long long)mq_handle(&route->session->item), route->tag);
+        if (pair == NULL || PyList_Append(list, pair) != 0)
+            Py_CLEAR(list);
+        Py_XDECREF(pair);
+    }
+    return list;
+}
+
+PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    bytes_view payload;
+    unsigned long long flags;
+    uint64_t end;
+    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 ||
+        unsigned_of(args[2], RB_FLAG_QOS | RB_FLAG_RETAIN, &flags) != 0 || bytes_of(args[1], &payload) != 0)
+        return NULL;
+    int result =
+        mq_append(self->engine, topic, payload.bytes, (uint32_t)payload.length, (uint32_t)flags, &end);
+    bytes_done(&payload);
+    if (result == RB_TIMEOUT)
+        self->engine->counters.dropped[MQ_DROP_FULL]++;
+    if (result == RB_TOO_LARGE)
+        self->engine->counters.dropped[MQ_DROP_TOO_LARGE]++;
+    return PyLong_FromLong(result);
+}
+
+/* Puts back what a ring still holds as retained: after a restart, without a new record. */
+PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    bytes_view payload;
+    unsigned long long qos;
+    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], 2, &qos) != 0 ||
+        bytes_of(args[1], &payload) != 0)
+        return NULL;
+    mq_retain(self->engine, topic, payload.bytes, (uint32_t)payload.length, (uint32_t)qos);
+    bytes_done(&payload);
+    return PyBool_FromLong(topic->retained != NULL);
+}
+
+PyObject *engine_retained(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    if (topic->retained == NULL)
+        Py_RETURN_NONE;
+    const rb_record *record = &topic->retained->record;
+    uint32_t at = rb_payload_position(record->key_length, 0);
+    return PyBytes_FromStringAndSize((const char *)record + at, (Py_ssize_t)record->length - at);
+}

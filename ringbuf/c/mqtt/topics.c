@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Topics: the table that finds one by its name, the sessions that a record of it goes to, its retained copy,
+ * and the ring its records are written to.
+ *
+ * The table is open addressing with linear probing over {upper half of the hash, index + 1}, at most three
+ * quarters full; taking one out shifts back what follows, so there are no tombstones.  Names come from
+ * clients, so the hash is keyed: nobody can make up names that collide.
+ *
+ * A route names a session by pointer and generation: when a session ends, nothing is searched; the dead
+ * route is removed when its topic's routes are next walked, or when a new one needs its place.
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TABLE_MIN 1024u
+#define PUMP_MAX 4096u /* records read from one source before connections have their turn */
+
+/* ---- table ---- */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Folded multiplication of 16 bytes a step, as in wyhash, under this engine's key. */
+static uint64_t hash_name(const mq_engine *engine, const uint8_t *name, uint32_t length)
+{
+    uint64_t hash = engine->seed[0] ^ length, a, b;
+    uint32_t left = length;
+    for (; left > 16; left -= 16, name += 16) {
+        memcpy(&a, name, 8);
+        memcpy(&b, name + 8, 8);
+        hash = mix(a ^ engine->seed[1], b ^ hash);
+    }
+    uint8_t tail[16] = {0};
+    memcpy(tail, name, left);
+    memcpy(&a, tail, 8);
+    memcpy(&b, tail + 8, 8);
+    return mix(mix(a ^ engine->seed[1], b ^ hash), engine->seed[0] | 1);
+}
+
+static uint64_t table_word(const mq_topic *topic)
+{
+    return (topic->hash & 0xffffffff00000000u) | (topic->item.index + 1);
+}
+
+static void table_put(mq_engine *engine, const mq_topic *topic)
+{
+    uint32_t mask = engine->table_room - 1, at = (uint32_t)topic->hash & mask;
+    while (engine->table[at] != 0)
+        at = (at + 1) & mask;
+    engine->table[at] = table_word(topic);
+}
+
+static bool table_grow(mq_engine *engine)
+{
+    uint32_t room = engine->table_room ? engine->table_room * 2 : TABLE_MIN;
+    uint64_t *table = calloc(room, sizeof *table), *old = engine->table;
+    if (table == NULL)
+        return false;
+    uint32_t old_room = engine->table_room;
+    engine->table = table;
+    engine->table_room = room;
+    for (uint32_t i = 0; i < old_room; i++)
+        if (old[i] != 0)
+            table_put(engine, mq_slab_at(&engine->topics, (uint32_t)old[i] - 1));
+    free(old);
+    return true;
+}
+
+static void table_remove(mq_engine *engine, const mq_topic *topic)
+{
+    uint32_t mask = engine->table_room - 1, hole = (uint32_t)topic->hash & mask;
+    while (engine->table[hole] != table_word(topic))
+        hole = (hole + 1) & mask;
+    for (uint32_t at = (hole + 1) & mask; engine->table[at] != 0; at = (at + 1) & mask) {
+        const mq_topic *other = mq_slab_at(&engine->topics, (uint32_t)engine->table[at] - 1);
+        uint32_t home = (uint32_t)other->hash & mask;
+        if (((at - home) & mask) >=
+            ((at - hole) & mask)) { /* its home is not after the hole: it may move there */
+            engine->table[hole] = engine->table[at];
+            hole = at;
+        }
+    }
+    engine->table[hole] = 0;
+}
+
+mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length)
+{
+    if (engine->table_room == 0)
+        return NULL;
+    uint64_t hash = hash_name(engine, name, length);
+    uint32_t mask = engine->table_room - 1;
+    for (uint32_t at = (uint32_t)hash & mask; engine->table[at] != 0; at = (at + 1) & mask) {
+        if ((engine->table[at] ^ hash) >> 32 != 0)
+            continue;
+        mq_topic *topic = mq_slab_at(&engine->topics, (uint32_t)engine->table[at] - 1);
+        if (topic->length == length && memcmp(topic->name, name, length) == 0)
+            return topic;
+    }
+    return NULL;
+}
+
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved)
+{
+    if (engine->topics.live >= engine->limits.topics_max ||
+        (engine->topics.live >= engine->table_room / 4 * 3 && !table_grow(engine)))
+        return NULL;
+    uint8_t *copy = malloc(length ? length : 1);
+    mq_topic *topic = copy == NULL ? NULL : mq_slab_take(&engine->topics);
+    if (topic == NULL) {
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy, name, length);
+    topic->name = copy;
+    topic->length = (uint16_t)length;
+    topic->source = source;
+    topic->reserved = reserved;
+    topic->used = true;
+    topic->hash = hash_name(engine, name, length);
+    topic->key_hash = rb_crc32c(0, name, length);
+    table_put(engine, topic);
+    return topic;
+}
+
+void mq_topic_free(mq_engine *engine, mq_topic *topic)
+{
+    table_remove(engine, topic);
+    mq_retain(engine, topic, NULL, 0, 0);
+    free(topic->routes);
+    free(topic->name);
+    mq_slab_give(&engine->topics, &topic->item);
+}
+
+/* The hand of a clock: who was used since it last came by is spared once. */
+mq_topic *mq_topic_recyclable(mq_engine *engine)
+{
+    for (uint32_t steps = 0; steps < 2 * engine->topics.made; steps++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
+        engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
+        if (!(topic->item.generation & 1) || topic->retained != NULL)
+            continue;
+        if (!topic->used)
+            return topic;
+        topic->used = false;
+    }
+    return NULL;
+}
+
+/* ---- routes ---- */
+
+static void routes_sweep(mq_topic *topic)
+{
+    for (uint32_t i = 0; i < topic->route_count;) {
+        if (topic->routes[i].session->item.generation == topic->routes[i].generation)
+            i++;
+        else
+            topic->routes[i] = topic->routes[--topic->route_count];
+    }
+}
+
+static bool routes_grow(mq_topic *topic)
+{
+    routes_sweep(topic);
+    if (topic->route_count < topic->route_room)
+        return true;
+    uint32_t room = topic->route_room ? topic->route_room * 2 : 1;
+    mq_route *routes = realloc(topic->routes, room * sizeof *routes);
+    if (routes == NULL)
+        return false;
+    topic->routes = routes;
+    topic->route_room = room;
+    return true;
+}
+
+bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    if (topic->route_count == topic->route_room && !routes_grow(topic))
+        return false;
+    topic->routes[topic->route_count++] =
+        (mq_route){.session = session, .generation = session->item.generation, .tag = tag};
+    return true;
+}
+
+/* Sets the route of `session`, or merges: the higher QoS counts [MQTT-3.3.5-1].  False: no memory. */
+bool mq_route_set(mq_topic *topic, mq_session *session, uint32_t tag, bool merge)
+{
+    for (uint32_t i = 0; i < topic->route_count; i++) {
+        mq_route *route = &topic->routes[i];
+        if (route->session != session || route->generation != session->item.generation)
+            continue;
+        if (!merge || (tag & MQ_TAG_QOS) > (route->tag & MQ_TAG_QOS))
+            route->tag = tag;
+        return true;
+    }
+    return mq_route_add(topic, session, tag);
+}
+
+void mq_route_drop(mq_topic *topic, const mq_session *session)
+{
+    for (uint32_t i = 0; i < topic->route_count; i++)
+        if (topic->routes[i].session == session && topic->routes[i].generation == session->item.generation) {
+            topic->routes[i] = topic->routes[--topic->route_count];
+            return;
+        }
+}
+
+/* QoS 0 is not kept for who is away. */
+void mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, uint32_t qos)
+{
+    for (uint32_t i = 0; i < topic->route_count;) {
+        mq_route route = topic->routes[i];
+        if (route.session->item.generation != route.generation) {
+            topic->routes[i] = topic->routes[--topic->route_count];
+            continue;
+        }
+        i++;
+        uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
+        if (lower > 0 || route.session->connection != NULL)
+            mq_push(
+                engine, route.session,
+                (mq_entry){.where = where, .topic = topic->item.index, .tag = (route.tag & ~0xffu) | lower});
+    }
+}
+
+/* ---- appending ---- */
+
+/* The ring is full.  A foreign reader that has been in the way for the queue timeout is evicted; our own
+ * never are. */
+static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const void *payload,
+                       uint32_t length, uint32_t flags)
+{
+    if (source->full_since_ms == 0)
+        source->full_since_ms = engine->now_ms;
+    if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
+        return source->blocks ? RB_FULL : RB_TIMEOUT;
+    if (rb_evict_stalled(source->writer, length, key->length) > 0 &&
+        rb_append(source->writer, key, payload, length, (uint16_t)flags, engine->now_ns) == RB_OK)
+        return RB_OK;
+    return RB_TIMEOUT;
+}
+
+int mq_append(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t flags,
+              uint64_t *end)
+{
+    mq_source *source = engine->sources[topic->source];
+    rb_key key = {.bytes = topic->name, .length = topic->length, .hash = topic->key_hash};
+    int result = rb_append(source->writer, &key, payload, length, (uint16_t)flags, engine->now_ns);
+    if (result == RB_FULL)
+        result = append_full(engine, source, &key, payload, length, flags);
+    if (result != RB_OK)
+        return result;
+    source->full_since_ms = 0;
+    topic->used = true;
+    *end = source->writer->tail;
+    engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + length;
+    engine->counters.published++;
+    if (!source->dirty) {
+        source->dirty = true;
+        mq_list_add(&engine->published, topic->source);
+    }
+    if (flags & RB_FLAG_RETAIN)
+        mq_retain(engine, topic, payload, length, flags & RB_FLAG_QOS);
+    if (topic->route_count > 0)
+        mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
+                        flags & RB_FLAG_QOS);
+    return RB_OK;
+}
+
+/* ---- retained ---- */
+
+static void retained_forget(mq_engine *engine, mq_topic *topic)
+{
+    mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
+    engine->counters.retained--;
+    engine->counters.retained_bytes -= topic->retained->bytes;
+    topic->retained = NULL;
+    mq_entry_done(&entry);
+}
+
+/* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Beyond the limits of
+ * the store there is none from then on, rather than an old one: counted. */
+void mq_retain(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t qos)
+{
+    if (topic->retained != NULL)
+        retained_forget(engine, topic);
+    if (length == 0)
+        return;
+    uint32_t at = rb_payload_position(topic->length, 0),
+             bytes = (uint32_t)offsetof(mq_blob, record) + at + length;
+    mq_blob *blob = NULL;
+    if (engine->counters.retained < engine->limits.retained_max &&
+        engine->counters.retained_bytes + bytes <= engine->limits.retained_max_bytes)
+        blob = malloc(bytes);
+    if (blob == NULL) {
+        engine->counters.retained_refused++;
+        return;
+    }
+    *blob = (mq_blob){.references = 1,
+                      .bytes = bytes,
+                      .record = {.length = at + length,
+                                 .timestamp_ns = engine->now_ns,
+                                 .key_hash = topic->key_hash,
+                                 .key_length = topic->length,
+                                 .flags = (uint16_t)(qos | RB_FLAG_RETAIN)}};
+    memcpy((uint8_t *)&blob->record + RB_RECORD_HEADER_BYTES, topic->name, topic->length);
+    memcpy((uint8_t *)&blob->record + at, payload, length);
+    topic->retained = blob;
+    engine->counters.retained++;
+    engine->counters.retained_bytes += bytes;
+}
+
+/* ---- source rings ---- */
+
+/* A topic of a source that is not known: its name goes to Python, copied, because the ring may change. */
+static void source_asks(mq_engine *engine, uint32_t index, mq_source *source, const uint8_t *name,
+                        uint32_t length)
+{
+    free(source->name);
+    source->name = malloc(length ? length : 1);
+    source->name_length = source->name == NULL ? 0 : length;
+    if (source->name != NULL)
+        memcpy(source->name, name, length);
+    source->waiting = mq_event_add(engine, MQ_EVENT_SOURCE, index, 0, 0, length);
+    source->judged = false;
+}
+
+static void name_forget(mq_source *source)
+{
+    free(source->name);
+    source->name = NULL;
+}
+
+/* Whether Python was asked about this very topic and has left it. */
+static bool source_refused(const mq_source *source, const uint8_t *name, uint32_t length)
+{
+    return source->name != NULL && !source->judged && source->name_length == length &&
+           memcmp(source->name, name, length) == 0;
+}
+
+/* Routes one record of a source.  False: its topic is not known.  What the ring said is used from copies
+ * only: it may change at any time, and then rb_reader_holds() says so, or delivery finds another key. */
+static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, const rb_view *view)
+{
+    uint8_t *name = engine->receive; /* nobody is being read, and it is longer than any key */
+    uint32_t length = view->header.key_length, qos = view->header.flags & RB_FLAG_QOS;
+    memcpy(name, view->bytes + RB_RECORD_HEADER_BYTES, length);
+    if (!rb_reader_holds(source->reader, view->position)) {
+        engine->counters.source_lost++;
+        return true;
+    }
+    mq_topic *topic = mq_topic_find(engine, name, length);
+    if (topic == NULL && !source_refused(source, name, length)) {
+        source_asks(engine, index, source, name, length);
+        return false;
+    }
+    name_forget(source);
+    if (topic == NULL || topic->reserved) {
+        engine->counters.dropped[topic == NULL ? MQ_DROP_TOPICS : MQ_DROP_DENIED]++;
+        return true;
+    }
+    qos = qos > 2 ? 2 : qos;
+    topic->used = true;
+    engine->counters.sourced++;
+    engine->appended_bytes += view->header.length;
+    if (view->header.flags & RB_FLAG_RETAIN) {
+        mq_retain(engine, topic, view->bytes + view->parts.payload_position, view->parts.payload_length, qos);
+        if (!rb_reader_holds(source->reader, view->position))
+            mq_retain(engine, topic, NULL, 0, 0);
+    }
+    mq_route_record(engine, topic, mq_where(index, view->position), qos);
+    return true;
+}
+
+static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
+{
+    rb_reader *reader = source->reader;
+    for (uint32_t i = 0; i < PUMP_MAX; i++) {
+        uint64_t cursor = reader->cursor, offset = reader->offset, lost = reader->lost;
+        rb_view view;
+        int result = rb_read(reader, &view);
+        if (result == RB_EMPTY)
+            return;
+        if (result == RB_OVERRUN) {
+            engine->counters.source_lost += reader->lost - lost;
+            continue;
+        }
+        if (result != RB_OK) {
+            source->bad = mq_event_add(engine, MQ_EVENT_SOURCE_BAD, index, 0, 0, 0);
+            return;
+        }
+        if (!source_route(engine, index, source, &view)) {
+            reader->cursor = cursor;
+            reader->offset = offset;
+            engine->sources_pending |= !source->waiting; /* no room for the event: ask again */
+            return;
+        }
+    }
+    engine->sources_pending = true;
+}
+
+void mq_sources_pump(mq_engine *engine)
+{
+    engine->sources_pending = false;
+    for (uint32_t i = 1; i < engine->source_count; i++) {
+        mq_source *source = engine->sources[i];
+        if (source->kind == MQ_SOURCE_FOREIGN && !source->waiting && !source->bad)
+            source_pump(engine, i, source);
+    }
+}

@@ -1,0 +1,217 @@
+"""The MQTT engine and broker without sockets, threads or clocks: bytes in, packets out, time as it is told.
+
+    with Bench() as bench:
+        client = bench.client("c")
+        client.send(Subscribe(1, (Subscription("a/#"),)))
+        assert client.received() == [...]
+
+A Wire is a client's side of a connection that has no socket: the C parser is fed its bytes, and pulled for
+answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from edge.access import ListenerPolicy
+from edge.broker import Broker, BrokerLimits
+from edge.engine import Engine, EngineLimits, EventKind, engine_of
+from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
+from edge.mqtt.codec import decode_variable_integer
+from edge.stats import Stats
+from ringbuf import Ring, Writer
+from tests.support.directories import memory_directory
+
+__all__ = ["Bench", "OwnPartition", "Wire", "packets_of"]
+
+BEGIN_MS = 1_000_000
+BEGIN_NS = 1_700_000_000_000_000_000
+
+
+@dataclass
+class OwnPartition:
+    """A partition with a ring of its own."""
+
+    name: str
+    ring: Ring
+    writer: Writer
+    durability: Literal["process", "interval", "disk"] = "process"
+
+
+def packets_of(data: bytes, version: Version = Version.V311) -> list[Packet]:
+    """Every packet in `data`, which must end with one."""
+    found = []
+    while data:
+        length = decode_variable_integer(data, 1, len(data))
+        assert length is not None, f"half a packet: {data!r}"
+        head = 1 + length[1]
+        assert len(data) >= head + length[0], f"half a packet: {data!r}"
+        found.append(decode_packet(data[0], data[head : head + length[0]], version))
+        data = data[head + length[0] :]
+    return found
+
+
+class Wire:
+    """One connection, from the client's side."""
+
+    def __init__(self, bench: Bench, version: Version = Version.V311, listener: int = 0) -> None:
+        self.bench = bench
+        self.version = version
+        self.handle = bench.engine.open(listener)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker has not closed it."""
+        return self.bench.engine.is_open(self.handle)
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes; they are taken as far as the connection lives and is read."""
+        while data:
+            taken = self.bench.engine.feed(self.handle, data)
+            data = data[taken:]
+            if self.bench.settle() == 0 and taken == 0:
+                self.unread = data
+                return
+        self.bench.settle()
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        self.raw(b"".join(encode(packet, self.version) for packet in packets))
+
+    def bytes_received(self) -> bytes:
+        """All that the broker has for it now."""
+        found = b""
+        while more := self.bench.engine.pull(self.handle):
+            found += more
+        return found
+
+    def received(self) -> list[Packet]:
+        """All packets that the broker has for it now."""
+        return packets_of(self.bytes_received(), self.version)
+
+    def publishes(self) -> list[tuple[str, bytes, int]]:
+        """(topic, payload, QoS) of every PUBLISH there is for it now; nothing else may be there."""
+        found = []
+        for packet in self.received():
+            assert isinstance(packet, Publish), packet
+            found.append((packet.topic, bytes(packet.payload), packet.qos))
+        return found
+
+    def drop(self) -> None:
+        """The network connection breaks: as the loop would see it."""
+        self.bench.lose(self)
+
+
+class Bench:
+    """An engine and a broker with rings of their own, and a clock that stands still."""
+
+    def __init__(
+        self,
+        *,
+        engine: EngineLimits | None = None,
+        limits: BrokerLimits | None = None,
+        durability: Literal["process", "interval", "disk"] = "process",
+        capacity_bytes: int = 1 << 20,
+        writer: dict[str, Any] | None = None,
+        **broker: Any,
+    ) -> None:
+        self._stack = ExitStack()
+        self.now_ms = BEGIN_MS
+        directory = self._stack.enter_context(memory_directory())
+        self.partition = self.add_partition(directory, "t-0", durability, capacity_bytes, writer or {})
+        self.directory = directory
+        self.calls: deque[Callable[[], object]] = deque()
+        self.engine: Engine = engine_of(engine)
+        self.partition_of: Callable[[str], OwnPartition] = lambda topic: self.partition
+        self.broker = Broker(
+            self.engine,
+            self._partition_of,
+            limits=limits,
+            call=self.calls.append,
+            clock=lambda: self.now_ms / 1000,
+            **broker,
+        )
+        self.broker.policies[0] = ListenerPolicy("test", allow_anonymous=True)
+        self.broker.policies[1] = ListenerPolicy("strict", allow_anonymous=False)
+        self.stats = Stats(self.engine)
+        self.settle()
+
+    def _partition_of(self, topic: str) -> OwnPartition:
+        return self.partition_of(topic)
+
+    def add_partition(
+        self,
+        directory: Path,
+        name: str,
+        durability: Literal["process", "interval", "disk"] = "process",
+        capacity_bytes: int = 1 << 20,
+        writer: dict[str, Any] | None = None,
+    ) -> OwnPartition:
+        """A ring that lives as long as the bench."""
+        ring = self._stack.enter_context(
+            Ring.create(directory / name, capacity_bytes=capacity_bytes, epoch=1)
+        )
+        return OwnPartition(name, ring, ring.writer(**(writer or {})), durability)
+
+    def settle(self, ms: int = 0) -> int:
+        """Let `ms` pass, and everything happen that then does; how many events there were."""
+        self.now_ms += ms
+        total = 0
+        while True:
+            events = self.engine.events()
+            self.broker.handle(events)
+            calls = len(self.calls)
+            for _ in range(calls):
+                self.calls.popleft()()
+            self.broker.tick()
+            total += len(events) + calls
+            now_ns = BEGIN_NS + (self.now_ms - BEGIN_MS) * 1_000_000
+            if not self.engine.step(self.now_ms, now_ns) and not self.calls:
+                return total
+
+    def wire(self, version: Version = Version.V311, listener: int = 0) -> Wire:
+        """A connection on which nothing was said."""
+        return Wire(self, version, listener)
+
+    def client(
+        self, client_id: str = "c", *, present: bool = False, listener: int = 0, **fields: Any
+    ) -> Wire:
+        """A client that was accepted; `fields` of Connect."""
+        connect = Connect(client_id, **fields)
+        wire = self.wire(connect.version, listener)
+        wire.send(connect)
+        assert wire.received()[:1] == [ConnAck(present)]
+        return wire
+
+    def lose(self, wire: Wire) -> None:
+        """What the loop does when a socket fails: the connection is closed, and Python is told."""
+        self.engine.close(wire.handle)
+        self.broker.handle([(int(EventKind.CLOSED), wire.handle, 1, b"")])
+        self.settle()
+
+    def records(self) -> list[tuple[str, bytes]]:
+        """(topic, payload) of all that the ring still holds."""
+        reader = self.partition.ring.reader(start="oldest")
+        found = []
+        while (record := reader.poll()) is not None:
+            found.append((record.key.decode(), record.bytes()))
+        reader.close()
+        return found
+
+    def close(self) -> None:
+        """Free everything."""
+        self.broker.stop()
+        stack = self._stack
+        self.__dict__.clear()  # the engine keeps the writers, and they their mappings
+        stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
