@@ -18,12 +18,13 @@ from pathlib import Path
 from rich.text import Text
 
 from examples.demo.broker import BrokerFailed
+from examples.demo.cast import DemoFailed
 from examples.demo.page import render
 from examples.demo.plots import draw
 from examples.demo.report import Report, print_ledger, print_table
 from examples.demo.scene import Scene
 from examples.demo.screen import Screen, screen_for
-from examples.demo.script import DemoFailed, Options, Script
+from examples.demo.script import Options, Script
 
 __all__ = ["main"]
 

@@ -16,6 +16,7 @@ from examples.demo.scene import Scene
 
 __all__ = ["Broker", "BrokerFailed"]
 
+COMMAND = ("-m", "edge", "run")
 READY_S = 20.0
 STOP_S = 40.0
 
@@ -47,7 +48,7 @@ class Broker:
         """Start it; seconds until it said that it is ready.  Raises BrokerFailed."""
         begin = time.monotonic()
         ready = asyncio.Event()
-        arguments = ["-m", "edge", "run", "--config", str(self._scene.config)]
+        arguments = [*COMMAND, "--config", str(self._scene.config)]
 
         def look(line: str) -> None:
             if "ready" in line:

@@ -89,7 +89,7 @@ class AmqttPublisher:
                 message = await self._next()
                 await client.publish(message.device, message.payload, qos=1)
                 self._device.journal.acknowledged(message.device, message.n)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - see above: whatever but a PUBACK
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - no PUBACK
             if not self._lost.is_set() and not self._device.finished():
                 explain(error)
             self._lost.set()

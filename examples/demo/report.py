@@ -5,18 +5,26 @@ Owns the text form, for terminals; page.py makes the form for a browser of the s
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from examples.demo.cast import PUBLISHERS
+from examples.demo.journal import JournalFile
 from examples.demo.lake import Aggregate, Arrived, Lake
-from examples.demo.ledger import Ledger, Row
+from examples.demo.ledger import Ledger, Row, Stage, build
 from examples.demo.plots import Outage, Sample
+from examples.demo.scene import Scene
+from examples.demo.tally import Tally
 
 __all__ = [
     "LEDGER_COLUMNS",
@@ -46,6 +54,40 @@ class Report:
     machine: str
     began_s: float
     ended_s: float
+
+
+def gather(
+    scene: Scene,
+    samples: Sequence[Sample],
+    outages: Sequence[Outage],
+    events: Sequence[tuple[float, str]],
+    began_s: float,
+    ended_s: float,
+) -> Report:
+    """Read what everybody has left behind, and draw the ledger up from it."""
+    journals = [JournalFile.load(scene.counts / f"{name}.json") for name in PUBLISHERS]
+    lake = Lake.load(scene.table)
+    facts = json.loads((scene.table / "drained.json").read_text())
+    arrived = Arrived(**facts, tally=Tally.load(scene.table / "drained.tally"))
+    stages = [
+        _received("shared memory", scene.counts / "shm.json"),
+        _received("ZeroMQ", scene.counts / "zmq.json"),
+        Stage(
+            "drained", arrived.records, arrived.twice, arrived.gaps, arrived.tally, f"{arrived.files} files"
+        ),
+        Stage("in the table", lake.records, lake.twice, lake.gaps, lake.tally, lake.made_by),
+    ]
+    versions = f"Linux {platform.release()}, Python {platform.python_version()}"
+    machine = f"{scene.machine}, {os.cpu_count()} CPUs, {versions}"
+    ledger = build(journals, stages)
+    return Report(ledger, lake, arrived, samples, outages, events, machine, began_s, ended_s)
+
+
+def _received(name: str, path: Path) -> Stage:
+    facts = json.loads(path.read_text())
+    note = f"{facts['fetched']:,} of them fetched from the ring" if facts["fetched"] else ""
+    tally = Tally.load(path.with_suffix(".tally"))
+    return Stage(name, facts["records"], facts["twice"], facts["gaps"], tally, note)
 
 
 def minute_of(start_s: int) -> str:

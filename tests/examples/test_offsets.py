@@ -1,3 +1,5 @@
+"""The check of a subscriber: what came, what is missing, what came twice."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

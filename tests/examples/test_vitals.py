@@ -1,3 +1,5 @@
+"""What this machine says about itself, as devices."""
+
 import psutil
 
 from edge.mqtt.topics import check_name

@@ -1,0 +1,107 @@
+"""Everybody in a run: the broker, publishers, subscribers, and who makes the table.  Each is a process.
+
+Owns what each is told, and that none outlives the run.  When somebody ends before its time, that is found
+here, and said together with the last line of its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from examples.demo.broker import Broker
+from examples.demo.processes import Child
+from examples.demo.scene import Scene
+
+__all__ = ["Cast", "DemoFailed"]
+
+# Module, share of the rate, kinds of vital signs.
+PUBLISHERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
+    "amqtt": ("device_amqtt", 0.2, ("cpu", "memory", "load", "temperature")),
+    "paho": ("device_paho", 0.3, ("disk", "net", "process")),
+    "replay": ("burst", 0.5, ()),
+}
+SUBSCRIBERS = {"shared memory": "shm", "ZeroMQ": "zmq"}
+END_S = 60.0  # for what a publisher is still owed
+
+
+class DemoFailed(Exception):
+    """The run could not be brought to its end; the message says why."""
+
+
+class Cast:
+    """The processes of one run."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.broker = Broker(scene)
+        self.publishers: dict[str, Child] = {}
+        self.subscribers: dict[str, Child] = {}
+        self.lake: Child | None = None
+        self._scene = scene
+
+    async def start_subscribers(self) -> None:
+        """Both; they are ready when they have facts."""
+        for name, way in SUBSCRIBERS.items():
+            report = self._scene.counts / f"{way}.json"
+            arguments = [way, "--runtime-dir", str(self._scene.runtime), "--report", str(report)]
+            self.subscribers[name] = await self._start(way, "subscribers", arguments)
+
+    async def start_publishers(self, rate: float) -> None:
+        """All three, with `rate` messages a second together."""
+        for name, (module, share, kinds) in PUBLISHERS.items():
+            arguments = [
+                *("--port", str(self._scene.port)),
+                *("--rate", f"{rate * share:.3f}"),
+                *("--name", self._scene.machine),
+                *("--journal", str(self._scene.counts / f"{name}.json")),
+                *(("--kinds", *kinds) if kinds else ()),
+            ]
+            self.publishers[name] = await self._start(name, module, arguments)
+
+    async def start_lake(self, *, spark: bool, on_line: Callable[[str], None]) -> Child:
+        """Who makes the table; tells its steps in JSON lines."""
+        arguments = ["--drained", str(self._scene.sink.directory), "--out", str(self._scene.table)]
+        self.lake = await self._start(
+            "table", "lake", [*arguments, *([] if spark else ["--no-spark"])], on_line
+        )
+        return self.lake
+
+    async def end(self, children: dict[str, Child]) -> None:
+        """Ask them all to end, and wait.  Raises DemoFailed when one does not, or not well."""
+        for child in children.values():
+            child.terminate()
+        for name, child in children.items():
+            try:
+                status = await child.wait(END_S)
+            except TimeoutError:
+                raise DemoFailed(f"{name} does not end; {self.last_line(child)}") from None
+            if status:
+                raise DemoFailed(f"{name} ended with status {status}; {self.last_line(child)}")
+
+    def look_after(self) -> None:
+        """Raises DemoFailed if somebody has ended by himself."""
+        for child in (*self.publishers.values(), *self.subscribers.values()):
+            if child.ended and child.status:
+                raise DemoFailed(f"{child.name} ended with status {child.status}; {self.last_line(child)}")
+
+    def last_line(self, child: Child) -> str:
+        """The end of its log, and where that is."""
+        path = self._scene.logs / f"{child.name}.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return f"{path} ends with: {lines[-1] if lines else 'nothing'}"
+
+    async def close(self) -> None:
+        """End, with -9, whoever is still there."""
+        for child in (*self.publishers.values(), *self.subscribers.values(), self.lake):
+            if child is not None and not child.ended:
+                child.kill()
+                await child.wait()
+        if self.broker.running:
+            self.broker.kill()
+            await self.broker.wait()
+        self.broker.disconnect()
+
+    async def _start(
+        self, name: str, module: str, arguments: list[str], on_line: Callable[[str], None] | None = None
+    ) -> Child:
+        command = ["-m", f"examples.demo.{module}", *arguments]
+        return await Child.start(name, command, self._scene.logs / f"{name}.log", on_line=on_line)

@@ -1,0 +1,106 @@
+"""What is measured while a run goes on, and what the screen is given of it.
+
+Owns the samples.  Looks at the sink by the names of its files and at the rings by their memory, so that it
+sees both while the broker is dead; asks the broker itself only how the bridge feels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from examples.demo.cast import Cast
+from examples.demo.plots import Sample
+from examples.demo.processes import Child
+from examples.demo.scene import Rings, Scene
+from examples.demo.screen import Bridge, Publisher, Screen, Subscriber, View
+
+__all__ = ["Watch"]
+
+TICK_S = 0.25
+SAMPLE_S = 0.5
+
+
+class Watch:
+    """Runs beside the script, as a task."""
+
+    def __init__(self, scene: Scene, cast: Cast, screen: Screen, acts: Sequence[str]) -> None:
+        self.samples: list[Sample] = []
+        self.rings = Rings(scene.runtime)
+        self.act = 0
+        self.sampling = False
+        self.files = self.drained = 0  # in the sink
+        self._scene, self._cast, self._screen, self._acts = scene, cast, screen, acts
+        self._bridge = "starting"
+
+    @property
+    def stored(self) -> int:
+        """Records in the rings, from the first one on."""
+        return self.rings.stored()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        next_sample = 0.0
+        while True:
+            if time.monotonic() >= next_sample:
+                next_sample = time.monotonic() + SAMPLE_S
+                self.files, self.drained = await asyncio.to_thread(self._scene.sink.held)
+                self._bridge = await self._ask_broker()
+                if self.sampling:
+                    self.samples.append(self._sample())
+            self._screen.show(self._view())
+            await asyncio.sleep(TICK_S)
+
+    async def _ask_broker(self) -> str:
+        report = await self._cast.broker.report()
+        bridges = report.get("bridges") or [{}]
+        return str(bridges[0].get("condition", "unknown")) if report else "no broker"
+
+    def _sample(self) -> Sample:
+        published, acked = (
+            sum(child.number(fact) for child in self._cast.publishers.values())
+            for fact in ("published_count", "acked_count")
+        )
+        shm, zmq = (child.number("records") for child in self._cast.subscribers.values())
+        return Sample(time.time(), published, acked, shm, zmq, self.drained, self.stored)
+
+    def _view(self) -> View:
+        states = [
+            "done" if number < self.act else "now" if number == self.act else "next"
+            for number in range(len(self._acts))
+        ]
+        broker = self._cast.broker
+        waiting = max(self.stored - self.drained, 0)
+        return View(
+            list(zip(self._acts, states, strict=True)),
+            f"broker: process {broker.pid}" if broker.running else "broker: not running",
+            [_publisher(name, child) for name, child in self._cast.publishers.items()],
+            [_subscriber(name, child) for name, child in self._cast.subscribers.items()],
+            Bridge(self._bridge, self.drained, self.files, waiting) if self._cast.publishers else None,
+        )
+
+
+def _publisher(name: str, child: Child) -> Publisher:
+    state = "connected" if child.facts.get("connected") else "not connected"
+    return Publisher(
+        name,
+        "ended" if child.ended else state if child.facts else "starting",
+        child.number("published_count"),
+        child.number("acked_count"),
+        child.rate("acked_count"),
+        child.number("resent"),
+    )
+
+
+def _subscriber(name: str, child: Child) -> Subscriber:
+    return Subscriber(
+        name,
+        "ended" if child.ended else "reading" if child.facts else "starting",
+        child.number("records"),
+        child.rate("records"),
+        child.number("gaps"),
+        child.number("fetched"),
+        float(child.facts.get("age_p50_us", 0)),
+        float(child.facts.get("age_p99_us", 0)),
+    )
