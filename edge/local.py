@@ -122,16 +122,16 @@ class LocalEndpoint:
         self._accepting = asyncio.create_task(self._accept(listening))
 
     async def stop(self) -> None:
-        """Cuts every connection, gives back what was granted, and removes the socket."""
-        if self._socket is None:
+        """Cuts every connection, and removes the socket.  Gates stay: their readers ask the next broker."""
+        listening, self._socket = self._socket, None
+        if listening is None:
             return
         tasks = [task for task in (self._accepting, *(peer.task for peer in self._peers)) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._producers.on_ring.remove(self._announce)
-        self._socket.close()
-        self._socket = None
+        listening.close()
         self._path.unlink(missing_ok=True)
 
     # ---- connections ----
@@ -296,7 +296,7 @@ class LocalEndpoint:
 
         for name in peer.produces:
             log.info("local producer gone %s", pairs(name=name, pid=peer.pid))
-        if peer.gates or peer.follows:
+        if (peer.gates or peer.follows) and self._socket is not None:
             await self._on_writer_thread(free)
 
 

@@ -176,7 +176,7 @@ class ShmSubscription:
     def __enter__(self) -> Self:
         try:
             self._do_chores()
-        except BaseException:
+        except BaseException:  # a gate that was refused, or an interrupt
             self.close()
             raise
         return self
@@ -213,6 +213,8 @@ class ShmSubscription:
             batch = self._next_batch()
             if batch is not None:
                 return batch
+            if self._chores_due():
+                continue
             self._poll.watch()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._retry_in(time.monotonic()) if not self.connected else None):
@@ -304,6 +306,7 @@ class ShmSubscription:
         except BrokerUnreachable:
             self._lose_broker()
             if not self._started:
+                self.close()
                 raise
 
     async def _do_chores_async(self) -> None:
@@ -322,12 +325,14 @@ class ShmSubscription:
         except BrokerUnreachable:
             self._lose_broker()
             if not self._started:
+                self.close()
                 raise
 
     def _take(self, facts: RingFacts, start: Start) -> Generator[tuple[Request, type[Message]], Any, None]:
         known = self._sources.get(facts.name)
         if known is not None and known.facts.epoch != facts.epoch:
             known.successor = facts
+            self._poll.rest()  # nothing will ring for the old one any more: look at it
             return
         source = known or self._open(facts, start)
         if source is not None and self._gating and facts.kind == "partition":

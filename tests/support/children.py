@@ -14,17 +14,11 @@ PATIENCE_S = 20.0  # for a line that should come at once; a machine under load m
 
 
 class Child:
-    """`python -c code arguments`, or with `module` `python -m module arguments`, from the checkout.
+    """`python -c code arguments`, from the checkout.  A context manager: it is killed at the end."""
 
-    A context manager: killed at its end, if it has not ended by then.
-    """
-
-    def __init__(
-        self, code: str = "", *arguments: object, module: str = "", environment: dict[str, str] | None = None
-    ):
-        what = ["-m", module] if module else ["-c", code]
+    def __init__(self, code: str, *arguments: object, environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *what, *map(str, arguments)],
+            [sys.executable, *self._how(code), *map(str, arguments)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -83,6 +77,9 @@ class Child:
             self.process.kill()
         self.process.communicate()
 
+    def _how(self, code: str) -> list[str]:
+        return ["-c", code]
+
     def _more(self) -> bytes:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
@@ -97,3 +94,10 @@ class Child:
     def _remaining(self) -> list[str]:
         out, _ = self.process.communicate()
         return (self._rest + out).decode().split("\n")[:-1]
+
+
+class ModuleChild(Child):
+    """`python -m module arguments`."""
+
+    def _how(self, module: str) -> list[str]:
+        return ["-m", module]
