@@ -72,6 +72,8 @@ _SERVER_PACKETS: tuple[type[p.Packet], ...] = (
     p.Publish, p.PubAck, p.PubRec, p.PubRel, p.PubComp, p.SubAck, p.UnsubAck, p.PingResp, p.Auth,
 )  # fmt: skip
 
+_ANSWERS = {PacketType.CONNACK, PacketType.AUTH}  # to CONNECT
+
 # (state, who sends) -> what may be sent -> the state after it.  What is not here is an error.
 _TABLE: dict[tuple[State, Role], dict[type[p.Packet], State]] = {
     (State.OPENING, Role.CLIENT): {p.Connect: State.CONNECTING},
@@ -205,6 +207,8 @@ class Connection:
         packet_type = check_flags(first_byte, self.version)
         if self.state is State.OPENING and packet_type is not PacketType.CONNECT:
             raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{packet_type.name} before CONNECT", self.version)
+        if self.state is State.CONNECTING and self.role is Role.CLIENT and packet_type not in _ANSWERS:
+            raise ProtocolError(Rule.CONNACK_IS_FIRST, f"{packet_type.name} before CONNACK", self.version)
         limit = self.max_packet_bytes if self.state is State.CONNECTED else self.max_connect_bytes
         if size > limit:
             name = "max_packet_bytes" if self.state is State.CONNECTED else "max_connect_bytes"

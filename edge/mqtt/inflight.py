@@ -129,16 +129,20 @@ class SendWindow:
             replace(one, dup=True) if isinstance(one, Publish) else one for one in self._unsettled.values()
         ]
 
-    def abandon(self) -> list[Publish | PubRel]:
-        """Empties the window, and returns what was in it, in order: the session it belonged to is gone.
+    def withdraw(self, packet_id: int) -> None:
+        """Forgets a message that was admitted, as if it had never been."""
+        del self._unsettled[packet_id]
+        self.identifiers.free(packet_id)
 
-        A Publish may be sent again as a new one; of a PubRel nobody knows whether its message was delivered.
+    def session_lost(self) -> list[int]:
+        """Forgets what only made sense in the session that the receiver has lost; resend() the rest.
+
+        The identifiers of QoS 2 messages past PUBREC: whether they were handed on, nobody can say.
         """
-        left = list(self._unsettled.values())
-        for packet_id in self._unsettled:
-            self.identifiers.free(packet_id)
-        self._unsettled.clear()
-        return left
+        unknown = [packet_id for packet_id, one in self._unsettled.items() if isinstance(one, PubRel)]
+        for packet_id in unknown:
+            self.withdraw(packet_id)
+        return unknown
 
 
 class Receipt:

@@ -25,6 +25,7 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
     Version,
+    codec,
     connection,
     encode,
 )
@@ -79,6 +80,12 @@ def test_the_first_packet_is_connect() -> None:
 
 def test_another_first_packet_is_refused_by_its_header_alone() -> None:
     assert refusal(Connection(Role.SERVER), b"\x30\xff\x7f").statement == "[MQTT-3.1.0-1]"
+
+
+def test_a_server_of_another_kind_is_told_by_its_first_bytes() -> None:
+    client = Connection(Role.CLIENT)
+    client.send(Connect("c"))
+    assert refusal(client, b"220 mail.example ESMTP\r\n").statement == "[MQTT-3.2.0-1]"
 
 
 def test_a_browser_at_the_door_is_told_by_its_first_byte() -> None:
@@ -350,7 +357,7 @@ def test_a_packet_in_many_chunks_is_looked_at_only_when_it_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[int] = []
-    original = connection.decode_variable_integer
+    original = codec.decode_variable_integer
 
     def counted(*arguments: Any) -> tuple[int, int] | None:
         looks.append(1)

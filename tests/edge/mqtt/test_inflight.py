@@ -119,13 +119,24 @@ def test_unsettled_messages_are_sent_again_in_order_with_dup() -> None:
     ]
 
 
-def test_an_abandoned_window_is_empty_and_returns_what_it_held() -> None:
+def test_when_the_session_is_lost_only_released_messages_are_given_up() -> None:
     window = SendWindow()
-    admitted(window, Publish("a", b"1", qos=1))
-    admitted(window, Publish("a", b"2", qos=2))
+    for payload, qos in ((b"1", 1), (b"2", 2), (b"3", 2)):
+        admitted(window, Publish("a", payload, qos=qos))
     window.acknowledge(PubRec(2))
-    assert window.abandon() == [Publish("a", b"1", qos=1, packet_id=1), PubRel(2)]
-    assert len(window) == len(window.identifiers) == 0
+    assert window.session_lost() == [2]
+    assert window.resend() == [
+        Publish("a", b"1", qos=1, dup=True, packet_id=1),
+        Publish("a", b"3", qos=2, dup=True, packet_id=3),
+    ]
+    assert len(window.identifiers) == 2
+
+
+def test_a_withdrawn_message_leaves_no_trace() -> None:
+    window = SendWindow(1)
+    admitted(window, Publish("a", qos=1))
+    window.withdraw(1)
+    assert (len(window), len(window.identifiers), window.full) == (0, 0, False)
 
 
 def test_acknowledgements_of_the_unknown_change_nothing() -> None:

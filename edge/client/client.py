@@ -1,0 +1,508 @@
+"""The client: publishes, subscribes, keeps what is in flight, and makes the connection anew when it breaks.
+
+One task serves the connection; the caller's tasks publish and iterate.  All on one event loop, no threads.
+
+What outlives a connection is here: the two windows (edge.mqtt.inflight), the messages that wait for room in
+one, requests that wait for their answer, and the router of subscriptions.  After a reconnect, in this order:
+everything unacknowledged is sent again with DUP and its old identifier, then what the broker has forgotten is
+subscribed to again, then requests are repeated, and only then new messages follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections import deque
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from edge.client.errors import (
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    ConnectRefused,
+    DeliveryUnknown,
+    PublishRefused,
+    SubscribeRefused,
+    TakenOver,
+)
+from edge.client.link import Link
+from edge.client.options import DEFAULT_URL, OptionFields, Options, parse_url, random_client_id
+from edge.client.subscriptions import Router, Subscription, message_of
+from edge.mqtt import (
+    ConnAck,
+    Disconnect,
+    Packet,
+    PacketIdentifiers,
+    Properties,
+    ProtocolError,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    ReasonCode,
+    ReceiveWindow,
+    SendWindow,
+    SubAck,
+    Subscribe,
+    UnsubAck,
+    Unsubscribe,
+    check_filter,
+    check_name,
+)
+from edge.mqtt import Subscription as Wanted
+from edge.mqtt.inflight import Receipt, Settled
+from edge.mqtt.properties import NO_PROPERTIES
+
+__all__ = ["Client", "connect"]
+
+log = logging.getLogger(__name__)
+
+Payload = bytes | bytearray | memoryview | str
+_T = TypeVar("_T")
+
+STEADY_S = 10.0  # a connection that has lived so long was a good one: delays begin anew
+
+
+def connect(url: str = DEFAULT_URL, **options: Unpack[OptionFields]) -> Client:
+    """A client of the broker at `url`, connected inside `async with`.
+
+    mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path.  Options: see Options.  Entering
+    raises CannotConnect or ConnectRefused.
+    """
+    return Client(url, Options(**options))
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A message at QoS 1 or 2 on its way."""
+
+    packet: Publish
+    admitted: asyncio.Future[None]  # it has room in the window, and was sent if there is a connection
+    delivered: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
+
+    packet: Subscribe | Unsubscribe
+    answer: asyncio.Future[SubAck | UnsubAck]
+
+
+class Client:
+    """A connection to a broker that looks, to its user, like one that never breaks.  Made by connect()."""
+
+    def __init__(self, url: str, options: Options) -> None:
+        target = parse_url(url)
+        self._address = target.address
+        self._tls = options.tls or (ssl.create_default_context() if target.tls else None)
+        self._options = replace(
+            options,
+            username=target.username if options.username is None else options.username,
+            password=target.password if options.password is None else options.password,
+        )
+        self.client_id = options.client_id or random_client_id()
+        self.session_present = False  # the broker knew this client when it last connected
+        self.reconnects = 0
+        self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
+        self._sending = SendWindow(options.window, self._identifiers)
+        self._receiving = ReceiveWindow(options.receive_maximum)
+        self._router = Router(self.taken, options.version)
+        self._waiting: deque[_Outgoing] = deque()
+        self._outgoing: dict[int, _Outgoing] = {}
+        self._requests: dict[int, _Request] = {}
+        self._link: Link | None = None
+        self._changed = asyncio.Event()  # there is a link, or never will be again
+        self._delays = iter(options.reconnect.delays() if options.reconnect else ())
+        self._over: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- what users do --------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        qos: int = 0,
+        retain: bool = False,
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """Returns when the message is on its way (QoS 0) or the broker has acknowledged it (QoS 1, 2).
+
+        Waits for room in the window and, while reconnecting, for the connection.  Text is sent as UTF-8.
+        Raises ProtocolError for what may not be published, PublishRefused, DeliveryUnknown, ConnectionLost.
+        """
+        await (await self.submit(topic, payload, qos, retain, properties=properties))
+
+    async def submit(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        qos: int = 1,
+        retain: bool = False,
+        *,
+        properties: Properties = NO_PROPERTIES,
+    ) -> asyncio.Future[None]:
+        """As publish(), but returns when the message is in the window.
+
+        The future ends with its acknowledgement, and need not be awaited: so one task keeps a whole window
+        in flight.  What goes wrong later is in the future.
+        """
+        check_name(topic, self._options.version)
+        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        packet = Publish(topic, data, qos, retain, properties=properties)
+        loop = asyncio.get_running_loop()
+        outgoing = _Outgoing(packet, loop.create_future(), loop.create_future())
+        if qos == 0:
+            (await self._connected_link()).send(packet)
+            outgoing.delivered.set_result(None)
+        else:
+            await self._admit(outgoing)
+        if self._link is not None:
+            await self._link.drain()
+        return outgoing.delivered
+
+    def subscribe(self, *filters: str, qos: int = 0) -> Subscription:
+        """The messages to come that match one of `filters`, at most at `qos`, as an asynchronous iterator.
+
+        Retained messages come first.  A message that two subscriptions of one client match may come to each
+        as often as the broker sends it.  Raises ProtocolError for a filter that may not be.
+        """
+        if not filters:
+            raise ValueError("subscribe() needs at least one topic filter")
+        for topic_filter in filters:
+            check_filter(topic_filter, self._options.version)
+        return Subscription(self, filters, qos, self._options.queue_limit, self._options.queue_limit_bytes)
+
+    # ---- opening and closing --------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        link, connack = await self._open_first()
+        self._adopt(link, connack)
+        self._task = asyncio.create_task(self._run(link), name=f"mqtt client {self.client_id}")
+        self._task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Says goodbye: the broker discards the will.  Subscriptions end; what is unacknowledged fails."""
+        self._finish(None)
+        if self._link is not None:
+            await self._link.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection at the moment."""
+        return self._link is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Messages at QoS 1 and 2 that the broker has not acknowledged."""
+        return len(self._sending) + len(self._waiting)
+
+    @property
+    def dropped(self) -> int:
+        """Messages received for which no subscription had room, or that none wanted."""
+        return self._router.dropped
+
+    async def _open_first(self) -> tuple[Link, ConnAck]:
+        again = self._options.reconnect
+        if again is None or not again.at_start:
+            return await self._open()
+        opened = await self._open_again(None)
+        if opened is None:
+            assert self._over is not None
+            raise self._over
+        return opened
+
+    async def _open(self) -> tuple[Link, ConnAck]:
+        connect_packet = self._options.connect_packet(self.client_id)
+        return await Link.open(self._address, self._tls, self._options, connect_packet)
+
+    async def _open_again(self, lost: Exception | None) -> tuple[Link, ConnAck] | None:
+        """A connection, after as many attempts as it takes; None when it is over.  `lost`: why again."""
+        for delay_s in self._delays:
+            if lost is not None:
+                log.info(
+                    "mqtt connection lost broker=%s retry_in_s=%.2f error=%s", self._address, delay_s, lost
+                )
+                await asyncio.sleep(delay_s)
+            try:
+                return await self._open()
+            except ConnectRefused as error:
+                lost = error
+                if not error.temporary:
+                    break
+            except CannotConnect as error:
+                lost = error
+        self._finish(lost or ConnectionLost("not one attempt to connect was allowed"))
+        return None
+
+    async def _run(self, link: Link) -> None:
+        """Serves one connection after the other, until it is over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                lost = await self._serve(link)
+            finally:
+                link.abort()
+                self._link = None
+                self._changed.clear()
+            again = self._options.reconnect
+            if self._over is not None or again is None or isinstance(lost, TakenOver):
+                self._finish(lost)
+                return
+            if loop.time() - began >= STEADY_S:
+                self._delays = again.delays()
+            opened = await self._open_again(lost)
+            if opened is None:
+                return
+            self.reconnects += 1
+            link = opened[0]
+            self._resume(*opened)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for the task: whatever ended it must reach those who wait for messages."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._finish(
+                error if isinstance(error, Exception) else ConnectionLost(f"the client ended: {error!r}")
+            )
+
+    def _finish(self, error: Exception | None) -> None:
+        """It is over: with `error`, or None if this side has closed.  Only the first call counts."""
+        if self._over is not None:
+            return
+        over = self._over = error or ConnectionLost("the client is closed")
+        self._router.finish(error)
+        for outgoing in (*self._waiting, *self._outgoing.values()):
+            _fail(outgoing.admitted, over)
+            _fail(outgoing.delivered, over)
+        for request in self._requests.values():
+            _fail(request.answer, over)
+        self._changed.set()
+
+    # ---- a connection and its packets -----------------------------------------------------------
+
+    def _adopt(self, link: Link, connack: ConnAck) -> None:
+        self.session_present = connack.session_present
+        if connack.properties.assigned_client_identifier is not None:
+            self.client_id = connack.properties.assigned_client_identifier
+        self._sending.limit = min(self._options.window, connack.properties.receive_maximum or 65_535)
+        self._link = link
+        self._changed.set()
+
+    def _resume(self, link: Link, connack: ConnAck) -> None:
+        """Goes on where the last connection broke."""
+        self._receiving.reconnected(session_present=connack.session_present)
+        self._router.reconnected(session_present=connack.session_present)
+        if not connack.session_present:
+            for packet_id in self._sending.session_lost():
+                unknown = DeliveryUnknown("the broker lost the session while it took over a QoS 2 message")
+                _fail(self._outgoing.pop(packet_id).delivered, unknown)
+            self._subscribe_again()
+        for packet in self._sending.resend():
+            link.send(packet)
+        for request in self._requests.values():
+            link.send(request.packet)
+        self._adopt(link, connack)
+        self._pump()
+
+    async def _serve(self, link: Link) -> Exception:
+        """Handles what comes, until the connection ends; why it did."""
+        try:
+            while True:
+                for packet in await link.receive():
+                    self._handle(packet, link)
+                    if isinstance(packet, Publish) and self._router.crowded:
+                        await asyncio.sleep(0)
+        except ConnectionLost as error:
+            return error
+        except ProtocolError as error:
+            link.refuse(error)
+            return ConnectionLost(f"{self._address} broke the protocol: {error}")
+
+    def _handle(self, packet: Packet, link: Link) -> None:
+        if isinstance(packet, Publish):
+            self._receive(packet)
+        elif isinstance(packet, PubAck | PubRec | PubComp):
+            self._settle(packet, link)
+        elif isinstance(packet, PubRel):
+            link.send(self._receiving.release(packet))
+        elif isinstance(packet, SubAck | UnsubAck):
+            request = self._requests.pop(packet.packet_id, None)
+            if request is not None:
+                self._identifiers.free(packet.packet_id)
+                if not request.answer.done():
+                    request.answer.set_result(packet)
+        elif isinstance(packet, Disconnect):
+            kind = TakenOver if packet.reason_code is ReasonCode.SESSION_TAKEN_OVER else ConnectionLost
+            raise kind(f"{self._address} ended the connection: {packet.reason_code.words}")
+
+    def _receive(self, packet: Publish) -> None:
+        if packet.qos == 0:
+            self._router.deliver(message_of(packet), None)
+            return
+        receipt = self._receiving.accept(packet, self._options.version)
+        if receipt is not None:
+            self._router.deliver(message_of(packet), receipt)
+        self._acknowledge()
+
+    def taken(self, receipt: Receipt) -> None:
+        """For subscriptions: a message at QoS 1 or 2 may be acknowledged."""
+        self._receiving.done(receipt)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        if self._link is not None:
+            for packet in self._receiving.acknowledgements():
+                self._link.send(packet)
+
+    # ---- messages on their way ------------------------------------------------------------------
+
+    async def _connected_link(self) -> Link:
+        """The connection, once there is one."""
+        while True:
+            if self._over is not None:
+                raise self._over
+            if self._link is not None:
+                return self._link
+            if self._task is None:
+                raise ConnectionLost("not connected yet", hint="use the client inside `async with`")
+            await self._changed.wait()
+
+    async def _admit(self, outgoing: _Outgoing) -> None:
+        """Returns when the message is in the window."""
+        if self._over is not None or self._task is None:
+            await self._connected_link()  # raises
+        self._waiting.append(outgoing)
+        self._pump()
+        if not outgoing.admitted.done():
+            try:
+                await outgoing.admitted
+            except asyncio.CancelledError:
+                if outgoing in self._waiting:
+                    self._waiting.remove(outgoing)
+                raise
+        elif outgoing.admitted.exception() is not None:
+            await outgoing.admitted
+
+    def _pump(self) -> None:
+        """Lets waiting messages into the window while there is room, and sends them."""
+        while self._waiting and self._link is not None and not self._sending.full:
+            outgoing = self._waiting.popleft()
+            packet = self._sending.admit(outgoing.packet)
+            assert packet is not None, "the window is not full"
+            try:
+                self._link.send(packet)
+            except ProtocolError as error:  # larger than the broker takes, and the like
+                self._sending.withdraw(packet.packet_id)
+                _fail(outgoing.admitted, error)
+                continue
+            self._outgoing[packet.packet_id] = outgoing
+            if not outgoing.admitted.done():
+                outgoing.admitted.set_result(None)
+
+    def _settle(self, packet: PubAck | PubRec | PubComp, link: Link) -> None:
+        outcome = self._sending.acknowledge(packet, self._options.version)
+        if isinstance(outcome, PubRel):
+            link.send(outcome)
+        elif isinstance(outcome, Settled):
+            outgoing = self._outgoing.pop(outcome.packet_id)
+            if outcome.reason_code.failed:
+                _fail(outgoing.delivered, PublishRefused(outgoing.packet.topic, outcome.reason_code))
+            elif not outgoing.delivered.done():
+                outgoing.delivered.set_result(None)
+            self._pump()
+
+    # ---- subscriptions --------------------------------------------------------------------------
+
+    async def begin(self, subscription: Subscription) -> None:
+        """For subscriptions: returns when the broker has granted all filters.  Raises SubscribeRefused."""
+        await self._connected_link()
+        wanted = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
+        try:
+            answer = await self._ask(Subscribe(0, wanted))
+        except BaseException:
+            self._router.remove(subscription)
+            raise
+        refused = self._refused(wanted, answer)
+        if refused is not None:
+            subscription.finish(refused)
+            await self.end(subscription)
+            raise refused
+
+    async def end(self, subscription: Subscription) -> None:
+        """For subscriptions: returns when the broker sends no more for it, or has gone."""
+        filters = tuple(self._router.remove(subscription))
+        if not filters or self._over is not None:
+            return
+        request = self._new_request(Unsubscribe(0, filters))
+        if self._link is not None:
+            self._link.send(request.packet)
+            try:
+                await request.answer
+            except ConnectionLost:
+                return
+
+    async def _ask(self, packet: Subscribe) -> SubAck | UnsubAck:
+        link = await self._connected_link()
+        request = self._new_request(packet)
+        link.send(request.packet)
+        return await request.answer
+
+    def _new_request(self, packet: Subscribe | Unsubscribe) -> _Request:
+        """`packet` with an identifier.  It is sent again after a reconnect, until it is answered."""
+        packet_id = self._identifiers.take()
+        if packet_id is None:
+            raise ClientError(
+                "65535 messages and requests are unanswered", hint="does the broker still work?"
+            )
+        request = _Request(replace(packet, packet_id=packet_id), asyncio.get_running_loop().create_future())
+        self._requests[packet_id] = request
+        return request
+
+    def _subscribe_again(self) -> None:
+        """Queues a request for all filters of which no request is on its way."""
+        packets = [request.packet for request in self._requests.values()]
+        asked = {one.topic_filter for p in packets if isinstance(p, Subscribe) for one in p.subscriptions}
+        wanted = tuple(Wanted(one, qos) for one, qos in self._router.filters().items() if one not in asked)
+        if wanted:
+            request = self._new_request(Subscribe(0, wanted))
+            request.answer.add_done_callback(lambda answer: self._subscribed_again(wanted, answer))
+
+    def _subscribed_again(
+        self, wanted: tuple[Wanted, ...], answer: asyncio.Future[SubAck | UnsubAck]
+    ) -> None:
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        refused = self._refused(wanted, answer.result())
+        if refused is not None:
+            self._router.refuse(refused)
+
+    def _refused(self, wanted: tuple[Wanted, ...], answer: SubAck | UnsubAck) -> SubscribeRefused | None:
+        for one, code in zip(wanted, answer.reason_codes, strict=False):
+            if code.failed:
+                return SubscribeRefused(one.topic_filter, code)
+        return None
+
+
+def _fail(future: asyncio.Future[_T], error: Exception) -> None:
+    """Ends `future` with `error`; nobody need ask for it."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

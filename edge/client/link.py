@@ -1,0 +1,246 @@
+"""One network connection to a broker: asyncio streams around the engine.
+
+Owns the socket, the engine of this connection and the timer that its deadlines need.  Knows no sessions: what
+outlives the connection is the client's.  Packets sent in one turn of the event loop leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from contextlib import suppress
+from typing import Self
+
+from edge.client.errors import CannotConnect, ConnectionLost, ConnectRefused
+from edge.client.options import Address, Options
+from edge.mqtt import ConnAck, Connect, Connection, Disconnect, Packet, ProtocolError, Role, State, farewell
+
+__all__ = ["Link"]
+
+READ_BYTES = 65_536
+FLUSH_BYTES = 65_536  # queued beyond this, a writer's turn ends: the socket decides how fast it goes on
+CLOSE_TIMEOUT_S = 2.0  # for the last bytes to leave
+
+
+class Link:
+    """An accepted connection.  Made by open()."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        connection: Connection,
+        address: Address,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._connection = connection
+        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._flush_is_due = False
+        self._turn_is_over = False
+        self._early: list[Packet] = []  # came in one chunk with CONNACK
+        self._error: ProtocolError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(
+        cls, address: Address, tls: ssl.SSLContext | None, options: Options, connect: Connect
+    ) -> tuple[Self, ConnAck]:
+        """A connection that the broker has accepted, and how.  Raises CannotConnect, ConnectRefused."""
+        try:
+            async with asyncio.timeout(options.connect_timeout_s):
+                reader, writer = await _open_streams(address, tls)
+                connection = Connection(
+                    Role.CLIENT,
+                    max_packet_bytes=options.max_packet_bytes,
+                    handshake_timeout_s=options.connect_timeout_s,
+                )
+                link = cls(reader, writer, connection, address)
+                try:
+                    return link, await link._handshake(connect)
+                except BaseException:
+                    link.abort()
+                    raise
+        except OSError as error:
+            raise _explained(error, address, options.connect_timeout_s, secure=tls is not None) from error
+
+    async def _handshake(self, connect: Connect) -> ConnAck:
+        self.send(connect)
+        self.flush()
+        try:
+            connack, *self._early = await self.receive()
+        except ConnectionLost as error:
+            raise _no_answer(error, self._address) from error
+        if not isinstance(connack, ConnAck):  # the engine lets only AUTH be the other
+            raise CannotConnect(
+                f"{self._address} wants an extended authentication, which this client has not"
+            )
+        if connack.reason_code.failed:
+            raise ConnectRefused(
+                str(self._address), connack.reason_code, connack.properties.reason_string or ""
+            )
+        self._arm()
+        return connack
+
+    def send(self, packet: Packet) -> None:
+        """Queues `packet`; it leaves with others at the end of this turn of the event loop.
+
+        Raises ProtocolError if it may not be sent; nothing has changed then.  On a connection that is over it
+        goes nowhere: receive() tells.
+        """
+        if self._connection.state is State.CLOSED:
+            return
+        self._connection.send(packet)
+        if self._connection.bytes_to_send >= FLUSH_BYTES:
+            self.flush()
+            self._turn_is_over = True
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hands what is queued to the socket."""
+        self._flush_is_due = False
+        data = self._connection.data_to_send()
+        if data and not self._writer.is_closing():
+            self._writer.writelines(data)
+
+    async def drain(self) -> None:
+        """Returns when there is room for more: at once, unless much was sent in this turn."""
+        if self._turn_is_over:
+            self._turn_is_over = False
+            with suppress(ConnectionError):  # receive() tells
+                await self._writer.drain()
+            await asyncio.sleep(0)  # drain() returns at once while the kernel takes all: let others run
+
+    async def receive(self) -> list[Packet]:
+        """The next packets, at least one.  Raises ConnectionLost at the end."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        while True:
+            self._raise_if_over()
+            try:
+                data = await self._reader.read(READ_BYTES)
+            except OSError as error:
+                raise ConnectionLost(f"the connection to {self._address} broke: {error}") from error
+            packets = self._received(data)
+            if packets:
+                return packets
+
+    def _received(self, data: bytes) -> list[Packet]:
+        packets = []
+        self._connection.receive_data(data)
+        try:
+            while (packet := self._connection.next_packet()) is not None:
+                packets.append(packet)
+            self._connection.handle_deadline(self._loop.time())
+        except ProtocolError as error:
+            self._error = self._error or error  # told by the next receive(): first what came before it
+        self.flush()
+        return packets
+
+    def _raise_if_over(self) -> None:
+        if self._error is not None:
+            raise ConnectionLost(f"the connection to {self._address} ended: {self._error}") from self._error
+        if self._connection.state is State.CLOSED:
+            raise ConnectionLost(f"{self._address} closed the connection")
+
+    def _arm(self) -> None:
+        """Sets the timer for the next deadline.  Receiving puts that off, and the timer finds out itself."""
+        due = self._connection.next_deadline()
+        self._timer = None if due is None else self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._connection.handle_deadline(self._loop.time())
+        except ProtocolError as error:
+            self._error = error
+            self.abort()  # ends receive(), which tells
+        else:
+            self.flush()
+            self._arm()
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Tells the broker what it did wrong, in MQTT 5.  To be aborted next."""
+        goodbye = farewell(error, self._connection.state, Role.CLIENT)
+        if goodbye is not None:
+            self.send(goodbye)
+            self.flush()
+
+    async def close(self) -> None:
+        """Says goodbye and waits until that has left, for a while."""
+        if self._connection.state is State.CONNECTED:
+            self.send(Disconnect())
+        self.flush()
+        self._stop_timer()
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._writer.wait_closed()
+        except OSError:  # and TimeoutError: the broker does not read, or has gone
+            self.abort()
+
+    def abort(self) -> None:
+        """Closes at once; what is queued may be lost.  May be called twice."""
+        self._stop_timer()
+        self._writer.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def _open_streams(
+    address: Address, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.path:
+        return await asyncio.open_unix_connection(address.path)
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    peer: socket.socket = writer.get_extra_info("socket")
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # we batch; do not wait for more
+    return reader, writer
+
+
+def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bool) -> CannotConnect:
+    """In words, with what to try."""
+    say = f"cannot connect to {address}"
+    if isinstance(error, TimeoutError):
+        return CannotConnect(
+            f"{say}: no answer within {timeout_s:g} s",
+            hint="is the address right?  A firewall, or a listener that does not speak MQTT, is silent",
+        )
+    if isinstance(error, socket.gaierror):
+        return CannotConnect(
+            f"{say}: host {address.host!a} is not known", hint="check the spelling, or the DNS"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CannotConnect(
+            f"{say}: its certificate does not verify: {error.verify_message}",
+            hint="trust its authority (tls=ssl.create_default_context(cafile=...)); is the clock right?",
+        )
+    if isinstance(error, ssl.SSLError):
+        return CannotConnect(
+            f"{say} by TLS: {error.reason}", hint="does that port speak TLS?  Else use mqtt://"
+        )
+    if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        hint = "is a broker running there?  Start one with `brim run`, or name another host and port"
+        return CannotConnect(f"{say}: connection refused, nobody listens there", hint=hint)
+    hint = "does that port speak plain MQTT?  For TLS use mqtts://" if not secure else ""
+    return CannotConnect(f"{say}: {error.strerror or error}", hint=hint)
+
+
+def _no_answer(error: ConnectionLost, address: Address) -> CannotConnect:
+    if isinstance(error.__cause__, ProtocolError):
+        return CannotConnect(
+            f"{address} does not answer as an MQTT broker: {error.__cause__}",
+            hint="is that another service's port?  MQTT is usually 1883",
+        )
+    return CannotConnect(
+        f"{address} closed the connection instead of answering",
+        hint="does that port speak this version of MQTT?  For TLS use mqtts://.  The broker's log may say",
+    )

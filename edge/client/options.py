@@ -1,0 +1,165 @@
+"""What can be chosen of a connection, each with its default and reason; and URLs."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypedDict
+from urllib.parse import unquote, urlsplit
+
+from edge.client.errors import ClientError
+from edge.mqtt import Connect, Properties, Version, Will
+
+__all__ = ["Address", "Options", "Reconnect"]
+
+DEFAULT_URL = "mqtt://127.0.0.1:1883"
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconnect:
+    """When to try again after a connection has broken: after a random time up to a growing limit.
+
+    Random from 0, so that a thousand clients of a broker that comes back do not all come at once.
+    """
+
+    first_s: float = 0.5  # the limit of the first delay; doubled by each failure
+    most_s: float = 30.0  # and never above this
+    attempts: int | None = None  # in a row; None: for ever
+    at_start: bool = False  # whether connecting the first time is tried again, too
+
+    def delays(self) -> Iterator[float]:
+        """Seconds to wait before each attempt in a row."""
+        limit, left = self.first_s, self.attempts
+        while left is None or left > 0:
+            yield random.uniform(0.0, min(limit, self.most_s))
+            limit = min(2 * limit, self.most_s)
+            left = None if left is None else left - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the broker is: a host and port, or the path of a Unix socket."""
+
+    host: str
+    port: int
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All about a client but its address.  Given to edge.client.connect() as keywords."""
+
+    client_id: str = ""  # "": a random one, of the characters that every broker must accept
+    clean_start: bool = True  # False: the broker keeps the session of this client_id, and resumes it
+    keep_alive_s: int = 60  # 0: off
+    username: str | None = None
+    password: str | bytes | None = None
+    will: Will | None = None
+    version: Version = Version.V311
+    properties: Properties | None = None  # of CONNECT, MQTT 5
+    tls: ssl.SSLContext | None = None  # mqtts:// without one: the system's certificate authorities
+    connect_timeout_s: float = 10.0  # for the whole of it: name, TCP, TLS, CONNACK
+    # QoS 1 and 2 messages sent and not yet acknowledged, at most; in MQTT 5 what the broker says, if less.
+    # Brokers have a limit of their own, 20 by default in mosquitto, whose 2.0.11 acknowledges QoS 2 messages
+    # beyond it and loses them (seen).  At QoS 1 more is safe, and faster over long lines.
+    window: int = 20
+    receive_maximum: int = 4096  # and received, at most
+    queue_limit: int = 10_000  # messages waiting in one subscription
+    queue_limit_bytes: int = 64 << 20
+    max_packet_bytes: int = 16 << 20  # received; a camera's picture fits
+    reconnect: Reconnect | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what could not be sent, before there is a connection."""
+        for name, low, high in (
+            ("keep_alive_s", 0, 65_535),
+            ("window", 1, 65_535),
+            ("receive_maximum", 1, 65_535),
+            ("queue_limit", 1, 1 << 30),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ClientError(f"{name} {value} is not in {low}..{high}")
+
+    def connect_packet(self, client_id: str) -> Connect:
+        """The CONNECT that says it."""
+        properties = self.properties or Properties()
+        if self.version is Version.V5 and self.properties is None:
+            properties = Properties(
+                receive_maximum=self.receive_maximum, maximum_packet_size_bytes=self.max_packet_bytes
+            )
+        return Connect(
+            client_id=client_id,
+            clean_start=self.clean_start,
+            keep_alive_s=self.keep_alive_s,
+            username=self.username,
+            password=self.password.encode() if isinstance(self.password, str) else self.password,
+            will=self.will,
+            version=self.version,
+            properties=properties,
+        )
+
+
+class OptionFields(TypedDict, total=False):
+    """The fields of Options, as keywords of connect()."""
+
+    client_id: str
+    clean_start: bool
+    keep_alive_s: int
+    username: str | None
+    password: str | bytes | None
+    will: Will | None
+    version: Version
+    properties: Properties | None
+    tls: ssl.SSLContext | None
+    connect_timeout_s: float
+    window: int
+    receive_maximum: int
+    queue_limit: int
+    queue_limit_bytes: int
+    max_packet_bytes: int
+    reconnect: Reconnect | None
+
+
+def random_client_id() -> str:
+    """20 letters and digits: [MQTT-3.1.3-5] promises that every broker takes up to 23."""
+    return f"brim{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL says."""
+
+    address: Address
+    tls: bool
+    username: str | None
+    password: str | None
+
+
+def parse_url(url: str) -> Target:
+    """mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path; raises ClientError."""
+    usual = "write it like mqtt://127.0.0.1:1883, mqtts://broker.example or unix:///run/brim/mqtt.sock"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ClientError(f"{url!a} is no address: {error}", hint=usual) from None
+    if parts.scheme == "unix" and parts.path and not parts.netloc:
+        return Target(Address("", 0, unquote(parts.path)), False, None, None)
+    if parts.scheme not in PORTS or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ClientError(f"{url!a} is not the address of an MQTT broker", hint=usual)
+    return Target(
+        Address(parts.hostname, port if port is not None else PORTS[parts.scheme]),
+        parts.scheme == "mqtts",
+        unquote(parts.username) if parts.username is not None else None,
+        unquote(parts.password) if parts.password is not None else None,
+    )

@@ -1,0 +1,294 @@
+"""Messages of some topic filters, in a bounded queue; and which message goes to which queue.
+
+A queue that is full never stops the connection, or acknowledgements that its own reader waits for could not
+come in.  Instead a QoS 0 message is dropped and counted, and one of QoS 1 or 2 is kept aside and not
+acknowledged before there is room: the broker's in-flight window then holds the rest back.
+
+Messages of a resumed session may come before anybody has subscribed.  They wait, unacknowledged, for a
+subscription they match; beyond UNCLAIMED_LIMIT the oldest is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from edge.client.errors import SubscribeRefused
+from edge.mqtt import Properties, Publish, Version, matches, split_share
+from edge.mqtt.inflight import Receipt
+from edge.mqtt.properties import NO_PROPERTIES
+
+__all__ = ["Message", "Router", "Subscription"]
+
+UNCLAIMED_LIMIT = 1000
+ROUTES_LIMIT = 10_000  # topics whose subscriptions are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was received.  `retain`: it was retained before this client subscribed."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False  # the broker may have sent it before
+    properties: Properties = NO_PROPERTIES
+
+    @property
+    def text(self) -> str:
+        """The payload as UTF-8; what is none becomes U+FFFD."""
+        return self.payload.decode(errors="replace")
+
+
+class Held:
+    """A message at QoS 1 or 2 that some queue has no room for: acknowledged when all have taken it."""
+
+    __slots__ = ("parties", "receipt")
+
+    def __init__(self, receipt: Receipt) -> None:
+        self.receipt = receipt
+        self.parties = 0
+
+
+class Subscriber(Protocol):
+    """What a subscription asks of its client."""
+
+    async def begin(self, subscription: Subscription) -> None:
+        """Returns when the broker has granted all filters."""
+
+    async def end(self, subscription: Subscription) -> None:
+        """Returns when the broker sends no more for it."""
+
+    def taken(self, receipt: Receipt) -> None:
+        """The message may be acknowledged."""
+
+
+class Subscription:
+    """Messages that match `filters`, as an asynchronous iterator.  Made by Client.subscribe().
+
+    It begins with the first message asked for, or with `async with`, which also ends it: leaving a loop does
+    not.  Iteration ends when the client is closed, and raises ConnectionLost when the connection is lost for
+    good.  One task iterates.  `dropped` counts QoS 0 messages for which there was no room.
+    """
+
+    def __init__(
+        self, client: Subscriber, filters: tuple[str, ...], qos: int, limit: int, limit_bytes: int
+    ) -> None:
+        self.filters = filters
+        self.qos = qos
+        self.dropped = 0
+        self._client = client
+        self._limit, self._limit_bytes = limit, limit_bytes
+        self._queue: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._late: deque[tuple[Message, Held]] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        self._started = False
+        self._over = False
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        """Messages that wait to be taken."""
+        return len(self._queue) + len(self._late)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the queue is more than half full: its reader should be let run."""
+        return 2 * len(self._queue) > self._limit or 2 * self._queued_bytes > self._limit_bytes
+
+    async def start(self) -> None:
+        """Subscribes, unless that is done.  Raises SubscribeRefused, and then gets nothing."""
+        if not self._started:
+            self._started = True
+            await self._client.begin(self)
+
+    async def close(self) -> None:
+        """Unsubscribes.  What waits may still be taken; then iteration ends."""
+        if self._started and not self._over:
+            self.finish(None)
+            await self._client.end(self)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._started:
+            await self.start()
+        while not self._queue:
+            if self._over:
+                raise self._error or StopAsyncIteration
+            self._arrival = asyncio.get_running_loop().create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        return self.take()
+
+    def take(self) -> Message:
+        """The next message, without waiting.  Raises IndexError when there is none."""
+        message = self._queue.popleft()
+        self._queued_bytes -= len(message.payload)
+        while self._late and self._has_room(self._late[0][0]):
+            late, held = self._late.popleft()
+            self._append(late)
+            held.parties -= 1
+            if not held.parties:
+                self._client.taken(held.receipt)
+        return message
+
+    def offer(self, message: Message, held: Held | None) -> None:
+        """Takes a message, or drops it (QoS 0), or keeps it aside and adds itself to held.parties."""
+        if not self._late and self._has_room(message):
+            self._append(message)
+        elif held is None:
+            self.dropped += 1
+        else:
+            held.parties += 1
+            self._late.append((message, held))
+
+    def finish(self, error: Exception | None) -> None:
+        """No more will come; iteration ends, with `error` if there is one, after what is queued."""
+        self._over = True
+        self._error = self._error or error
+        self._wake()
+
+    def forget_late(self) -> None:
+        """Drops QoS 1 messages kept aside: the broker has not been told of them, and sends them again."""
+        self._late = deque((message, held) for message, held in self._late if message.qos == 2)
+
+    def _has_room(self, message: Message) -> bool:
+        if not self._queue:
+            return True  # else one larger than limit_bytes would never pass
+        return (
+            len(self._queue) < self._limit and self._queued_bytes + len(message.payload) <= self._limit_bytes
+        )
+
+    def _append(self, message: Message) -> None:
+        self._queue.append(message)
+        self._queued_bytes += len(message.payload)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+
+class Router:
+    """The subscriptions of a client: their filters together, and what each message goes to."""
+
+    def __init__(self, taken: Callable[[Receipt], None], version: Version) -> None:
+        self.unclaimed_dropped = 0
+        self._taken = taken
+        self._version = version
+        self._subscriptions: list[Subscription] = []
+        self._routes: dict[str, tuple[Subscription, ...]] = {}
+        self._unclaimed: deque[tuple[Message, Receipt | None]] = deque()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether some subscription's reader should be let run before more is handed out."""
+        return any(subscription.crowded for subscription in self._subscriptions)
+
+    @property
+    def dropped(self) -> int:
+        """QoS 0 messages for which there was no room, and messages that nobody claimed."""
+        return self.unclaimed_dropped + sum(one.dropped for one in self._subscriptions)
+
+    def filters(self) -> dict[str, int]:
+        """All filters, each with the highest QoS that is wanted of it."""
+        wanted: dict[str, int] = {}
+        for subscription in self._subscriptions:
+            for topic_filter in subscription.filters:
+                wanted[topic_filter] = max(subscription.qos, wanted.get(topic_filter, 0))
+        return wanted
+
+    def add(self, subscription: Subscription) -> dict[str, int]:
+        """The filters to ask the broker for.  Hands over what was unclaimed."""
+        self._subscriptions.append(subscription)
+        self._routes.clear()
+        waiting, self._unclaimed = self._unclaimed, deque()
+        for message, receipt in waiting:
+            self.deliver(message, receipt)
+        return {one: qos for one, qos in self.filters().items() if one in subscription.filters}
+
+    def remove(self, subscription: Subscription) -> list[str]:
+        """The filters that nobody wants any more."""
+        if subscription not in self._subscriptions:
+            return []
+        self._subscriptions.remove(subscription)
+        self._routes.clear()
+        still = self.filters()
+        return [one for one in dict.fromkeys(subscription.filters) if one not in still]
+
+    def deliver(self, message: Message, receipt: Receipt | None) -> None:
+        """Offers a message to all it is for; acknowledges it when all have taken it."""
+        targets = self._targets(message.topic)
+        if not targets:
+            self._set_aside(message, receipt)
+            return
+        held = None if receipt is None else Held(receipt)
+        for subscription in targets:
+            subscription.offer(message, held)
+        if held is not None and not held.parties:
+            self._taken(held.receipt)
+
+    def reconnected(self, *, session_present: bool) -> None:
+        """What the broker will send again is dropped here, so that it does not come twice."""
+        if session_present:
+            for subscription in self._subscriptions:
+                subscription.forget_late()
+            self._unclaimed = deque((m, r) for m, r in self._unclaimed if m.qos != 1)
+
+    def refuse(self, error: SubscribeRefused) -> None:
+        """Ends the subscriptions to a filter that the broker no longer grants."""
+        for subscription in [one for one in self._subscriptions if error.topic_filter in one.filters]:
+            subscription.finish(error)
+            self.remove(subscription)
+
+    def finish(self, error: Exception | None) -> None:
+        """Ends every subscription."""
+        for subscription in self._subscriptions:
+            subscription.finish(error)
+
+    def _targets(self, topic: str) -> tuple[Subscription, ...]:
+        found = self._routes.get(topic)
+        if found is None:
+            found = tuple(one for one in self._subscriptions if self._wants(one.filters, topic))
+            if len(self._routes) >= ROUTES_LIMIT:
+                self._routes.clear()
+            self._routes[topic] = found
+        return found
+
+    def _wants(self, filters: Iterable[str], topic: str) -> bool:
+        if self._version is Version.V5:
+            filters = [split_share(topic_filter)[1] for topic_filter in filters]
+        return any(matches(topic_filter, topic) for topic_filter in filters)
+
+    def _set_aside(self, message: Message, receipt: Receipt | None) -> None:
+        self._unclaimed.append((message, receipt))
+        if len(self._unclaimed) > UNCLAIMED_LIMIT:
+            _, oldest = self._unclaimed.popleft()
+            self.unclaimed_dropped += 1
+            if oldest is not None:
+                self._taken(oldest)
+
+
+def message_of(packet: Publish) -> Message:
+    """A copy, so that a queue does not hold the chunks in which its messages came."""
+    return Message(
+        packet.topic, bytes(packet.payload), packet.qos, packet.retain, packet.dup, packet.properties
+    )
