@@ -112,8 +112,15 @@ def _way(axis: Any, lake: Lake, samples: Sequence[Sample], begin: float) -> None
     seconds = sorted(counted)[1:-1]  # the first and the last are not whole
     points = [second + 0.5 - begin for second in seconds], [counted[second] for second in seconds]
     axis.plot(*points, label="in the table", color=PALETTE[3], linewidth=1.2, linestyle=":")
-    axis.legend(loc="upper left", ncols=2, fontsize=8)
-    axis.set_ylim(0, 1.45 * max(axis.get_ylim()[1], 1))
+    axis.legend(loc="upper left", ncols=4, fontsize=8, columnspacing=1.0, handlelength=1.4)
+    most = max((*_rates(samples, stages[0][1], begin)[1], *points[1], 1))
+    axis.set_ylim(0, 1.8 * most)  # what had to wait is drained much faster: that peak is cut, and said
+    drained = max(_rates(samples, stages[2][1], begin)[1], default=0)
+    if drained > 1.8 * most:
+        text = f"drained at up to {drained:,.0f} a second"
+        axis.text(
+            0.99, 0.8, text, transform=axis.transAxes, ha="right", va="top", fontsize=8, color=PALETTE[2]
+        )
 
 
 def _rates(

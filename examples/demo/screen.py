@@ -179,8 +179,9 @@ class LiveScreen:
     def _head(self, view: View) -> Text:
         marks = {"done": ("✓ ", "green"), "now": ("● ", "bold cyan"), "next": ("○ ", "dim")}
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        head = Text("Brim", "bold cyan")
-        head.append("  from a device to a Spark table   ", "default not bold")
+        head = Text()
+        head.append("Brim", "bold cyan")
+        head.append("  from a device to a Spark table   ")
         head.append(f"{minutes}:{seconds:02d}   ", "bold")
         head.append(view.broker + "\n", "dim")
         for title, state in view.acts:

@@ -1,7 +1,8 @@
 """The run, act by act: what is started, cut, killed and awaited.
 
     start      broker, two subscribers, three publishers
-    cut        the sink fails for a while: the buffer grows, nothing else happens
+    cut        the sink fails for a while: the buffer grows, nothing else happens; then it comes back, and the
+               bridge finds it by itself
     kill -9    the broker, under load; a second later it is started again
     finish     publishers stop, and wait for what they are owed
     drain      until subscribers and sink have every record; then all stop, the broker by SIGTERM
@@ -31,10 +32,10 @@ __all__ = ["Options", "Script"]
 ACTS = (
     "start",
     "load",
-    "cut the sink",
-    "load again",
-    "kill -9",
-    "load once more",
+    "sink cut off",
+    "sink back",
+    "broker killed",
+    "broker back",
     "finish",
     "drain",
     "table",
@@ -113,21 +114,20 @@ class Script:
             START_S,
             "publishers",
         )
-        self._say(
-            f"three publishers are connected; together {self.options.rate:,.0f} messages a second"
-        )
+        self._say(f"three publishers are connected; together {self.options.rate:,.0f} messages a second")
 
     async def _load(self) -> None:
         self._load_began, seconds = time.monotonic(), self.options.seconds
         self._begin("load")
         await self._until_second(CUT_AT * seconds)
-        self._begin("cut the sink")
+        self._begin("sink cut off")
         await self._cut(CUT_FOR * seconds)
-        self._begin("load again")
+        self._begin("sink back")
+        await self._find_sink()
         await self._until_second(KILL_AT * seconds)
-        self._begin("kill -9")
+        self._begin("broker killed")
         await self._kill()
-        self._begin("load once more")
+        self._begin("broker back")
         await self._until_second(seconds)
 
     async def _cut(self, seconds: float) -> None:
@@ -135,10 +135,16 @@ class Script:
         self.scene.sink.cut()
         self._say("the sink is cut off: its directory was moved away, and a file put in its place")
         await self._rest(seconds)
-        waiting = self._watch.stored - self._watch.drained
         self.scene.sink.mend()
         self.outages.append(Outage("sink cut off", begin, time.time(), AMBER))
-        self._say(f"the sink is back after {seconds:.1f} s; {waiting:,} records have been waiting for it")
+        self._say(f"the sink is back after {seconds:.1f} s; the bridge has yet to find out")
+
+    async def _find_sink(self) -> None:
+        """Until the bridge has tried again: its back-off has grown meanwhile."""
+        watch, begin, before = self._watch, time.monotonic(), self._watch.drained
+        await self._until(lambda: watch.drained > before, SETTLE_S, "the bridge, after the sink came back")
+        waiting, took = watch.stored - before, time.monotonic() - begin
+        self._say(f"the bridge has found it {took:.1f} s later; {waiting:,} records had been waiting")
 
     async def _kill(self) -> None:
         broker, rings = self._cast.broker, self._watch.rings
