@@ -26,7 +26,7 @@ from edge.logs import pairs
 from edge.mqtt.topics import matches
 from edge.ring_poll import RingPoll
 from ringbuf import Batch, Bell, KeyFilter, Reader, Record, Ring
-from ringbuf.errors import Evicted, OffsetGone
+from ringbuf.errors import Evicted, OffsetGone, Overrun
 
 __all__ = ["Place", "RingBatch", "ShmSubscription"]
 
@@ -82,12 +82,14 @@ class _Source:
         self.successor: RingFacts | None = None  # the same ring in a later epoch: to be read after this one
         self._ring = ring
         self._lost = lost  # to be told with the next batch
-        self._counted = 0  # of reader.lost
 
     def read(self, limit: int) -> RingBatch | None:
-        records = self.reader.read_many(limit)
-        self._lost += self.reader.lost - self._counted
-        self._counted = self.reader.lost
+        while True:
+            try:
+                records = self.reader.read_many(limit)
+                break
+            except Overrun as error:  # told before what comes after it is read
+                self._lost += error.lost
         if not len(records) and not self._lost:
             return None
         lost, self._lost = self._lost, 0
@@ -350,7 +352,6 @@ class ShmSubscription:
             name=self._name,
             start=start if isinstance(start, str) else "oldest",
             gating=self._gating,
-            overrun="count",
             verify=facts.kind == "producer",
         )
         lost = 0

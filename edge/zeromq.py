@@ -59,8 +59,7 @@ class _Source:
     def __init__(self, ring: Ring, *, own: bool) -> None:
         self.name = ring.name
         self.epoch = ring.epoch
-        self.reader: Reader = ring.reader(name="zmq", own=own, overrun="count", verify=not own)
-        self.lost = 0
+        self.reader: Reader = ring.reader(name="zmq", own=own, verify=not own)
 
 
 class ZmqPublisher:
@@ -74,6 +73,7 @@ class ZmqPublisher:
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
+        keys = _key_pair(secret_key_file) if secret_key_file is not None else None
         self.endpoint = endpoint
         self.stats = ZmqStats()
         self._context = zmq.Context()
@@ -82,7 +82,9 @@ class ZmqPublisher:
         self._socket.set(zmq.LINGER, LINGER_MS)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
         self._socket.set(zmq.XPUB_NODROP, 1)  # so that a full queue is told; see _send()
-        self._authenticator = _authenticator(self._context, self._socket, secret_key_file, client_keys_dir)
+        self._authenticator: _Stoppable | None = None
+        if keys is not None and client_keys_dir is not None:
+            self._authenticator = _let_in_only(self._socket, keys, client_keys_dir)
         self._added: deque[_Source] = deque()
         self._prefixes: set[bytes] = set()
         self._previous = PreviousOffsets()
@@ -193,9 +195,13 @@ class ZmqPublisher:
         return KeyFilter(lambda key: key.startswith(prefixes))
 
     def _send_batch(self, source: _Source) -> int:
-        """Sends what is there of one ring, up to BATCH_RECORDS; how many records were read."""
+        """Sends what is there of one ring, up to BATCH_RECORDS; 0 if nothing is."""
         try:
             batch = source.reader.read_many(BATCH_RECORDS)
+        except Overrun as error:
+            self.stats.overrun += error.lost
+            self._previous.forget(source.name)
+            return 1
         except Corrupt as error:
             log.warning("ring no longer published %s", pairs(name=source.name, reason=error))
             self._poll.remove(source.reader)
@@ -203,17 +209,13 @@ class ZmqPublisher:
             return 0
         for record in batch:
             self._send_record(source, record)
-        if source.reader.lost != source.lost:
-            self.stats.overrun += source.reader.lost - source.lost
-            source.lost = source.reader.lost
-            self._previous.forget(source.name)
         return len(batch)
 
     def _send_record(self, source: _Source, record: Record) -> None:
         topic = record.key  # before bytes(), which says whether all of it was still there
         try:
             payload = record.bytes()
-        except Overrun:  # the next read counts it
+        except Overrun:  # the next read says how many
             self._previous.forget(source.name)
             return
         previous = self._previous.replace(source.name, topic, record.offset)
@@ -240,17 +242,9 @@ class ZmqPublisher:
             self._socket.set(zmq.XPUB_NODROP, 1)
 
 
-def _authenticator(
-    context: zmq.Context[zmq.Socket[bytes]],
-    socket: zmq.Socket[bytes],
-    secret_key_file: Path | None,
-    client_keys_dir: Path | None,
-) -> _Stoppable | None:
-    """Makes `socket` a CURVE server that lets in only those whose certificate is in `client_keys_dir`."""
-    if secret_key_file is None or client_keys_dir is None:
-        return None
+def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
+    """(public, secret) of a certificate."""
     from zmq.auth import load_certificate
-    from zmq.auth.thread import ThreadAuthenticator
 
     try:
         public_key, secret_key = load_certificate(secret_key_file)
@@ -260,10 +254,16 @@ def _authenticator(
     if secret_key is None:
         text = f"zmq.secret_key_file {secret_key_file} has no secret key"
         raise EdgeError(text, hint="name the file that ends with .key_secret")
-    authenticator = ThreadAuthenticator(context)
+    return public_key, secret_key
+
+
+def _let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> _Stoppable:
+    """Makes `socket` a CURVE server for those whose public certificate is in `client_keys_dir`."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(socket.context)
     authenticator.start()
     authenticator.configure_curve(domain="*", location=client_keys_dir)
-    socket.set(zmq.CURVE_PUBLICKEY, public_key)
-    socket.set(zmq.CURVE_SECRETKEY, secret_key)
-    socket.set(zmq.CURVE_SERVER, 1)
+    socket.curve_publickey, socket.curve_secretkey = keys
+    socket.curve_server = True
     return authenticator

@@ -31,6 +31,7 @@ class ZmqSubscription:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, receive_high_water)
+        self._socket.set(zmq.SNDHWM, 0)  # else ZeroMQ drops subscriptions, from the thousandth on
         self._socket.set(zmq.LINGER, 0)
         self._socket.connect(endpoint)
         for prefix in {prefix_of(topic_filter) for topic_filter in filters}:
