@@ -1,0 +1,120 @@
+"""Each example runs as it stands, against a broker that runs as it stands."""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from tests.support.children import ModuleChild
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+
+class Place(NamedTuple):
+    """Where a broker is."""
+
+    port: int
+    runtime_dir: Path
+    sink: Path
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[Place]:
+    """`brim run` with a bridge to a directory, as a process."""
+    place = Place(free_port(), runtime_directory, tmp_path / "drained")
+    config = tmp_path / "brim.toml"
+    names = {"runtime_dir": str(runtime_directory), "state_dir": str(tmp_path / "state"), "edge_id": "here"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
+    lines += ["[[listener]]", f"port = {place.port}"]
+    lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(place.sink.as_uri())}"]
+    config.write_text("\n".join(lines))
+    with ModuleChild("edge", "run", "--config", config) as child:
+        child.lines_until("ready")
+        yield place
+        status, _, log = child.stop()
+        assert status == 0, log
+
+
+def publish(place: Place, topic: str, *payloads: bytes) -> None:
+    """By paho, and acknowledged."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    client.connect("127.0.0.1", place.port)
+    client.loop_start()
+    for payload in payloads:
+        client.publish(topic, payload, qos=1).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker: Place) -> None:
+    frames = ModuleChild(
+        "examples.camera", "--frames", 5, "--per-second", 200, "--runtime-dir", broker.runtime_dir
+    )
+    with frames:
+        status, out, log = frames.wait()
+    assert (status, out) == (0, "published 5 frames of 640 x 480\n"), log
+    from edge.local_client import subscribe_shm
+
+    with subscribe_shm("frames/#", runtime_dir=broker.runtime_dir, start="oldest") as subscription:
+        seen = [bytes(record) for batch in iter(subscription.read, None) for record in batch]
+    assert [len(frame) for frame in seen] == [640 * 480] * 5
+    assert [frame.index(255) for frame in seen] == [0, 8, 16, 24, 32]
+
+
+def test_arrays_are_viewed_in_shared_memory(broker: Place) -> None:
+    publish(broker, "plant/press/7/vibration", struct.pack("<4d", 1, 2, 3, 4), struct.pack("<2d", -1, 5))
+    arguments = ("plant/#", "--oldest", "--count", 2, "--runtime-dir", broker.runtime_dir)
+    with ModuleChild("examples.shm_numpy", *arguments) as child:
+        status, out, log = child.wait()
+    assert status == 0, log
+    assert out.splitlines() == [
+        "subscribed",
+        "plant/press/7/vibration offset=0 n=4 mean=2.500 greatest=4.000",
+        "plant/press/7/vibration offset=1 n=2 mean=2.000 greatest=5.000",
+    ]
+
+
+def test_a_zeromq_subscriber_gets_the_topics_of_its_filter(broker: Place) -> None:
+    arguments = ("plant/+/temp", "--count", 2, "--runtime-dir", broker.runtime_dir)
+    with ModuleChild("examples.zmq_subscriber", *arguments) as child:
+        assert child.line() == "subscribed"
+        heard = False
+        for number in range(1_000):  # ZeroMQ does not say when a subscription has arrived
+            publish(broker, "plant/press/temp", f"{number}".encode())
+            publish(broker, "plant/press/load", b"not for it")
+            heard = child.process.poll() is not None
+            if heard:
+                break
+        status, out, log = child.wait()
+    assert (status, heard) == (0, True), log
+    *messages, gaps = out.splitlines()
+    assert gaps == "gaps: 0"
+    assert [line.split()[0] for line in messages] == ["plant/press/temp"] * 2
+    first, second = (int(line.split()[3]) for line in messages)
+    assert second == first + 1
+
+
+def test_drained_files_are_an_arrow_table(broker: Place) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
+    publish(broker, "plant/press/temp", b"21.5", b"22.5")
+    publish(broker, "plant/press/load", b"7")
+    wait_until(lambda: sum(1 for _ in broker.sink.rglob("*.brim")) > 0)
+    publish(broker, "plant/press/load", b"8")
+    wait_until(lambda: sum(1 for _ in broker.sink.rglob("*.brim")) > 1)
+    with ModuleChild("examples.read_drained", broker.sink) as child:
+        status, out, log = child.wait()
+    assert status == 0, log
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[1:] for line in lines[:4]] == [
+        ["default-0", "0", "plant/press/temp", "21.5"],
+        ["default-0", "1", "plant/press/temp", "22.5"],
+        ["default-0", "2", "plant/press/load", "7"],
+        ["default-0", "3", "plant/press/load", "8"],
+    ]
+    assert lines[4][:2] == ["4", "records,"]
+    assert lines[5:] == [["2", "plant/press/load"], ["2", "plant/press/temp"]]
