@@ -57,7 +57,7 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one client, or all of them, may take: nothing grows without bound, in [limits]."""
 
-    # About 6 KiB each; also a file descriptor each, for which `brim run` raises its soft limit.
+    # About 6 KiB each, and a file descriptor, for which `brim run` raises its soft limit.
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     # From accept to a whole CONNECT: a trickle of bytes must not hold a connection.
     connect_timeout_s: Annotated[int, Meta(ge=1, le=300)] = 5
@@ -65,6 +65,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] = 64 * KIB
     # MQTT allows 256 MiB; a megabyte is what a record may take of the smallest useful ring.
     packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] = MIB
+    keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 256  # 23 is what MQTT 3.1.1 guarantees
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = KIB
     topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
@@ -72,8 +73,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
     queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    # QoS 1 and 2 messages under way at once, each way: advertised as MQTT 5 Receive Maximum.
-    in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
+    queued_records_drop: Literal["oldest", "newest"] = "oldest"  # the newest reading is what matters
+    # 16 bytes a record, of all clients together; beyond it nothing more is queued for anybody.
+    queues_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
+    # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
+    # from one, which wait for the disk.
+    in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100
+    receive_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
     sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000  # kept for clients that are away
     session_expiry_s: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 7 * 86_400  # of a client that is away
     retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000  # retained messages
@@ -109,6 +115,7 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     directory: Path | None = None  # state_dir/log
     segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB  # what retention deletes at once
+    retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50, description="0 keeps everything")] = 4 * GIB
 
 
 class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,7 +155,18 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     to: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+.-]*:", description="a URL, such as file:///srv/lake")]
-    streams: tuple[Name, ...] = ()  # all
+    in_broker: bool = True  # false: it is run by `brim bridge run NAME`, as a process of its own
+    streams: tuple[Name, ...] = ()  # all, and their local producers
+    options: dict[str, str] = {}  # of the sink, such as region or endpoint
+    start: Literal["oldest", "latest"] = "oldest"  # of a partition that was never drained
+    # A file is cut when it has so many bytes or records, or when the oldest has waited so long: larger files
+    # cost less, and arrive later.
+    unit_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
+    unit_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 1_000_000
+    linger_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
+    backoff_max_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = (
+        60_000  # between tries while the sink is away
+    )
 
 
 def host_edge_id() -> str:

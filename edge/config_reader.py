@@ -115,6 +115,8 @@ class _ValueReader:
                 return self._table(cls, value, path)
             case inspect.VarTupleType(item_type=item_type):
                 return self._list(item_type, value, path)
+            case inspect.DictType(value_type=value_type):
+                return self._pairs(value_type, value, path)
             case inspect.CustomType():
                 return self._path(value, path)
         wrong = _mistake(kind, value := _plain(value, path))
@@ -138,6 +140,12 @@ class _ValueReader:
             return self._bad(path, f"{shown(value)} is not a list; {remedy}")
         items = tuple(self.read(item_type, item, (*path, index)) for index, item in enumerate(value))
         return _BAD if _BAD in items else items
+
+    def _pairs(self, value_type: inspect.Type, value: Any, path: Path) -> Any:
+        if not isinstance(value, dict):
+            return self._bad(path, f"{shown(value)} is not a table; write {{ key = ..., key = ... }}")
+        pairs = {key: self.read(value_type, item, (*path, key)) for key, item in value.items()}
+        return _BAD if _BAD in pairs.values() else pairs
 
     def _path(self, value: Any, path: Path) -> Any:
         if not isinstance(value, str) or not value or "\0" in value:

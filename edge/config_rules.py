@@ -23,7 +23,7 @@ __all__ = ["RULES", "is_loopback"]
 T = TypeVar("T")
 
 RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
-BRIDGES_MAX = 5  # of the 8 own slots of a ring; the log, ZeroMQ and the MQTT listener take one each
+BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
 
