@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from ringbuf.core import ffi
-from ringbuf.errors import NotARing
+from ringbuf.errors import NotARing, RingClosed
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _MAP_LOCKED: Final = 0x2000  # the same on x86-64 and aarch64; absent from the mmap module
@@ -101,7 +101,9 @@ class Mapping:
         return os.fstat(self.descriptor).st_uid
 
     def lock(self, byte: int) -> bool:
-        """Take the lock on one byte of the file.  False: somebody else has it."""
+        """Take the lock on one byte of the file.  False: somebody else has it.  Raises RingClosed."""
+        if self.descriptor < 0:
+            raise RingClosed(f"{self.path}")
         try:
             fcntl.fcntl(
                 self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
@@ -128,7 +130,6 @@ class Mapping:
         with suppress(BufferError):
             self.memory.close()
         self.view, self.memory = memoryview(b""), _CLOSED  # what is in hand keeps it, and we no longer
-
 
     def __del__(self) -> None:
         if self.descriptor >= 0:

@@ -20,6 +20,7 @@ class Seat:
 
     def __init__(self, registry: "Registry", slot: int) -> None:
         self._registry = registry
+        self._left = False
         self.slot = slot
 
     @property
@@ -28,8 +29,10 @@ class Seat:
         return self._registry.own
 
     def leave(self) -> None:
-        """Give the slot back; once is enough."""
-        self._registry.give_back(self.slot)
+        """Give the slot back; once is enough, and then it may be another's."""
+        if not self._left:
+            self._registry.give_back(self.slot)
+        self._left = True
 
 
 class Registry:
@@ -60,14 +63,15 @@ class Registry:
         self._taken.discard(slot)
 
     def sweep(self) -> int:
-        """Free the slots of readers that died; how many."""
+        """Free the slots of readers that died; how many.  Raises RingClosed."""
         freed = 0
         facts = ffi.new("rb_slot_facts *")
+        pointer = self._mapping.pointer  # keeps the memory mapped if another thread closes the ring
         for slot in range(self.count):
-            lib.rb_slot_read(self._mapping.pointer, self.own, slot, facts)
+            lib.rb_slot_read(pointer, self.own, slot, facts)
             if facts.state == lib.RB_SLOT_FREE or slot in self._taken or not self._lock(slot):
                 continue
-            lib.rb_slot_free(self._mapping.pointer, self.own, slot)
+            lib.rb_slot_free(pointer, self.own, slot)
             self._unlock(slot)
             freed += 1
         return freed

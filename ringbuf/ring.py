@@ -122,7 +122,9 @@ class Ring:
         path = Path(path)
         _check_geometry(path.name, capacity_bytes, epoch)
         if ring_file(path).exists():  # before its cursor file is replaced
-            raise FileExistsError(errno.EEXIST, "is a ring already; reattach() or unlink()", str(ring_file(path)))
+            raise FileExistsError(
+                errno.EEXIST, "is a ring already; reattach() or unlink()", str(ring_file(path))
+            )
         temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
         temporary.unlink(missing_ok=True)
         memory = Mapping.create(
@@ -378,9 +380,7 @@ def _made_cursors(path: Path, mode: int) -> Mapping:
     file = cursor_file(path)
     file.unlink(missing_ok=True)
     mode |= (mode & 0o444) >> 1  # who may read the ring may also write its cursors
-    cursors = Mapping.create(
-        file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False
-    )
+    cursors = Mapping.create(file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False)
     lib.rb_format_cursors(cursors.pointer)
     return cursors
 

@@ -131,7 +131,7 @@ int reader_next(reader_object *self, rb_view *view)
             return result;
         int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES, view->header.key_length,
                                     view->header.key_hash);
-        if (accepted < 0)
+        if (accepted < 0 || reader_usable(self) != 0)
             return -100;
         if (!rb_reader_holds(&self->reader, view->position)) { /* the key was written over while judged */
             self->reader.cursor = cursor;

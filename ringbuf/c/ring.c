@@ -147,7 +147,7 @@ void rb_durable_store(void *memory, uint64_t position)
 
 rb_slot *rb_slot_of(void *memory, bool own, int slot)
 {
-    if (slot < 0 || slot >= (own ? RB_OWN_SLOTS : RB_FOREIGN_SLOTS))
+    if (memory == NULL || slot < 0 || slot >= (own ? RB_OWN_SLOTS : RB_FOREIGN_SLOTS))
         return NULL;
     return own ? &((rb_header *)memory)->own[slot] : &((rb_cursors *)memory)->slot[slot];
 }

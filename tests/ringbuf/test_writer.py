@@ -321,6 +321,11 @@ def test_a_closed_writer_says_so(ring: Ring) -> None:
     claim = writer.claim(1)
     ring.close()
     assert claim is not None
-    for use in (lambda: writer.publish(b""), lambda: writer.claim(1), lambda: writer.publish_many([]), claim.commit):
+    for use in (
+        lambda: writer.publish(b""),
+        lambda: writer.claim(1),
+        lambda: writer.publish_many([]),
+        claim.commit,
+    ):
         with pytest.raises(RingClosed):
             use()

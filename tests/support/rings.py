@@ -10,7 +10,9 @@ from ringbuf.ring import cursor_file, ring_file
 CAPACITY_BYTES = 1 << 16  # the smallest there is: laps come soon
 
 
-def new_ring(directory: Path, *, capacity_bytes: int = CAPACITY_BYTES, epoch: int = 7, name: str = "ring") -> Ring:
+def new_ring(
+    directory: Path, *, capacity_bytes: int = CAPACITY_BYTES, epoch: int = 7, name: str = "ring"
+) -> Ring:
     """An empty ring in `directory`, written by this process."""
     return Ring.create(directory / name, capacity_bytes=capacity_bytes, epoch=epoch)
 
