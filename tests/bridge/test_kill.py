@@ -16,7 +16,7 @@ import pytest
 from bridge.drained import parse, verify
 from ringbuf import Ring
 from tests.support.bridges import EPOCH, drain, publish, ring, run_dry, settings
-from tests.support.children import Child
+from tests.support.children import Child, ModuleChild
 from tests.support.drained_files import offsets_drained
 
 UNIT_BYTES = 4096
@@ -48,7 +48,7 @@ def killed_often(
     print(f"BRIM_SEED={seed}")
     chosen = random.Random(seed)
     killed = 0
-    with Child("", runtime, root, UNIT_BYTES, module="tests.support.killed_drain") as server:
+    with ModuleChild("tests.support.killed_drain", runtime, root, UNIT_BYTES) as server:
         for made in rings.values():
             publish(made, 100)
         server.say("0")

@@ -1,5 +1,6 @@
 """Records and drained files made by hand, for tests of the bridge and of Spark."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -38,14 +39,13 @@ def record(
 
 def runs_of(records: Iterable[bytes]) -> tuple[Run, ...]:
     """As a source hands them on: checked neighbours are one run."""
-    runs: list[tuple[bytes, bool]] = []
-    for data in records:
-        unchecked = bool(data[30] & FLAG_UNCHECKED)
-        if runs and not unchecked and not runs[-1][1]:
-            runs[-1] = runs[-1][0] + data, False
+    runs: list[Run] = []
+    for unchecked, group in itertools.groupby(records, key=lambda data: bool(data[30] & FLAG_UNCHECKED)):
+        if unchecked:
+            runs += [Run(memoryview(data), True) for data in group]
         else:
-            runs.append((data, unchecked))
-    return tuple(Run(memoryview(data), unchecked) for data, unchecked in runs)
+            runs.append(Run(memoryview(b"".join(group)), False))
+    return tuple(runs)
 
 
 def batch_of(records: Iterable[bytes], *, epoch: int = EPOCH) -> Batch:

@@ -1,0 +1,115 @@
+"""The columns of a record, as Spark and Arrow see them.
+
+    edge        string     edge id
+    stream      string     stream, or stream@producer
+    partition   int
+    epoch       long       with edge, stream, partition and offset: the record's identity for ever
+    offset      long       dense from the epoch's first on
+    timestamp   timestamp  when the broker took it; microseconds (the record has nanoseconds), UTC
+    topic       string     bytes that are no UTF-8 are shown as U+FFFD
+    qos         int        it was published with
+    retain      boolean
+    properties  binary     MQTT 5 properties in wire form, their length in front; null: none
+    payload     binary
+
+With mode PERMISSIVE there is one more, null for a good record:
+
+    _corrupt_record  string  why this offset could not be read; then everything behind `offset` is null
+
+Rule for change: columns are only added, at the end, and nullable: tables and stream checkpoints outlive
+versions.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+__all__ = ["CORRUPT", "DDL", "TYPES", "Constants", "Decoded", "as_text", "batch_of", "corrupt_batch_of"]
+
+CORRUPT: Final = "_corrupt_record"
+
+TYPES: Final[dict[str, pa.DataType]] = {
+    "edge": pa.string(),
+    "stream": pa.string(),
+    "partition": pa.int32(),
+    "epoch": pa.int64(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "topic": pa.string(),
+    "qos": pa.int32(),
+    "retain": pa.bool_(),
+    "properties": pa.binary(),
+    "payload": pa.binary(),
+    CORRUPT: pa.string(),
+}
+
+DDL: Final = (
+    "edge string, stream string, partition int, epoch long, offset long, timestamp timestamp, topic string, "
+    "qos int, retain boolean, properties binary, payload binary"
+)
+
+
+class Decoded(NamedTuple):
+    """Rows with offsets from first_offset on, without a gap; of the columns asked for, those of a record."""
+
+    first_offset: int
+    rows: int
+    columns: dict[str, pa.Array]
+
+    def part(self, first_offset: int, last_offset: int) -> Decoded:
+        """The rows of those offsets.  Copies nothing."""
+        begin, rows = first_offset - self.first_offset, last_offset - first_offset + 1
+        return Decoded(first_offset, rows, {name: it.slice(begin, rows) for name, it in self.columns.items()})
+
+
+class Constants(NamedTuple):
+    """What all records of a file have in common."""
+
+    edge: str
+    stream: str
+    partition: int
+    epoch: int
+
+
+def batch_of(decoded: Decoded, constants: Constants, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows in the order of `schema`, whose fields are some of TYPES."""
+    return pa.RecordBatch.from_arrays(
+        [
+            decoded.columns[field.name]
+            if field.name in decoded.columns
+            else _filled(field, constants, decoded.rows)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def corrupt_batch_of(
+    first_offset: int, last_offset: int, reason: str, constants: Constants, schema: pa.Schema
+) -> pa.RecordBatch:
+    """One row for each of the offsets, that says why it could not be read."""
+    rows = last_offset - first_offset + 1
+    columns = {
+        "offset": pa.array(range(first_offset, last_offset + 1), pa.int64()),
+        CORRUPT: pa.repeat(pa.scalar(reason), rows),
+    }
+    arrays = [
+        columns[field.name] if field.name in columns else _filled(field, constants, rows) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def as_text(keys: pa.Array) -> pa.Array:
+    """Bytes as strings, without a copy when they are UTF-8; else what is not is replaced by U+FFFD."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array((key.decode(errors="replace") for key in keys.to_pylist()), pa.string())
+
+
+def _filled(field: pa.Field, constants: Constants, rows: int) -> pa.Array:
+    """The same value for each row: what the file says, or null."""
+    value = constants._asdict().get(field.name)
+    return pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)

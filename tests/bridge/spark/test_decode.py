@@ -1,0 +1,245 @@
+"""Three decoders of a drained file, in C, by numpy, and record by record in Python, give the same rows."""
+# ruff: noqa: E402
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+
+from bridge import drained
+from bridge.drained import DrainedFile
+from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.spark import decode_numpy
+from bridge.spark.columns import TYPES, Constants, batch_of, corrupt_batch_of
+from bridge.spark.decode import decode_compiled, decode_file, decoder_of
+from bridge.unit import Intent, build
+from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
+from ringbuf import constants as ringbuf_constants
+from ringbuf.record import decode as decode_record
+from ringbuf.record import encode, span
+from tests.support import drained_files
+from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, unit_of
+
+COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
+DECODERS = {"c": decode_compiled, "numpy": decode_numpy.decode}
+
+Row = tuple[object, ...]
+
+
+def mqtt_properties(length: int) -> bytes:
+    """Some properties of that many bytes, their length in front as MQTT writes it; none for 0."""
+    if length == 0:
+        return b""
+    front = bytes([length]) if length < 128 else bytes([0x80 | length & 0x7F, length >> 7])
+    return front + bytes(range(256))[:length].ljust(length, b"p")
+
+
+records_strategy = st.lists(
+    st.tuples(
+        st.one_of(st.text(max_size=40).map(str.encode), st.binary(max_size=20)),  # key
+        st.one_of(st.just(0), st.integers(1, 300)),  # properties
+        st.binary(max_size=200),
+        st.sampled_from([0, 1, 2, FLAG_RETAIN, FLAG_RETAIN | 1, FLAG_EXPIRY, FLAG_UNCHECKED]),
+        st.integers(0, 2**63),  # timestamp
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def file_of(contents: list[tuple[bytes, int, bytes, int, int]], first: int = 1000) -> bytes:
+    """A drained file of records with these contents."""
+    encoded = [
+        encode(
+            first + number,
+            payload,
+            epoch=EPOCH,
+            key=key,
+            timestamp_ns=timestamp,
+            flags=flags,
+            properties=mqtt_properties(properties),
+        )
+        for number, (key, properties, payload, flags, timestamp) in enumerate(contents)
+    ]
+    batch = drained_files.batch_of(encoded)
+    intent = Intent(
+        1, CREATED_NS, "default", 0, EPOCH, 0, None, batch.first_offset, batch.last_offset, (), ()
+    )
+    return b"".join(build("edge-1", intent, batch).parts)
+
+
+def by_hand(file: DrainedFile) -> Iterator[Row]:
+    """The oracle: ringbuf/record.py, one record after the other, of extents that hold."""
+    for extent in file.extents:
+        if extent.unchecked and not drained.extent_verifies(file, extent):
+            continue
+        at = 0
+        while at < len(extent.body):
+            length = span(int.from_bytes(extent.body[at : at + 4], "little"))
+            try:
+                record, _ = decode_record(bytes(extent.body[at : at + length]), EPOCH)
+            except errors.Corrupt:
+                if not 32 <= length <= len(extent.body) - at:
+                    break
+            else:
+                yield (
+                    record.offset,
+                    record.timestamp_ns // 1000,
+                    record.key.decode(errors="replace"),
+                    record.flags & FLAG_QOS,
+                    bool(record.flags & FLAG_RETAIN),
+                    record.properties if record.flags & FLAG_PROPERTIES else None,
+                    record.payload,
+                )
+            at += length
+
+
+def rows(file: DrainedFile, decoder: Callable[..., Iterator[object]]) -> list[Row]:
+    """What a decoder finds; every array is valid for Arrow, and offsets are as it says."""
+    found: list[Row] = []
+    for decoded in decode_file(file, COLUMNS, decoder):  # type: ignore[arg-type]
+        for name, array in decoded.columns.items():
+            array.validate(full=True)
+            assert array.type == TYPES[name]
+            assert len(array) == decoded.rows
+        table = [decoded.columns[name] for name in COLUMNS]
+        table[1] = table[1].cast(pa.int64())
+        made = list(zip(*(column.to_pylist() for column in table), strict=True))
+        assert [row[0] for row in made] == list(
+            range(decoded.first_offset, decoded.first_offset + decoded.rows)
+        )
+        found += made
+    return found
+
+
+@given(records_strategy)
+def test_three_decoders_give_the_same_rows(contents: list[tuple[bytes, int, bytes, int, int]]) -> None:
+    file = drained.parse(file_of(contents))
+    expected = list(by_hand(file))
+    assert len(expected) == len(contents)
+    for name, decoder in DECODERS.items():
+        assert rows(file, decoder) == expected, name
+
+
+@given(records_strategy, st.data())
+def test_of_a_damaged_file_they_give_the_same_rows_and_none_that_does_not_verify(
+    contents: list[tuple[bytes, int, bytes, int, int]], data: st.DataObject
+) -> None:
+    whole = bytearray(file_of(contents))
+    good = {row[0]: row for row in by_hand(drained.parse(bytes(whole)))}
+    end = len(whole) - 16 - drained.footer_length(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(64, end - 1))
+        whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        file = drained.parse(whole)
+    except DrainedFileError:
+        return
+    compiled, portable = (rows(file, decoder) for decoder in DECODERS.values())
+    assert compiled == portable
+    assert all(good[row[0]] == row for row in compiled)
+    offsets = [int(str(row[0])) for row in compiled]
+    assert offsets == sorted(set(offsets))
+
+
+@given(st.binary(min_size=32, max_size=640), st.integers(0, 5))
+def test_noise_is_no_record_for_any_decoder(noise: bytes, first: int) -> None:
+    records = memoryview(noise[: len(noise) // 32 * 32])
+    for decoder in (decode_compiled, decode_numpy.decode, decode_numpy.decode_verified):
+        assert list(decoder(records, EPOCH, first, first + 100, COLUMNS)) == []
+
+
+def test_one_bad_record_costs_that_record_alone() -> None:
+    data = bytearray(b"".join(unit_of(0, 99).parts))
+    at = data.index(b"plant/2/temp", 3000)  # somewhere in the middle, in a topic
+    data[at] ^= 1
+    file = drained.parse(data)
+    for decoder in DECODERS.values():
+        offsets = [row[0] for row in rows(file, decoder)]
+        assert len(offsets) == 99
+        assert set(range(100)) - set(offsets) == {offset for offset in range(100) if offset not in offsets}
+
+
+def test_a_file_of_many_windows_is_the_same_for_all() -> None:
+    """Several batches in C, several windows in numpy, records across their borders."""
+    random.seed(3)
+    contents = [
+        (
+            b"k" * random.randrange(30),
+            random.choice([0, 0, 5]),
+            b"." * random.choice([0, 9, 80, 3000]),
+            1,
+            T0_NS,
+        )
+        for _ in range(6000)
+    ]
+    contents[3000] = (b"large", 0, b"L" * 3_000_000, 0, T0_NS)
+    file = drained.parse(file_of(contents))
+    assert len(file.body) > 6 << 20
+    compiled, portable = (rows(file, decoder) for decoder in DECODERS.values())
+    assert len(compiled) == 6000
+    assert compiled == portable == list(by_hand(file))
+
+
+@pytest.mark.parametrize("wanted", [("offset",), ("payload", "topic"), ("retain", "properties"), ()])
+def test_only_the_columns_that_are_wanted_are_made(wanted: tuple[str, ...]) -> None:
+    file = drained.parse(b"".join(unit_of(0, 20).parts))
+    for decoder in DECODERS.values():
+        for decoded in decode_file(file, wanted, decoder):
+            assert set(decoded.columns) == set(wanted)
+            assert decoded.rows == 21
+
+
+def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
+    file = drained.parse(b"".join(unit_of(5, 9).parts))
+    schema = pa.schema([(name, TYPES[name]) for name in ("payload", "edge", "partition", "_corrupt_record")])
+    constants = Constants("edge-1", "default", 0, EPOCH)
+    (decoded,) = decode_file(file, schema.names, decode_compiled)
+    batch = batch_of(decoded, constants, schema)
+    assert batch.schema.equals(schema)
+    assert batch.to_pylist()[0] == {
+        "payload": b"5",
+        "edge": "edge-1",
+        "partition": 0,
+        "_corrupt_record": None,
+    }
+    part = decoded.part(7, 8)
+    assert batch_of(part, constants, schema)["payload"].to_pylist() == [b"7", b"8"]
+    schema = pa.schema([(name, TYPES[name]) for name in ("offset", "epoch", "payload", "_corrupt_record")])
+    assert corrupt_batch_of(3, 4, "gone", constants, schema).to_pylist() == [
+        {"offset": offset, "epoch": EPOCH, "payload": None, "_corrupt_record": "gone"} for offset in (3, 4)
+    ]
+
+
+def test_the_numbers_of_the_portable_decoder_are_those_of_the_core() -> None:
+    names = ("FLAG_QOS", "FLAG_RETAIN", "FLAG_PROPERTIES", "FLAG_UNCHECKED", "FLAGS_CRITICAL")
+    for name in names:
+        assert getattr(decode_numpy, name) == getattr(ringbuf_constants, name)
+    assert (
+        decode_numpy.HEADER_BYTES == ringbuf_constants.RECORD_HEADER_BYTES == ringbuf_constants.RECORD_ALIGN
+    )
+    from ringbuf import crc32c
+
+    assert decode_numpy.crc32c(memoryview(b"123456789"), 7) == crc32c(b"123456789", 7)
+
+
+def test_an_unknown_decoder_is_refused() -> None:
+    assert decoder_of("auto") is decode_compiled
+    assert decoder_of("numpy") is decode_numpy.decode
+    with pytest.raises(SourceOptionError, match="'rust'"):
+        decoder_of("rust")
+
+
+def test_the_golden_file_is_decoded_as_it_was_written() -> None:
+    path = Path(__file__).parents[2] / "golden" / "bridge" / "drained-v1.brim"
+    file = drained.parse(path.read_bytes())
+    for decoder in DECODERS.values():
+        found = rows(file, decoder)
+        assert [row[0] for row in found] == [100, 101, 102, 103, 104]
+        assert found[0][2:] == ("plant/0/temp", 1, True, None, b"payload 0")
+        assert found[2][6] == b"in place" * 10
