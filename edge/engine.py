@@ -164,6 +164,9 @@ class Engine(Protocol):
     def judge_source(self, source: int, /) -> None:
         """Answers a SOURCE event: the topic is in the table now.  Without it the record is skipped."""
 
+    def wake_sources(self) -> None:
+        """Source rings have records; with a loop, Loop.wake() says so."""
+
     # Connections.
 
     def attach(self, connection: int, session: int, version: int, idle_max_ms: int, trusted: bool, /) -> bool:

@@ -70,6 +70,8 @@ static built look_foreign(const mq_source *source, uint64_t position, message *o
 static built look(const mq_engine *engine, const mq_entry *entry, message *out)
 {
     uint32_t index = mq_where_source(entry->where);
+    if (entry->where == MQ_NOWHERE)
+        return OVERRUN;
     if (index == 0) {
         const rb_record *record = &mq_where_blob(entry->where)->record;
         return look_own(record, (const uint8_t *)record, out);
@@ -78,7 +80,7 @@ static built look(const mq_engine *engine, const mq_entry *entry, message *out)
     uint64_t position = mq_where_position(entry->where);
     if (source->kind == MQ_SOURCE_FOREIGN)
         return look_foreign(source, position, out);
-    if (source->kind == MQ_SOURCE_NONE || !rb_writer_keeps(source->writer, position))
+    if (!rb_writer_keeps(source->writer, position))
         return OVERRUN;
     const rb_record *record = rb_writer_record(source->writer, position);
     return look_own(record, (const uint8_t *)record, out);

@@ -246,12 +246,16 @@ int mq_source_add(mq_engine *engine, mq_source source)
     return (int)index;
 }
 
-/* What sessions still hold of it is dropped when its turn comes: the kind says that nothing is there. */
 void mq_source_remove(mq_engine *engine, uint32_t index)
 {
     mq_source *source = index < engine->source_count ? engine->sources[index] : NULL;
-    if (source == NULL)
+    if (source == NULL || source->kind == MQ_SOURCE_NONE)
         return;
+    for (uint32_t i = 0; i < engine->sessions.made; i++) {
+        mq_session *session = mq_slab_at(&engine->sessions, i);
+        if (session->item.generation & 1)
+            mq_session_forget_source(session, index);
+    }
     free(source->name);
     *source = (mq_source){.kind = MQ_SOURCE_NONE};
 }

@@ -77,6 +77,13 @@ static PyObject *judge_source(engine_object *self, PyObject *index)
     Py_RETURN_NONE;
 }
 
+/* What mq_loop_wake_fd() does, for who drives without a loop. */
+static PyObject *wake_sources(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    self->engine->sources_pending = true;
+    Py_RETURN_NONE;
+}
+
 /* ---- connections ---- */
 
 static PyObject *open_detached(engine_object *self, PyObject *listener)
@@ -367,6 +374,7 @@ static PyMethodDef engine_methods[] = {
     {"add_reader", ONE(add_reader), "(reader) -> source"},
     {"remove_source", ONE(remove_source), "(source)"},
     {"judge_source", ONE(judge_source), "(source): the topic that was asked for is known now"},
+    {"wake_sources", NONE(wake_sources), "(): source rings have records"},
     {"open", ONE(open_detached), "(listener) -> connection without a socket"},
     {"feed", FAST(feed), "(connection, data) -> bytes taken"},
     {"pull", ONE(pull), "(connection) -> bytes to send"},

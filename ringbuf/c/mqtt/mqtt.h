@@ -72,7 +72,7 @@ typedef struct mq_entry {
 } mq_entry;
 
 #define MQ_SOURCE_SHIFT 52
-#define MQ_NOWHERE UINT64_MAX /* in a window: acknowledged, or only its identifier is still in use */
+#define MQ_NOWHERE UINT64_MAX /* acknowledged, or only its identifier is still in use; in a queue: gone */
 
 /* A message kept outside any ring: a retained one.  Counted by its topic and by each entry that points to it.
  */
@@ -293,6 +293,7 @@ void mq_sources_pump(mq_engine *engine);
 
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
+void mq_session_forget_source(mq_session *session, uint32_t source);
 void mq_session_return(mq_session *session); /* a connection was attached: redeliver */
 bool mq_queue_make_room(mq_engine *engine, mq_session *session);
 mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);

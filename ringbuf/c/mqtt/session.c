@@ -177,7 +177,23 @@ void mq_received_free(mq_session *session, uint16_t identifier)
         session->received[identifier >> 3] &= (uint8_t)~(1u << (identifier & 7));
 }
 
-/* ---- the end of a session ---- */
+/* ---- the end ---- */
+
+/* A source goes, and its number may be given to another: nothing may point to it any more.  What was sent and
+ * not acknowledged cannot be sent again; what waits is counted as overrun when its turn comes. */
+void mq_session_forget_source(mq_session *session, uint32_t source)
+{
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        mq_entry *entry = &session->queue[(session->queue_first + i) & (session->queue_room - 1)];
+        if (mq_where_source(entry->where) == source)
+            entry->where = MQ_NOWHERE;
+    }
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
+            mq_sent_done(session, entry);
+    }
+}
 
 /* Routes to it are found dead by their generation, and removed when they are next walked. */
 void mq_session_clear(mq_engine *engine, mq_session *session)
