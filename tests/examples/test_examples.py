@@ -1,49 +1,28 @@
 """Each example runs as it stands, against a broker that runs as it stands."""
 
-import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
-from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 
-class Place(NamedTuple):
-    """Where a broker is."""
-
-    port: int
-    runtime_dir: Path
-    sink: Path
-
-
 @pytest.fixture
-def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[Place]:
-    """`brim run` with a bridge to a directory, as a process."""
-    place = Place(free_port(), runtime_directory, tmp_path / "drained")
-    config = tmp_path / "brim.toml"
-    names = {"runtime_dir": str(runtime_directory), "state_dir": str(tmp_path / "state"), "edge_id": "here"}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
-    lines += ["[[listener]]", f"port = {place.port}"]
-    lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(place.sink.as_uri())}"]
-    config.write_text("\n".join(lines))
-    with ModuleChild("edge", "run", "--config", config) as child:
-        child.lines_until("ready")
-        yield place
-        status, _, log = child.stop()
-        assert status == 0, log
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
+    with BrimProcess(runtime_directory, tmp_path) as running:
+        yield running
 
 
-def publish(place: Place, topic: str, *payloads: bytes) -> None:
+def publish(broker: BrimProcess, topic: str, *payloads: bytes) -> None:
     """By paho, and acknowledged."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
-    client.connect("127.0.0.1", place.port)
+    client.connect("127.0.0.1", broker.port)
     client.loop_start()
     for payload in payloads:
         client.publish(topic, payload, qos=1).wait_for_publish(20)
@@ -51,7 +30,7 @@ def publish(place: Place, topic: str, *payloads: bytes) -> None:
     client.loop_stop()
 
 
-def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker: Place) -> None:
+def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker: BrimProcess) -> None:
     frames = ModuleChild(
         "examples.camera", "--frames", 5, "--per-second", 200, "--runtime-dir", broker.runtime_dir
     )
@@ -66,7 +45,7 @@ def test_the_camera_publishes_frames_that_are_read_where_they_were_drawn(broker:
     assert [frame.index(255) for frame in seen] == [0, 8, 16, 24, 32]
 
 
-def test_arrays_are_viewed_in_shared_memory(broker: Place) -> None:
+def test_arrays_are_viewed_in_shared_memory(broker: BrimProcess) -> None:
     publish(broker, "plant/press/7/vibration", struct.pack("<4d", 1, 2, 3, 4), struct.pack("<2d", -1, 5))
     arguments = ("plant/#", "--oldest", "--count", 2, "--runtime-dir", broker.runtime_dir)
     with ModuleChild("examples.shm_numpy", *arguments) as child:
@@ -79,7 +58,7 @@ def test_arrays_are_viewed_in_shared_memory(broker: Place) -> None:
     ]
 
 
-def test_a_zeromq_subscriber_gets_the_topics_of_its_filter(broker: Place) -> None:
+def test_a_zeromq_subscriber_gets_the_topics_of_its_filter(broker: BrimProcess) -> None:
     arguments = ("plant/+/temp", "--count", 2, "--runtime-dir", broker.runtime_dir)
     with ModuleChild("examples.zmq_subscriber", *arguments) as child:
         assert child.line() == "subscribed"
@@ -99,7 +78,7 @@ def test_a_zeromq_subscriber_gets_the_topics_of_its_filter(broker: Place) -> Non
     assert second == first + 1
 
 
-def test_drained_files_are_an_arrow_table(broker: Place) -> None:
+def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
     publish(broker, "plant/press/temp", b"21.5", b"22.5")
     publish(broker, "plant/press/load", b"7")

@@ -1,0 +1,58 @@
+"""`brim run` as a process: killed and started again on the same port, rings and state."""
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.children import ModuleChild
+from tests.support.ports import free_port
+
+
+class BrimProcess:
+    """A broker with a bridge to a directory.  `async`-free; a context manager that starts and stops it.
+
+    `settings` is TOML to add, such as streams.
+    """
+
+    def __init__(self, runtime_dir: Path, directory: Path, settings: str = "") -> None:
+        self.port = free_port()
+        self.runtime_dir = runtime_dir
+        self.sink = directory / "drained"
+        self._config = directory / "brim.toml"
+        names = {"edge_id": "here", "runtime_dir": str(runtime_dir), "state_dir": str(directory / "state")}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
+        lines += ["[[listener]]", f"port = {self.port}"]
+        lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}", settings]
+        self._config.write_text("\n".join(lines))
+        self._child: ModuleChild | None = None
+
+    def start(self) -> None:
+        """Returns when it is ready."""
+        self._child = ModuleChild("edge", "run", "--config", self._config)
+        self._child.lines_until("ready")
+
+    def kill(self) -> None:
+        """With -9."""
+        assert self._child is not None
+        self._child.kill()
+        self._child = None
+
+    def stop(self) -> None:
+        """With SIGTERM, which it obeys with status 0."""
+        if self._child is not None:
+            status, _, log = self._child.stop()
+            self._child = None
+            assert status == 0, log
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.stop()
+        elif self._child is not None:
+            self.kill()
