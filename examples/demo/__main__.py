@@ -79,14 +79,10 @@ def leave(report: Report, out: Path, commands: Sequence[tuple[str, str]]) -> Non
 
 def next_commands(out: Path) -> list[tuple[str, str]]:
     """What to try next, and what it does."""
-    page = out / "index.html"
     return [
-        (f"xdg-open {page}", "the page of this run; it needs no network"),
-        (
-            "./dev shell -c 'brim run & sleep 1; brim sub --shm \"#\"'",
-            "a broker, and all it gets, without a copy",
-        ),
-        ("./dev demo --keep --seconds 120 --rate 6000", "more of it, and the files to look into"),
+        ("./dev shell -c 'brim run'", "a broker of your own, on 127.0.0.1:1883"),
+        ("./dev shell -c 'brim sub --shm \"#\"'", "beside it: all that it gets, without a copy"),
+        (f"./dev demo --keep --seconds 120 --out {out}", "this again, longer, and every file is kept"),
     ]
 
 
@@ -101,9 +97,10 @@ def finish(report: Report, screen: Screen, out: Path, *, spark: bool) -> None:
         text = "SPARK WAS LEFT OUT: this table was decoded from the drained files by ringbuf, in Python."
         console.print(Text(text, "bold yellow"))
     print_ledger(console, report.ledger)
-    console.print(f"\n{out / 'index.html'} shows it all, {out / 'plots.png'} the plots.  To try next:")
+    console.print(f"\n{out / 'index.html'} is a page that shows it all and needs no network.  To try next:")
+    width = max(len(command) for command, _ in commands)
     for command, meaning in commands:
-        console.print(Text.assemble("    ", (command, "bold cyan"), f"    {meaning}"))
+        console.print(Text.assemble("    ", (command.ljust(width), "bold cyan"), f"   {meaning}"))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -53,6 +53,7 @@ sync_interval_ms = 200
 name = "lake"
 to = {sink}
 streams = ["vitals", "replay"]
+backoff_max_ms = 4000 # how long at most until it finds the sink again
 """
 
 

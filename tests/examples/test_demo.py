@@ -11,10 +11,18 @@ import pytest
 
 from bridge.drained import SUFFIX
 from examples.demo import __main__ as demo
+from examples.demo.plots import draw
 from examples.demo.scene import Scene, Sink
 from examples.demo.script import Script
 from tests.support.children import ModuleChild
 from tests.support.demo_report import make_report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Matplotlib keeps the fonts that it has once used open; no test is to blame for that."""
+    report = make_report()
+    draw(report.lake, report.samples, report.outages, tmp_path_factory.mktemp("plots") / "plots.png")
 
 
 def arguments(out: Path, *more: str) -> argparse.Namespace:
