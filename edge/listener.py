@@ -195,5 +195,6 @@ class Listener:
     def _finish(self) -> None:
         self._loop.deafen()
         self._run_calls()
+        self._loop.flush()  # what was published before the end goes out to who is still there
         self.broker.stop()
         self._loop.flush()

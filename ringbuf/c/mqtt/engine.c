@@ -464,6 +464,12 @@ void mq_engine_step(mq_engine *engine)
     if (engine->closing.count > 0)
         detached_over(engine);
     mq_end_publish(engine);
+    mq_counters_refresh(engine);
+}
+
+/* What is kept elsewhere anyway: before whoever reads the counters may have to wait for the next round. */
+void mq_counters_refresh(mq_engine *engine)
+{
     engine->counters.connections = engine->connections.live;
     engine->counters.sessions = engine->sessions.live;
     engine->counters.topics = engine->topics.live;

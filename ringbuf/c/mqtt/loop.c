@@ -182,6 +182,7 @@ static void reap(mq_loop *loop)
         mq_connection_forget(engine, connection);
     }
     engine->closing.count = kept;
+    mq_counters_refresh(engine);
 }
 
 /* ---- receiving ---- */

@@ -253,6 +253,7 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
  * held acknowledgements, paused publishers, source rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
 void mq_events_resume(mq_engine *engine);
+void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() is due for its own sake; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
 

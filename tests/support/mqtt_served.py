@@ -1,0 +1,137 @@
+"""A broker on a real port, in this process, and clients that are plain sockets."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+from edge.broker import Broker
+from edge.engine import engine_of
+from edge.listener import Listener
+from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
+from edge.mqtt.codec import decode_variable_integer
+from edge.stats import Stats
+from ringbuf import Ring
+from tests.support.directories import memory_directory
+from tests.support.mqtt_bench import OwnPartition
+
+__all__ = ["PATIENCE_S", "RawClient", "Served", "served"]
+
+PATIENCE_S = 20.0  # for what should come at once; a machine under load may take seconds
+
+
+class Served:
+    """A started Listener with one partition."""
+
+    def __init__(self, partition: OwnPartition, **broker: Any) -> None:
+        self.partition = partition
+        engine = engine_of(broker.pop("engine", None))
+        self.stats = Stats(engine)
+        self.listener = Listener(engine, Broker(engine, self.partition_of, **broker))
+        self.port = self.listener.listen("127.0.0.1", 0)[1]
+        self.listener.start()
+
+    def partition_of(self, topic: str) -> OwnPartition:
+        """All topics are in one ring."""
+        return self.partition
+
+    def stop(self) -> None:
+        """Stop it, and let go of the ring's mapping."""
+        self.listener.stop()
+        self.__dict__.clear()
+
+    def client(self, client_id: str = "c", **fields: Any) -> RawClient:
+        """A socket whose CONNECT was accepted."""
+        client = RawClient(self.port)
+        client.send(Connect(client_id, **fields))
+        answer = client.packet()
+        assert isinstance(answer, ConnAck)
+        assert not answer.reason_code.failed
+        client.session_present = answer.session_present
+        return client
+
+    def ask(self, function: Callable[[], Any]) -> Any:
+        """The result of `function`, run on the broker's thread."""
+        return self.listener.ask(function).result(PATIENCE_S)
+
+    def records(self) -> list[tuple[str, bytes]]:
+        """(topic, payload) of all that the ring still holds."""
+        reader = self.partition.ring.reader(start="oldest")
+        found = []
+        while (record := reader.poll()) is not None:
+            found.append((record.key.decode(), record.bytes()))
+        reader.close()
+        return found
+
+
+class RawClient:
+    """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self.session_present = False
+        self._rest = b""
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        self.socket.sendall(b"".join(encode(packet) for packet in packets))
+
+    def packet(self) -> Packet | None:
+        """The next packet; None: the broker has closed the connection."""
+        while True:
+            found = decode_variable_integer(self._rest, 1, len(self._rest)) if self._rest else None
+            if found is not None:
+                head = 1 + found[1]
+                end = head + found[0]
+                if len(self._rest) >= end:
+                    data, self._rest = self._rest[:end], self._rest[end:]
+                    return decode_packet(data[0], data[head:], Version.V311)
+            try:
+                more = self.socket.recv(1 << 16)
+            except ConnectionResetError:
+                return None
+            if not more:
+                return None
+            self._rest += more
+
+    def publish(self) -> Publish:
+        """The next packet, which must be a PUBLISH."""
+        packet = self.packet()
+        assert isinstance(packet, Publish), packet
+        return packet
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come that was not looked at."""
+        return not self._rest and not select.select([self.socket], [], [], 0)[0]
+
+    def close(self) -> None:
+        """Close the socket, without DISCONNECT."""
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def served(
+    *,
+    durability: Literal["process", "interval", "disk"] = "process",
+    capacity_bytes: int = 1 << 22,
+    **broker: Any,
+) -> Iterator[Served]:
+    """A broker that accepts on 127.0.0.1, until the end of the block; `broker`: engine=, limits= ..."""
+    with (
+        memory_directory() as directory,
+        Ring.create(directory / "t-0", capacity_bytes=capacity_bytes, epoch=1) as ring,
+    ):
+        there = Served(OwnPartition("t-0", ring, ring.writer(), durability), **broker)
+        try:
+            yield there
+        finally:
+            there.stop()
