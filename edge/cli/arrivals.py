@@ -1,0 +1,98 @@
+"""Where `brim sub` gets its messages from: MQTT, shared memory or ZeroMQ, in one form.
+
+Each source is an asynchronous iterator of Arrivals, and leaves whatever it opened when it is closed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edge.cli.mqtt_options import client_of
+
+if TYPE_CHECKING:
+    from edge.local_client import RingBatch
+
+__all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message.  `facts`: what its source knows beside topic and payload, in the order of --json."""
+
+    topic: str
+    payload: bytes
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Messages that came together.  `lost`: how many are missing before them, if the source knows."""
+
+    count: int
+    size_bytes: int  # of all payloads
+    messages: Iterator[Arrival]
+    lost: int = 0
+
+
+async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Subscribes at a broker.  Never unsubscribes: the session ends here, or keeps its subscriptions."""
+    dropped = 0
+    async with client_of(args, clean_start=not args.keep_session) as client:
+        messages = client.subscribe(*args.filters, qos=args.qos)
+        async for message in messages:
+            facts = {"qos": message.qos, "retain": message.retain}
+            one = Arrival(message.topic, message.payload, facts)
+            lost, dropped = messages.dropped - dropped, messages.dropped
+            yield Arrivals(1, len(message.payload), iter((one,)), lost)
+
+
+async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Reads the rings of a broker on this machine."""
+    from edge.local_client import subscribe_shm
+
+    async with subscribe_shm(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
+        async for batch in batches:
+            size_bytes = sum(batch.records.payload_lengths)
+            yield Arrivals(len(batch), size_bytes, _of_batch(batch), batch.lost)
+
+
+def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
+    from ringbuf.errors import Overrun
+
+    for record in batch:
+        facts = {
+            "qos": record.flags & 3,
+            "retain": bool(record.flags & 4),
+            "ring": batch.ring,
+            "epoch": batch.epoch,
+            "offset": record.offset,
+            "timestamp_ns": record.timestamp_ns,
+        }
+        try:
+            payload = bytes(record)
+        except Overrun:  # while earlier ones of the batch were shown; the next batch says how many
+            continue
+        yield Arrival(record.key.decode(errors="replace"), payload, facts)
+
+
+async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
+    """Subscribes to a broker's ZeroMQ endpoint on this machine."""
+    from edge.local_client import subscribe_zmq
+
+    gaps = 0
+    async with subscribe_zmq(args.filters, runtime_dir=args.runtime_dir) as messages:
+        async for topic, header, payload in messages:
+            facts = {
+                "qos": header.qos,
+                "retain": header.retain,
+                "ring": header.ring,
+                "epoch": header.epoch,
+                "offset": header.offset,
+                "timestamp_ns": header.timestamp_ns,
+            }
+            one = Arrival(topic, bytes(payload), facts)
+            lost, gaps = messages.gaps - gaps, messages.gaps
+            yield Arrivals(1, len(payload), iter((one,)), lost)

@@ -1,0 +1,154 @@
+"""What every verb that speaks MQTT has in common: its options, its exit codes, its way to report errors."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import os
+import ssl
+import sys
+from collections.abc import Coroutine
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from edge.cli.terminal import escaped
+from edge.client import (
+    Client,
+    ClientError,
+    ConnectRefused,
+    Options,
+    PublishRefused,
+    Reconnect,
+    SubscribeRefused,
+)
+from edge.errors import EdgeError, Refused
+from edge.mqtt import ProtocolError, Version
+
+__all__ = ["Exit", "UsageError", "add_connection_arguments", "client_of", "run_verb"]
+
+VERSIONS = {"3.1": Version.V31, "3.1.1": Version.V311, "5": Version.V5}
+PORT, TLS_PORT = 1883, 8883
+
+
+class Exit(IntEnum):
+    """What a verb's process ends with."""
+
+    OK = 0
+    USAGE = 2
+    CANNOT_CONNECT = 3  # or the connection broke
+    REFUSED = 4  # the broker answers: no
+    TIMEOUT = 5
+    INTERRUPTED = 130
+
+
+class UsageError(EdgeError):
+    """What was asked for cannot be done, whatever the broker says."""
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the broker is, and who this client is."""
+    group = parser.add_argument_group("broker")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
+    )
+    group.add_argument("--port", type=int, help=f"its port (default: {PORT}, with --tls {TLS_PORT})")
+    group.add_argument("--username", metavar="NAME")
+    group.add_argument(
+        "--password",
+        metavar="TEXT",
+        help='"-" asks for it; others may see a command line, --password-file is better',
+    )
+    group.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="a file with the password in its first line"
+    )
+    group.add_argument("--id", default="", metavar="TEXT", help="client identifier (default: a random one)")
+    group.add_argument("--tls", action="store_true", help="connect by TLS")
+    group.add_argument("--cafile", type=Path, metavar="FILE", help="trust this authority; means --tls")
+    group.add_argument(
+        "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
+    )
+    group.add_argument(
+        "--keep-alive", type=int, default=60, metavar="SECONDS", help="0: off (default: %(default)s)"
+    )
+    group.add_argument(
+        "--reconnect", action="store_true", help="when the connection breaks, connect again instead of ending"
+    )
+
+
+def client_of(args: argparse.Namespace, **more: Any) -> Client:
+    """A client as the options say, not yet connected.  Raises UsageError, ClientError."""
+    tls = args.tls or args.cafile is not None
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    port = args.port if args.port is not None else TLS_PORT if tls else PORT
+    options = Options(
+        client_id=args.id,
+        username=args.username,
+        password=_password(args),
+        tls=_context(args.cafile) if tls else None,
+        version=VERSIONS[args.protocol],
+        keep_alive_s=args.keep_alive,
+        reconnect=Reconnect() if args.reconnect else None,
+        **more,
+    )
+    return Client(f"mqtt://{host}:{port}", options)
+
+
+def _password(args: argparse.Namespace) -> str | None:
+    if args.password_file is not None:
+        try:
+            password: str = args.password_file.read_text().split("\n", 1)[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--password-file {args.password_file}: {error}") from error
+        return password
+    if args.password == "-":  # noqa: S105  Not a password.
+        return getpass.getpass(f"password of {args.username or args.host}: ")
+    given: str | None = args.password
+    return given
+
+
+def _context(cafile: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=cafile)
+    except OSError as error:
+        raise UsageError(f"--cafile {cafile}: {error}") from error
+
+
+def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
+    """Runs `work`, tells on standard error what goes wrong, and returns the exit code."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `brim sub ... | head`: whoever read has enough
+        _forget_standard_output()
+        return Exit.OK
+    except ProtocolError as error:
+        return _report(verb, error.detail, "", Exit.USAGE)
+    except EdgeError as error:
+        return _report(verb, str(error), error.hint, _exit_of(error))
+
+
+def _exit_of(error: EdgeError) -> Exit:
+    if isinstance(error, UsageError):
+        return Exit.USAGE
+    if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused):
+        return Exit.REFUSED
+    if type(error) is ClientError or type(error) is EdgeError:  # an option that cannot be
+        return Exit.USAGE
+    return Exit.CANNOT_CONNECT
+
+
+def _report(verb: str, message: str, hint: str, code: Exit) -> Exit:
+    print(f"brim {verb}: {escaped(message)}", file=sys.stderr)
+    if hint:
+        print(f"  {escaped(hint)}", file=sys.stderr)
+    return code
+
+
+def _forget_standard_output() -> None:
+    """Else the interpreter fails once more at its end, when it flushes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,152 @@
+"""`brim pub`: publishes one message, a line of standard input each, or one again and again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, client_of, run_verb
+from edge.client import Client
+
+__all__ = ["add_arguments", "run"]
+
+READ_BYTES = 65_536
+CHUNKS_WAITING = 16  # of standard input; beyond it, whoever writes waits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.description = (
+        "Publish to an MQTT broker.  Ends when the broker has acknowledged all (QoS 1, 2).  "
+        "Exit status: 0 done, 2 wrong arguments, 3 cannot connect, 4 refused."
+    )
+    parser.add_argument("topic")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("payload", nargs="?", help="the message, as text")
+    what.add_argument(
+        "-m", "--message", metavar="PAYLOAD", help="the same; -m=-1 if it begins with a dash"
+    )
+    what.add_argument("--stdin-lines", action="store_true", help="each line of standard input is a message")
+    what.add_argument(
+        "--file", type=Path, metavar="PATH", help='the content of a file; "-" is standard input'
+    )
+    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="(default: %(default)s)")
+    parser.add_argument(
+        "-r", "--retain", action="store_true", help="the broker keeps it for later subscribers"
+    )
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="so many times; 0: for ever")
+    parser.add_argument(
+        "--rate", type=float, metavar="R", help="messages a second at most (default: no limit)"
+    )
+    parser.add_argument(
+        "--window", type=int, default=20, metavar="N", help="unacknowledged at most (default: %(default)s)"
+    )
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code of `brim pub` with parsed `args`."""
+    return run_verb("pub", _publish_all(args))
+
+
+async def _publish_all(args: argparse.Namespace) -> Exit:
+    if args.repeat < 0:
+        raise UsageError(f"--repeat {args.repeat} is negative", hint="0 repeats for ever")
+    if args.rate is not None and not args.rate > 0:
+        raise UsageError(f"--rate {args.rate:g} is not above 0", hint="it is messages a second")
+    if args.stdin_lines and args.repeat != 1:
+        raise UsageError("--stdin-lines cannot be repeated", hint="standard input is read once")
+    payloads = _stdin_lines() if args.stdin_lines else _again(_payload(args), args.repeat)
+    async with client_of(args, window=args.window) as client:
+        started, count = time.monotonic(), 0
+        async for _ in _published(client, args, _paced(payloads, args.rate)):
+            count += 1
+    if count != 1 and sys.stderr.isatty():
+        took_s = time.monotonic() - started
+        print(f"{count} messages in {took_s:.2f} s: {count / took_s:,.0f}/s", file=sys.stderr)
+    return Exit.OK
+
+
+async def _published(
+    client: Client, args: argparse.Namespace, payloads: AsyncIterator[bytes]
+) -> AsyncIterator[None]:
+    """Publishes with a whole window in flight, and yields for each; at its end all are acknowledged."""
+    waiting: deque[asyncio.Future[None]] = deque()
+    async for payload in payloads:
+        waiting.append(await client.submit(args.topic, payload, args.qos, args.retain))
+        while waiting and waiting[0].done():
+            waiting.popleft().result()
+        yield
+    for future in waiting:
+        await future
+
+
+async def _again(payload: bytes, times: int) -> AsyncIterator[bytes]:
+    left = times
+    while left or not times:
+        yield payload
+        left -= 1
+
+
+async def _paced(payloads: AsyncIterator[bytes], rate: float | None) -> AsyncIterator[bytes]:
+    """At most `rate` a second; who is late catches up, so that the average is right."""
+    due = time.monotonic()
+    async for payload in payloads:
+        if rate is not None:
+            delay_s = due - time.monotonic()
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+            due += 1 / rate
+        yield payload
+
+
+def _payload(args: argparse.Namespace) -> bytes:
+    if args.file is None:
+        text: str = args.payload if args.message is None else args.message
+        return text.encode("utf-8", "surrogateescape")  # the bytes of the command line
+    try:
+        return sys.stdin.buffer.read() if str(args.file) == "-" else bytes(args.file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"--file {args.file}: {error.strerror}") from error
+
+
+async def _stdin_lines() -> AsyncIterator[bytes]:
+    """Lines of standard input without their ends, as they come.
+
+    A thread reads, because standard input may be a file, which no event loop can wait for.  It reads the
+    descriptor itself: at the end of the process nobody waits for it, and it holds no lock then.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_WAITING)
+
+    def read() -> None:
+        while room.acquire():
+            chunk = os.read(0, READ_BYTES)
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop is closed: nobody wants it
+                return
+            if not chunk:
+                return
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        room.release()
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in _without_returns(lines):
+            yield line
+    if rest:
+        yield rest
+
+
+def _without_returns(lines: list[bytes]) -> Iterator[bytes]:
+    return (line.removesuffix(b"\r") for line in lines)

@@ -1,0 +1,190 @@
+"""`brim sub`: shows messages as they come, from MQTT, shared memory or ZeroMQ."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
+from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
+from edge.cli.terminal import escaped, escaped_payload
+
+__all__ = ["add_arguments", "run"]
+
+RATE_PERIOD_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.description = (
+        "Show messages as they come.  Exit status: 0 done, 2 wrong arguments, 3 cannot connect, "
+        "4 refused, 5 the time of -W is over."
+    )
+    parser.add_argument(
+        "filters", nargs="+", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
+    )
+    parser.add_argument(
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="at most (default: %(default)s)"
+    )
+    parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N messages")
+    parser.add_argument(
+        "-W", "--wait", type=float, metavar="SECONDS", help="end after so long, with status 5"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="the topic before each message")
+    parser.add_argument("--json", action="store_true", help="one object a line, with all that is known")
+    parser.add_argument("--rate", action="store_true", help="messages and bytes a second instead of messages")
+    parser.add_argument(
+        "--keep-session",
+        action="store_true",
+        help="with --id: the broker keeps what comes while this is not running",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--shm", action="store_true", help="read the shared memory of the broker on this machine"
+    )
+    source.add_argument("--zmq", action="store_true", help="read its ZeroMQ endpoint")
+    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="of that broker, for --shm and --zmq")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code of `brim sub` with parsed `args`."""
+    return run_verb("sub", _subscribe(args))
+
+
+async def _subscribe(args: argparse.Namespace) -> Exit:
+    _check(args)
+    source = from_memory(args) if args.shm else from_zeromq(args) if args.zmq else from_mqtt(args)
+    show = _Rate(args.json) if args.rate else _Lines(_form(args))
+    try:
+        async with asyncio.timeout(args.wait):
+            await _show_all(source, show, args.count)
+    except TimeoutError:
+        return Exit.TIMEOUT
+    except asyncio.CancelledError:  # Ctrl-C: how one ends what has no end of its own
+        if args.count is None:
+            return Exit.OK
+        raise
+    finally:
+        show.close()
+    return Exit.OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.count is not None and args.count < 1:
+        raise UsageError(f"-C {args.count} is not at least 1")
+    if args.wait is not None and not args.wait > 0:
+        raise UsageError(f"-W {args.wait:g} is not above 0")
+    if args.keep_session and not args.id:
+        raise UsageError("--keep-session needs --id", hint="the broker keeps a session under that name")
+
+
+async def _show_all(source: AsyncIterator[Arrivals], show: _Lines | _Rate, count: int | None) -> None:
+    left = count
+    async with aclosing(source) as arrivals:  # type: ignore[type-var]
+        async for some in arrivals:
+            if some.lost:
+                print(f"brim sub: {some.lost} lost: this reader was too slow", file=sys.stderr)
+            shown = show.add(some, left)
+            if left is not None:
+                left -= shown
+                if left <= 0:
+                    return
+
+
+class _Lines:
+    """One line a message."""
+
+    def __init__(self, form: Callable[[Arrival], bytes]) -> None:
+        self._form = form
+        self._out = sys.stdout.buffer
+
+    def add(self, some: Arrivals, left: int | None) -> int:
+        """How many were shown: all, or `left` of them."""
+        shown = 0
+        for message in some.messages:
+            self._out.write(self._form(message) + b"\n")
+            shown += 1
+            if shown == left:
+                break
+        self._out.flush()
+        return shown
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class _Rate:
+    """Messages and bytes a second, once a second."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._count = self._size_bytes = 0
+        self._since = time.monotonic()
+        self._timer = asyncio.create_task(self._tell_always())
+
+    def add(self, some: Arrivals, left: int | None) -> int:
+        """Counts without looking at the messages."""
+        if self._timer.done():
+            self._timer.result()  # raises what ended it: nobody reads standard output any more
+        self._count += some.count
+        self._size_bytes += some.size_bytes
+        return some.count
+
+    def close(self) -> None:
+        """Ends with what has been counted since the last line."""
+        self._timer.cancel()
+        if self._count:
+            self._tell()
+
+    async def _tell_always(self) -> None:
+        while True:
+            await asyncio.sleep(RATE_PERIOD_S)
+            self._tell()
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        took_s = now - self._since
+        per_s, bytes_per_s = self._count / took_s, self._size_bytes / took_s
+        if self._json:
+            line = json.dumps({"messages_per_s": round(per_s, 1), "bytes_per_s": round(bytes_per_s, 1)})
+        else:
+            line = f"{per_s:>12,.0f} messages/s {bytes_per_s:>16,.0f} bytes/s"
+        print(line, flush=True)
+        self._count = self._size_bytes = 0
+        self._since = now
+
+
+def _form(args: argparse.Namespace) -> Callable[[Arrival], bytes]:
+    """How a message becomes a line: on a terminal escaped, else as it is."""
+    if args.json:
+        return _as_json
+    safe = sys.stdout.isatty()
+    verbose = args.verbose
+
+    def line(message: Arrival) -> bytes:
+        payload = escaped_payload(message.payload).encode() if safe else message.payload
+        if not verbose:
+            return payload
+        topic = escaped(message.topic) if safe else message.topic
+        return topic.encode() + b" " + payload
+
+    return line
+
+
+def _as_json(message: Arrival) -> bytes:
+    line: dict[str, Any] = {"topic": message.topic}
+    try:
+        line["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        line["payload"] = base64.b64encode(message.payload).decode()
+        line["encoding"] = "base64"
+    return json.dumps(line | message.facts).encode()
