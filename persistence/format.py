@@ -43,9 +43,10 @@ damage below D is bit rot, and costs the damaged record.  Damage that no valid e
 torn tail of a crash: nobody was ever told of it, and the log is cut there.  A segment is synced up to its end
 before the next one is named, and a new one with its header and first catalogue before it gets its name: a
 name proves all that lies below it.  When a log falls idle or closes, a catalogue is written whose only news
-is its durable_position.
+is its durable_position, and another one a sector behind it: what damages the end of the records must not take
+their proof along.
 
-Catalogue: the extent of ring_id 0.  Body: msgpack {ring_id: [name, epoch, next_offset]}, then zeros up to a
+Catalogue: the extent of ring_id 0.  Body: msgpack {ring_id: [name, epoch, next_offset]}, then zeros, to a
 multiple of 32.  next_offset is the offset of the first record of that ring that comes behind this catalogue
 in the log.  The first extent of a segment is the catalogue of every ring of which the log holds something;
 further ones name what is new.  Offsets of a ring and epoch continue without a gap unless a catalogue
@@ -221,9 +222,10 @@ def ring_id_of(name: str, taken: Mapping[int, str]) -> int:
     return ring_id
 
 
-def pack_catalogue(entries: Mapping[int, CatalogueEntry]) -> bytes:
-    """The body of a catalogue extent, a multiple of 32 bytes, never empty."""
+def pack_catalogue(entries: Mapping[int, CatalogueEntry], room_bytes: int = 0) -> bytes:
+    """The body of a catalogue extent, a multiple of 32 bytes, never empty; the extent fills `room_bytes`."""
     body: bytes = msgpack.packb({ring_id: list(entry) for ring_id, entry in entries.items()})
+    body += bytes(max(room_bytes - EXTENT_HEADER_BYTES - len(body), 0))
     return body + bytes(-len(body) % ALIGN_BYTES)
 
 

@@ -46,8 +46,16 @@ SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in
 FILL_BYTES = 1 << 20  # zeros written at a time, when a segment is prepared
 FILL_SYNC_BYTES = 4 << 20  # and synced: acks of the active segment wait behind that, so it is short
 
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
 _LOCK_NAME = "LOCK"
 _GROWING_NAME = "growing.tmp"
+
+
+def _proof(entries: dict[int, CatalogueEntry], room_bytes: int) -> list[Pending]:
+    """Two extents that prove what lies before them, the second one `room_bytes` further on."""
+    return [Pending.catalogue(entries, room_bytes), Pending.catalogue({})]
 
 
 def _random_u32() -> int:
@@ -144,7 +152,7 @@ class Log:
         if self._active is not None:
             with suppress(OSError):
                 if not self._queue:
-                    self._active.write([Pending.catalogue(self._durable)], self.durable_position)
+                    self._active.write(_proof(self._durable, PAGE_BYTES), self.durable_position)
                     self._active.sync()
                 self._active.cut(self._active.end)
                 self._active.sync()
@@ -248,7 +256,7 @@ class Log:
         if self._active is None or self._queue or self._proven == self.durable_position:
             return
         try:
-            self.stats.written_bytes += self._active.write([Pending.catalogue({})], self.durable_position)
+            self.stats.written_bytes += self._active.write(_proof({}, SECTOR_BYTES), self.durable_position)
         except OSError:
             self.stats.failed_writes += 1
             self._give_up()

@@ -343,7 +343,7 @@ class LogReader:
             scan = scan_records(body, epoch)
             found = (scan.first_offset, scan.count, scan.good_bytes)
             same = found == (row.first_offset, row.count, row.length)
-            if same and (not row.whole or extent_checks(table.header.seed, unpack_extent(data), body)):
+            if same and (not row.whole or extent_checks(table.seed, unpack_extent(data), body)):
                 times = scan.first_timestamp_ns, scan.last_timestamp_ns
                 return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
         if self._gone(handle, table):

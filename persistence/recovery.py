@@ -1,11 +1,11 @@
 """What a start does with the log that it finds: it never refuses, and never shows what a power cut could take
 back.
 
-The last segment is read whole.  Its torn tail, if it has one, is copied to quarantine/ and cut off; then the
-file is synced, before anything of it is shown: after a crash of the process alone, the kernel may hold bytes
-that the disk does not.  Damaged places below the proof are copied to quarantine/ and stay where they are;
-what is whole around them stays readable.  Older segments are proven by the names of later ones and are read
-when they are needed.
+The last segment is read whole.  Its torn tail, if it has one, is copied to quarantine/ and cut off; then what
+is not proven is written over itself and synced, before anything of it is shown: after a crash of the process
+alone, the kernel may hold bytes that the disk does not, and after a sync that failed it may not even
+know.  Damaged places below the proof are copied to quarantine/ and stay where they are; what is whole around
+them stays readable.  Older segments are proven by the names of later ones and are read when they are needed.
 
 A segment without a readable header is left alone, with everything in it, and skipped.
 
@@ -35,6 +35,7 @@ __all__ = ["PREPARED_NAME", "QUARANTINE", "Recovered", "RecoveryReport", "Torn",
 
 PREPARED_NAME = "prepared.tmp"
 QUARANTINE = "quarantine"
+REWRITE_BYTES = 1 << 20  # at a time
 QUARANTINE_MOST_BYTES = 1 << 20  # of one place
 QUARANTINE_MOST_FILES = 128  # the first ones tell most of how a disk died
 TEMPORARY_SUFFIX = ".tmp"
@@ -173,6 +174,7 @@ def _settle(files: Files, directory: str, path: str, table: SegmentTable, state:
         handle = files.open(path, create=True)
         try:
             _cut(files, handle, directory, table, state)
+            _write_again(files, handle, table)
             files.fdatasync(handle)
         finally:
             files.close(handle)
@@ -190,6 +192,18 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
         state.torn = Torn(table.name, table.end, size - table.end)
         _quarantine(files, directory, Damage(table.name, table.end, size - table.end, "", 0), state)
     files.ftruncate(handle, table.end)
+
+
+def _write_again(files: Files, handle: int, table: SegmentTable) -> None:
+    """Writes what is not proven over itself.
+
+    If the last process died after a sync that had failed, the kernel may hold bytes that it believes to be on
+    the disk and that are not: the next sync would pass them over.
+    """
+    place = table.proven - table.header.base_position
+    while place < table.end:
+        data = files.read(handle, min(REWRITE_BYTES, table.end - place), place)
+        place += files.pwritev(handle, [data], place)
 
 
 def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:

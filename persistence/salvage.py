@@ -1,10 +1,16 @@
-"""What can be saved of a damaged extent: every record that still proves itself.
+"""What can be saved of a damaged extent: every record that still proves itself, and whose it is.
 
 Used where bytes were on the disk once and are not what they were (bit rot, a lost sector).  A record carries
 its own checksum, seeded with the epoch of its ring, and its number: where both fit what must stand there, it
-is that record, whatever happened around it.  What the extent's header alone knew, which ring it is, is asked
-of the catalogue: a ring id and an epoch that go together are believed; else the ring is the one that makes
-the checksum of the extent hold, and if there is none, nothing is saved.
+is that record, whatever happened around it.  What only the extent's header knows is which ring it is, and how
+far it reaches; two rings may well have the same epoch and the same offsets, so this must be proved, too:
+
+  * the header's ring id and epoch go together in the catalogue, or else the ring is the one that makes the
+    checksum of the whole extent hold;
+  * the extent fills the damaged region, or its checksum holds when it does: then all of the region is
+    searched.
+    Else more than one extent is damaged, and only what follows from the first record on, record by record, is
+    taken: the next extent's header would break that chain.
 
 Records with flag UNCHECKED are never saved from a damaged extent: its checksum was all that covered them.
 """
@@ -15,11 +21,18 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from persistence.extents import Row
-from persistence.format import ALIGN_BYTES, EXTENT_HEADER_BYTES, CatalogueEntry, extent_checks, unpack_extent
+from persistence.format import (
+    ALIGN_BYTES,
+    EXTENT_HEADER_BYTES,
+    CatalogueEntry,
+    ExtentHeader,
+    extent_checks,
+    unpack_extent,
+)
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["Window", "owner_of", "runs_of", "salvage"]
+__all__ = ["Owner", "Window", "owner_of", "runs_of", "salvage"]
 
 
 class Window(NamedTuple):
@@ -29,36 +42,53 @@ class Window(NamedTuple):
     end: int
 
 
-def owner_of(
-    seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEntry]
-) -> tuple[int, int] | None:
-    """The ring id and epoch of the damaged extent that fills `region`, or None."""
+class Owner(NamedTuple):
+    """Whose a damaged extent is."""
+
+    ring_id: int
+    epoch: int
+    length: int  # of its body
+    alone: bool  # nothing else is in the damaged region
+
+
+def owner_of(seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEntry]) -> Owner | None:
+    """Whose the extent is that begins the damaged `region`; None if that cannot be told."""
     header = unpack_extent(region)
+    body = region[EXTENT_HEADER_BYTES:]
     entry = catalogue.get(header.ring_id)
     if entry is not None and entry.epoch == header.ring_epoch:
-        return header.ring_id, header.ring_epoch
-    body = region[EXTENT_HEADER_BYTES:]
+        alone = header.length == len(body) or _fills(seed, header, body)
+        length = len(body) if alone else min(header.length, len(body))
+        return Owner(header.ring_id, header.ring_epoch, length, alone)
     for ring_id, known in catalogue.items():
-        repaired = header._replace(length=len(body), ring_id=ring_id, ring_epoch=known.epoch)
-        if extent_checks(seed, repaired, body):
-            return ring_id, known.epoch
+        if _fills(seed, header._replace(ring_id=ring_id, ring_epoch=known.epoch), body):
+            return Owner(ring_id, known.epoch, len(body), alone=True)
     return None
 
 
-def salvage(region: memoryview, place: int, epoch: int, window: Window) -> list[Row]:
-    """The runs of records in the damaged extent that fills `region`, at `place` in its file."""
+def _fills(seed: int, header: ExtentHeader, body: memoryview) -> bool:
+    return extent_checks(seed, header._replace(length=len(body)), body)
+
+
+def salvage(region: memoryview, place: int, owner: Owner, window: Window) -> list[Row]:
+    """The runs of records in the damaged extent that begins `region`, at `place` in its file."""
     header = unpack_extent(region)
-    body = region[EXTENT_HEADER_BYTES:]
+    body = region[EXTENT_HEADER_BYTES : EXTENT_HEADER_BYTES + owner.length]
     rows = []
-    for at, length, first_offset, count in runs_of(body, epoch, window):
+    for at, length, first_offset, count in runs_of(body, owner.epoch, window, search=owner.alone):
         where = place + EXTENT_HEADER_BYTES + at
         rows.append(Row(first_offset, count, where, length, header.ring_position + at, whole=False))
     return rows
 
 
-def runs_of(body: memoryview, epoch: int, window: Window) -> Iterator[tuple[int, int, int, int]]:
+def runs_of(
+    body: memoryview, epoch: int, window: Window, *, search: bool = True
+) -> Iterator[tuple[int, int, int, int]]:
     """Runs of good records in `body`: where, bytes, first offset, count.  Their offsets rise, within
     `window`.
+
+    Behind a bad record, the next one is where its length says if that one has the number that must come
+    there; else, if `search`, wherever it is found.
     """
     at, first = 0, window.first
     while at < len(body):
@@ -68,7 +98,12 @@ def runs_of(body: memoryview, epoch: int, window: Window) -> Iterator[tuple[int,
                 yield at, scan.good_bytes, scan.first_offset, scan.count
             at += scan.good_bytes
             first = scan.last_offset + 1
-        at = _next_candidate(body, at, scan.bad_length, Window(first, window.end), epoch)
+        if scan.bad_length and _candidate(body, at + scan.bad_length, Window(first + 1, first + 2), epoch):
+            at += scan.bad_length
+        elif search:
+            at = _found(body, at, Window(first, window.end), epoch)
+        else:
+            return
 
 
 def _fits(first_offset: int, last_offset: int, count: int, window: Window) -> bool:
@@ -80,14 +115,8 @@ def _unchecked(body: memoryview, at: int) -> bool:
     return bool(RECORD.unpack_from(body, at)[6] & FLAG_UNCHECKED)
 
 
-def _next_candidate(body: memoryview, at: int, bad_length: int, window: Window, epoch: int) -> int:
-    """Where the next record that verifies begins behind the bad one at `at`; len(body) if there is none.
-
-    The span that the bad record claims is tried first: then no payload is searched for what looks like a
-    record.
-    """
-    if bad_length and _candidate(body, at + bad_length, window, epoch):
-        return at + bad_length
+def _found(body: memoryview, at: int, window: Window, epoch: int) -> int:
+    """Where the next record that verifies begins behind the bad one at `at`; len(body) if there is none."""
     for place in range(at + ALIGN_BYTES, len(body) - RECORD_HEADER_BYTES + 1, ALIGN_BYTES):
         if _candidate(body, place, window, epoch):
             return place

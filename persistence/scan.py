@@ -38,6 +38,7 @@ __all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_around"
 
 READ_AHEAD_BYTES = 1 << 20
 _PAGE_BYTES = 4096
+_SECTOR_BYTES = 512
 _ZEROS = bytes(_PAGE_BYTES)
 _OFFSET_END = 2**64
 
@@ -62,9 +63,13 @@ class SegmentTable:
     opening: dict[int, CatalogueEntry] = field(default_factory=dict)  # the first catalogue
     catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)  # what stands at `end`
     damage: list[Damage] = field(default_factory=list)
+    seed: int = field(init=False)
     first_is_whole: bool = False  # `opening` is what the segment begins with
     end: int = HEADER_PAGE_BYTES  # place in the file
     proven: int = 0  # log position below which all was once on the disk
+
+    def __post_init__(self) -> None:
+        self.seed = self.header.seed
 
     def rows(self, ring_id: int, epoch: int) -> ExtentRows:
         """The rows of that ring and epoch, made when missing."""
@@ -138,8 +143,8 @@ def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
         return files.read(handle, length, place)
     except OSError:
         data = bytearray()
-        for at in range(place, place + length, _PAGE_BYTES):
-            wanted = min(_PAGE_BYTES, place + length - at)
+        for at in range(place, place + length, _SECTOR_BYTES):
+            wanted = min(_SECTOR_BYTES, place + length - at)
             try:
                 data += files.read(handle, wanted, at)
             except OSError:
@@ -156,7 +161,7 @@ def open_table(files: Files, handle: int, name: str) -> SegmentTable:
     """The header and the first catalogue alone.  Raises FormatError when the header is lost."""
     header = read_header(files, handle)
     table = SegmentTable(name, header, proven=header.base_position)
-    found = _extent_at(_Bytes(files, handle, files.size(handle)), header.seed, HEADER_PAGE_BYTES)
+    found = _extent_at(_Bytes(files, handle, files.size(handle)), table.seed, HEADER_PAGE_BYTES)
     if found is not None and found.header.ring_id == CATALOGUE_RING_ID:
         table.announce(found.entries)
         table.first_is_whole = True
@@ -182,7 +187,7 @@ def read_table(
     size = files.size(handle)
     data = _Bytes(files, handle, size if ends_at is None else min(ends_at, size))
     table = SegmentTable(name, header)
-    found, gaps = _walk(data, header.seed, header.base_position)
+    found, gaps = _walk(data, table.seed, header.base_position)
     proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
     table.proven = max([proven, *(it.header.durable_position for it in found)])
     table.end = _end(found, gaps, table.proven - header.base_position)
@@ -198,7 +203,7 @@ def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
     base = table.header.base_position
     found = []
     place = table.end
-    while (it := _extent_at(data, table.header.seed, place)) is not None:
+    while (it := _extent_at(data, table.seed, place)) is not None:
         found.append(it)
         place = it.end
     table.proven = max([table.proven, *(it.header.durable_position for it in found)])
@@ -313,12 +318,13 @@ def _save(
     name = ""
     catalogue = {**known, **table.catalogue}
     if len(region) > EXTENT_HEADER_BYTES and unpack_extent(region).ring_id != CATALOGUE_RING_ID:
-        owner = owner_of(table.header.seed, region, catalogue)
+        owner = owner_of(table.seed, region, catalogue)
         if owner is not None:
-            name = catalogue[owner[0]].name
-            rows = salvage(region, gap.place, owner[1], _window(table, gap, found, *owner))
+            name = catalogue[owner.ring_id].name
+            window = _window(table, gap, found, owner.ring_id, owner.epoch)
+            rows = salvage(region, gap.place, owner, window)
             for row in rows:
-                table.add(*owner, row, known)
+                table.add(owner.ring_id, owner.epoch, row, known)
     kept = sum(row.count for row in rows)
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept))
 

@@ -63,9 +63,9 @@ class Pending:
         return cls(ring_id, found.view, range=found)
 
     @classmethod
-    def catalogue(cls, entries: dict[int, CatalogueEntry]) -> Pending:
-        """News for readers of the log."""
-        return cls(CATALOGUE_RING_ID, pack_catalogue(entries), entries=entries)
+    def catalogue(cls, entries: dict[int, CatalogueEntry], room_bytes: int = 0) -> Pending:
+        """News for readers of the log; takes at least `room_bytes`."""
+        return cls(CATALOGUE_RING_ID, pack_catalogue(entries, room_bytes), entries=entries)
 
     @property
     def size(self) -> int:

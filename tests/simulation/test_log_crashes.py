@@ -1,0 +1,181 @@
+"""The log survives every crash that the simulated disk can think of, and the simulation sees mistakes.
+
+`./dev test -m campaign` runs a million states.  A failure names its seed: run_seeds([seed]) brings it back.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from persistence import Log, LogWriter, recovery, scan
+from persistence.segment import ActiveSegment
+from tests.support.log_simulation import Simulation, Violation
+from tests.support.simfiles import SimFiles
+
+SEEDS = 210  # some 20,000 states
+CAMPAIGN_SEEDS = 11_000
+MUTANT_SEEDS = 100  # within which each mistake must show
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterable[None]:
+    """Disks fail thousands of times here, and the log says so each time."""
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run_seeds(
+    seeds: Iterable[int], memory: Path, log_type: type[Log] = Log, writer_type: type[LogWriter] = LogWriter
+) -> int:
+    """States that were judged."""
+    return sum(Simulation(seed, memory, log_type, writer_type).run() for seed in seeds)
+
+
+def test_what_was_acknowledged_survives_every_crash(runtime_directory: Path) -> None:
+    states = run_seeds(range(SEEDS), runtime_directory)
+    print(f"{states} crash states, seeds 0 to {SEEDS - 1}")
+    assert states > 18_000
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(7200)
+def test_a_million_crashes(runtime_directory: Path) -> None:
+    states = run_seeds(range(1_000_000, 1_000_000 + CAMPAIGN_SEEDS), runtime_directory)
+    print(f"{states} crash states")
+    assert states > 1_000_000
+
+
+# ---- mistakes ----
+
+
+class ForgetsDirectories(SimFiles):
+    """A log that never syncs its directory."""
+
+    def dirsync(self, path: str) -> None:
+        """Not done."""
+
+
+class NamesTooEarly(SimFiles):
+    """A log that renames a segment before its first bytes are on the disk."""
+
+    def fdatasync(self, handle: int) -> None:
+        if not self._handles[handle][0].endswith(".tmp"):
+            super().fdatasync(handle)
+
+
+class RollsWithoutSync(Log):
+    """A log that begins a new segment while the old one is only in the kernel's memory."""
+
+    def sync(self) -> None:
+        active = self._active
+        if active is not None and sys._getframe(1).f_code.co_name == "write":
+            active.sync = lambda: None  # type: ignore[method-assign]
+        super().sync()
+
+
+class StaysInTheSegment(Log):
+    """A log that goes on in the same file after a failure, and believes the next sync."""
+
+    def _give_up(self) -> None:
+        pass
+
+
+class SkipsTheHole(Log):
+    """A log whose new segment begins behind what the failed one was given, not behind what is durable."""
+
+    def _give_up(self) -> None:
+        end = self._active.end_position if self._active else 0
+        super()._give_up()
+        self.durable_position = end
+
+
+class ReleasesTooEarly(LogWriter):
+    """A writer that lets the ring overwrite what has been handed to the kernel."""
+
+    def _take_from(self, joined, now):
+        taken = super()._take_from(joined, now)
+        joined.reader.release(joined.taken)
+        return taken
+
+
+class PublishesTooEarly(LogWriter):
+    """A writer that calls durable what it has taken."""
+
+    def _take_from(self, joined, now):
+        taken = super()._take_from(joined, now)
+        joined.ring.durable(joined.taken)
+        return taken
+
+
+def no_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActiveSegment, "sync", lambda self: None)
+
+
+def sync_tried_again(patch: pytest.MonkeyPatch) -> None:
+    def sync(self: ActiveSegment) -> None:
+        try:
+            self._files.fdatasync(self._handle)
+        except OSError:
+            self._files.fdatasync(self._handle)
+
+    patch.setattr(ActiveSegment, "sync", sync)
+
+
+def no_checksum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scan, "extent_checks", lambda seed, header, body: True)
+
+
+def tail_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scan, "_end", lambda found, gaps, proven: max((it.end for it in found), default=proven))
+
+
+def everything_claimed_durable(patch: pytest.MonkeyPatch) -> None:
+    write = ActiveSegment.write
+    patch.setattr(ActiveSegment, "write", lambda self, batch, durable: write(self, batch, self.end_position))
+
+
+def recovered_without_sync(patch: pytest.MonkeyPatch) -> None:
+    def settle(files, directory, path, table, state):
+        handle = files.open(path, create=True)
+        recovery._cut(files, handle, directory, table, state)
+        files.close(handle)
+        return table
+
+    patch.setattr(recovery, "_settle", settle)
+
+
+def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr("tests.support.log_simulation.SimFiles", kind)
+
+
+MISTAKES = {
+    "it never syncs": (no_sync, Log, LogWriter),
+    "it syncs again after a sync has failed": (sync_tried_again, Log, LogWriter),
+    "it checks no extent": (no_checksum, Log, LogWriter),
+    "it keeps what lies behind a torn place": (tail_kept, Log, LogWriter),
+    "it claims as durable what is only written": (everything_claimed_durable, Log, LogWriter),
+    "it shows what it has not synced": (recovered_without_sync, Log, LogWriter),
+    "it forgets the directory": (disk(ForgetsDirectories), Log, LogWriter),
+    "it names a segment too early": (disk(NamesTooEarly), Log, LogWriter),
+    "it rolls without a sync": (None, RollsWithoutSync, LogWriter),
+    "it stays in a segment that has failed": (None, StaysInTheSegment, LogWriter),
+    "it skips what a failed segment has lost": (None, SkipsTheHole, LogWriter),
+    "it releases ring memory too early": (None, Log, ReleasesTooEarly),
+    "it acknowledges what it has only read": (None, Log, PublishesTooEarly),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_caught(
+    mistake: str, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, log_type, writer_type = MISTAKES[mistake]
+    if patch is not None:
+        patch(monkeypatch)
+    with pytest.raises(Violation) as caught:
+        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type)
+    print(f"{mistake}: {caught.value}")

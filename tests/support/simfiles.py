@@ -1,0 +1,257 @@
+"""A disk in memory that loses what a real one may lose: the file calls of persistence/files.py, for crash
+tests.
+
+What it models
+  * Every write dirties sectors of 512 bytes.  Until a sync of that file has returned, each dirty sector may,
+    at a
+    crash, hold what it held before or any version written since; sectors are whole, but independent.
+  * So is the size: the synced one, or any since.  Bytes that only the size says are there are zeros. * A
+    truncated tail may come back at a crash, sector by sector, until it is synced. * Names (made, renamed,
+    removed) are lost at a crash in any subset until their directory is synced. * A sync that fails has
+    written any subset of the dirty sectors, and forgets the others: they read well as long
+    as the machine is up, and no later sync writes them.
+  * A write that fails may have written a part; any write may be short.
+
+crash() makes the disk that the next start finds; the one it is asked of goes on.  kill() is the death of the
+process alone: the kernel keeps everything, locks are free.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from random import Random
+
+from persistence.files import Buffer
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(Exception):
+    """Raised by a hook: the machine stops in the middle of what it does."""
+
+
+class SimFile:
+    """One file: what reads see, what is on the disk, and what is between."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.cache = bytearray(data)
+        self.disk = bytearray(data)
+        self.dirty: dict[int, list[bytes]] = {}  # by sector: its versions since the last sync
+        self.sizes: list[int] = []  # since the last sync
+
+    def write(self, data: bytes, position: int) -> None:
+        if position > len(self.cache):
+            self.cache += bytes(position - len(self.cache))
+        self.cache[position : position + len(data)] = data
+        self._touch(position, position + len(data))
+
+    def truncate(self, size: int) -> None:
+        before = len(self.cache)
+        if size < before:
+            del self.cache[size:]
+            self._touch(size - 1 if size else 0, before)
+        else:
+            self.cache += bytes(size - before)
+        self.sizes.append(size)
+
+    def _touch(self, begin: int, end: int) -> None:
+        for sector in range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+            at = sector * SECTOR_BYTES
+            version = bytes(self.cache[at : at + SECTOR_BYTES]).ljust(SECTOR_BYTES, b"\0")
+            self.dirty.setdefault(sector, []).append(version)
+        if not self.sizes or self.sizes[-1] != len(self.cache):
+            self.sizes.append(len(self.cache))
+
+    def sync(self) -> None:
+        if self.dirty or self.sizes:
+            size = self.sizes[-1] if self.sizes else len(self.disk)
+            self.disk = self._with({sector: versions[-1] for sector, versions in self.dirty.items()}, size)
+            self.dirty, self.sizes = {}, []
+
+    def fail_to_sync(self, random: Random) -> None:
+        """What is dirty is on the disk or not, nobody knows, and it is dirty no more."""
+        self.disk = self.after_crash(random)
+        self.dirty, self.sizes = {}, []
+
+    def after_crash(self, random: Random) -> bytearray:
+        """What the disk holds if the machine stops now."""
+        if not self.dirty and not self.sizes:
+            return self.disk
+        luck = random.choice((0.0, 1.0, random.random()))
+        written = {
+            sector: random.choice(versions)
+            for sector, versions in self.dirty.items()
+            if luck == 1.0 or (luck > 0.0 and random.random() < luck)
+        }
+        size = random.choice([len(self.disk), *self.sizes]) if luck < 1.0 else len(self.cache)
+        return self._with(written, size)
+
+    def _with(self, sectors: dict[int, bytes], size: int) -> bytearray:
+        disk = bytearray(self.disk)
+        for sector, data in sectors.items():
+            at = sector * SECTOR_BYTES
+            if at > len(disk):
+                disk += bytes(at - len(disk))
+            disk[at : at + SECTOR_BYTES] = data
+        if len(disk) < size:
+            disk += bytes(size - len(disk))
+        del disk[size:]
+        return disk
+
+
+class SimFiles:
+    """The calls.  `hook(operation, path)` comes before each that changes something; it may raise.
+
+    An OSError raised by the hook at "fdatasync" or "pwritev" has the effects above; elsewhere the call does
+    nothing.
+    """
+
+    def __init__(self, random: Random, files: dict[str, SimFile] | None = None) -> None:
+        self.random = random
+        self.names: dict[str, SimFile] = dict(files or {})
+        self.synced: dict[str, SimFile] = dict(files or {})  # names on the disk
+        self.pending: list[tuple[str, str, SimFile]] = []  # of the others: removed name, new name, file
+        self.hook: Callable[[str, str], None] | None = None
+        self.short_writes = False
+        self.operations = 0
+        self._handles: dict[int, tuple[str, SimFile]] = {}
+        self._next_handle = 3
+        self._locked: dict[int, str] = {}
+
+    # ---- what may happen to it ----
+
+    def crash(self, random: Random | None = None) -> SimFiles:
+        """The disk after a power cut at this moment."""
+        random = random or self.random
+        names = dict(self.synced)
+        luck = random.choice((0.0, 1.0, random.random()))
+        for removed, new, file in self.pending:
+            if luck == 1.0 or random.random() < luck:
+                _rename(names, removed, new, file)
+        files: dict[str, SimFile] = {}
+        for name, file in names.items():
+            files[name] = SimFile(bytes(file.after_crash(random)))
+        return SimFiles(random, files)
+
+    def kill(self) -> SimFiles:
+        """The same disk after the death of the process that used it."""
+        other = SimFiles(self.random)
+        copies: dict[int, SimFile] = {}
+        for file in {id(it): it for it in (*self.names.values(), *self.synced.values())}.values():
+            copy = SimFile()
+            copy.cache, copy.disk = bytearray(file.cache), bytearray(file.disk)
+            copy.dirty = {sector: list(versions) for sector, versions in file.dirty.items()}
+            copy.sizes = list(file.sizes)
+            copies[id(file)] = copy
+        other.names = {name: copies[id(file)] for name, file in self.names.items()}
+        other.synced = {name: copies[id(file)] for name, file in self.synced.items()}
+        other.pending = [
+            (removed, new, copies.get(id(file)) or SimFile(bytes(file.cache)))
+            for removed, new, file in self.pending
+        ]
+        return other
+
+    def flip(self, path: str, bit: int) -> None:
+        """Rot: one bit of a file, on the disk and in what is read."""
+        file = self.names[path]
+        for data in (file.cache, file.disk):
+            data[bit // 8] ^= 1 << bit % 8
+
+    # ---- persistence.files.Files ----
+
+    def makedirs(self, path: str) -> None:
+        """Directories are always there."""
+
+    def lock(self, path: str) -> int:
+        if path in self._locked.values():
+            raise BlockingIOError(errno.EAGAIN, "locked")
+        handle = self.open(path, create=True)
+        self._locked[handle] = path
+        return handle
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if path not in self.names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            self._before("open", path)
+            self.names[path] = SimFile()
+            self.pending.append(("", path, self.names[path]))
+        handle = self._next_handle
+        self._next_handle += 1
+        self._handles[handle] = path, self.names[path]
+        return handle
+
+    def close(self, handle: int) -> None:
+        del self._handles[handle]
+        self._locked.pop(handle, None)
+
+    def size(self, handle: int) -> int:
+        return len(self._handles[handle][1].cache)
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        return bytes(self._handles[handle][1].cache[position : position + length])
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        path, file = self._handles[handle]
+        data = b"".join(buffers)
+        try:
+            self._before("pwritev", path)
+        except OSError:
+            file.write(data[: self.random.randrange(len(data))], position)
+            raise
+        if self.short_writes and self.random.random() < 0.1:
+            data = data[: self.random.randrange(1, len(data) + 1)]
+        file.write(data, position)
+        return len(data)
+
+    def fdatasync(self, handle: int) -> None:
+        path, file = self._handles[handle]
+        try:
+            self._before("fdatasync", path)
+        except OSError:
+            file.fail_to_sync(self.random)
+            raise
+        file.sync()
+
+    def ftruncate(self, handle: int, length: int) -> None:
+        path, file = self._handles[handle]
+        self._before("ftruncate", path)
+        file.truncate(length)
+
+    def rename(self, source: str, target: str) -> None:
+        self._before("rename", source)
+        file = self.names[source]
+        _rename(self.names, source, target, file)
+        self.pending.append((source, target, file))
+
+    def unlink(self, path: str) -> None:
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self._before("unlink", path)
+        self.pending.append((path, "", self.names.pop(path)))
+
+    def dirsync(self, path: str) -> None:
+        self._before("dirsync", path)
+        here: list[tuple[str, str, SimFile]] = []
+        elsewhere: list[tuple[str, str, SimFile]] = []
+        for it in self.pending:
+            (here if (it[1] or it[0]).rpartition("/")[0] == path else elsewhere).append(it)
+        for removed, new, file in here:
+            _rename(self.synced, removed, new, file)
+        self.pending = elsewhere
+
+    def listdir(self, path: str) -> list[str]:
+        return [name.rpartition("/")[2] for name in self.names if name.rpartition("/")[0] == path]
+
+    def _before(self, operation: str, path: str) -> None:
+        self.operations += 1
+        if self.hook is not None:
+            self.hook(operation, path)
+
+
+def _rename(names: dict[str, SimFile], removed: str, new: str, file: SimFile) -> None:
+    if names.get(removed) is file:
+        del names[removed]
+    if new:
+        names[new] = file
