@@ -24,7 +24,7 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Bridge", "Config", "Limits", "Listener", "Local", "Log",
-    "Producer", "Stream", "Zmq", "load", "parse",
+    "Producer", "Stream", "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -225,6 +225,15 @@ def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
     if all(stream.name != DEFAULT_STREAM for stream in config.stream):
         rest = Stream(name=DEFAULT_STREAM, topics=("#",))
         config = msgspec.structs.replace(config, stream=(*config.stream, rest))
+    return _ruled(config, problems)
+
+
+def checked(config: Config, name: str) -> Config:
+    """`config`, which was made by hand or changed by `name`.  Raises ConfigError if it breaks a rule."""
+    return _ruled(config, Problems(name))
+
+
+def _ruled(config: Config, problems: Problems) -> Config:
     for rule in RULES:
         rule(config, problems)
     if messages := problems.messages():

@@ -1,0 +1,94 @@
+"""The command `brim`: one module for each verb, loaded when it is used.
+
+A verb's module has a docstring, which is its help, add_arguments(parser), and run(arguments), which returns
+the exit status.  Errors with a `hint` are for people: they are printed, with what to do.
+
+    0   done
+    1   done, and something needs attention
+    2   not done: the arguments, the configuration or the machine do not allow it, and the message says why
+    3   no broker is there
+    130 interrupted
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge.errors import BrokerUnreachable
+
+__all__ = ["VERBS", "main", "version"]
+
+VERBS = {
+    "run": "start the broker",
+    "check": "look a configuration file over",
+    "pub": "publish messages",
+    "sub": "show messages as they come",
+    "status": "what a running broker is doing, and what is being lost",
+    "bridge": "run a bridge as a process of its own, or look at bridges",
+}
+
+EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb; the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(_usage(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else EXIT_UNUSABLE
+    if words[0] in {"-V", "--version"}:
+        print(f"brim {version()}")
+        return 0
+    if words[0] not in VERBS:
+        near = difflib.get_close_matches(words[0], VERBS, n=1)
+        hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
+        print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    return _run(words[0], words[1:])
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("brim")
+    except metadata.PackageNotFoundError:  # a checkout, which is not installed
+        import tomllib
+
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+        return str(project["version"])
+
+
+def _run(verb: str, words: list[str]) -> int:
+    module = importlib.import_module(f"edge.cli.{verb}")
+    parser = argparse.ArgumentParser(
+        prog=f"brim {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.add_arguments(parser)
+    try:
+        status: int = module.run(parser.parse_args(words))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `brim sub ... | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
+        if not isinstance(hint, str):
+            raise
+        print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+        return EXIT_NO_BROKER if isinstance(error, BrokerUnreachable) else EXIT_UNUSABLE
+    return status
+
+
+def _usage() -> str:
+    verbs = "\n".join(f"  {verb:<8} {what}" for verb, what in VERBS.items())
+    return f"brim VERB ...\n\n{verbs}\n\n`brim VERB --help` tells more, `brim --version` which Brim this is."

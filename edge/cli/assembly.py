@@ -1,0 +1,298 @@
+"""A broker put together: every part in the order in which it starts, and taken apart in the opposite one.
+
+The only place where edge, persistence and bridge meet.  Owns the order and nothing else:
+
+    directories locked -> log recovered -> rings opened -> ports bound -> log thread -> bridges -> ZeroMQ
+    -> rings of local producers -> MQTT thread -> control socket
+
+Ports are bound before anything runs, so that a busy one is an error and not a broker that is half there.  On
+the way down MQTT ends before what carries its records on, so that last words (wills) still arrive; the log is
+synced when nobody writes any more; rings are closed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from edge.broker import Broker, BrokerLimits
+from edge.config import Bridge as BridgeConfig
+from edge.config import Config, Limits
+from edge.directories import DirectoryLock, make_directory
+from edge.engine import EngineLimits, engine_of
+from edge.epochs import Epochs
+from edge.errors import EdgeError
+from edge.feed import Feed
+from edge.listener import Listener
+from edge.local import LocalEndpoint
+from edge.logs import pairs
+from edge.producers import Producers
+from edge.report import Reporter
+from edge.router import TopicLimits
+from edge.sessions import SessionLimits
+from edge.stats import Stats
+from edge.streams import Streams
+from edge.zeromq import ZmqPublisher
+
+if TYPE_CHECKING:
+    from bridge.settings import BridgeSettings
+    from persistence import Log, LogThread
+
+__all__ = ["Assembly", "bridge_settings"]
+
+log = logging.getLogger(__name__)
+
+DESCRIPTORS_BESIDE_CONNECTIONS = 512  # rings, segments, local processes, the interpreter's own
+
+
+class Assembly:
+    """A running broker: `async with`.  `failed` is called, on any thread, if MQTT's thread dies of a bug."""
+
+    def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
+        self.config = config
+        self.listener: Listener
+        self.zmq: ZmqPublisher | None = None
+        self._version = version
+        self._failed = failed
+        self._log: Log | None = None
+        self._log_thread: LogThread | None = None
+        self._bridges: list[Callable[[], dict[str, Any]]] = []
+        self._down = AsyncExitStack()  # how each part that was started is ended
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._down.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._down.aclose()
+
+    async def _start(self) -> None:
+        config = self.config
+        settings = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
+        self._lock_directories()
+        _allow_descriptors(config.limits.connections_max + DESCRIPTORS_BESIDE_CONNECTIONS)
+        epochs = Epochs(config.state_dir / "epochs")
+        streams = self._open_streams(epochs)
+        stats = self._bind(streams)
+        self._start_log(streams)
+        for it in settings:
+            self._start_bridge(it)
+        producers = Producers(config, epochs)
+        self._down.callback(producers.close)
+        producers.attach_left_behind()
+        self._start_zmq(streams, producers)
+        self._start_feed(producers)
+        self.listener.start()
+        self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
+        reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
+        reporter.log = self._log_thread.status if self._log_thread else None
+        reporter.bridges = self._bridges
+        reporter.local = await self._start_local(streams, producers, reporter)
+        sampling = asyncio.create_task(reporter.sample())
+        self._down.callback(sampling.cancel)
+
+    # ---- one part each ----
+
+    def _lock_directories(self) -> None:
+        for key in ("runtime_dir", "state_dir"):
+            directory = getattr(self.config, key)
+            make_directory(directory, key)
+            self._down.callback(DirectoryLock(directory).close)
+
+    def _open_streams(self, epochs: Epochs) -> Streams:
+        ends = {}
+        if any(stream.durability != "process" for stream in self.config.stream):
+            from persistence import Log, LogError
+
+            self._log = Log(
+                self.config.log_directory,
+                segment_bytes=self.config.log.segment_bytes,
+                retain_bytes=self.config.log.retain_bytes,
+            )
+            try:
+                report = self._log.recover()
+            except (LogError, OSError) as error:
+                raise EdgeError(
+                    f"log {self.config.log_directory}: {error}", hint="see [log] directory"
+                ) from error
+            self._down.callback(self._log.close)
+            log.info(
+                "log recovered %s",
+                pairs(segments=report.segments, rings=len(report.rings), damaged=len(report.damage)),
+            )
+            ends = {name: (end.epoch, end.end_offset) for name, end in report.rings.items()}
+        streams = Streams.open(self.config, epochs, ends)
+        self._down.callback(streams.close)
+        return streams
+
+    def _bind(self, streams: Streams) -> Stats:
+        engine = engine_of(_engine_limits(self.config.limits))
+        broker = Broker(engine, streams.partition_of, limits=_broker_limits(self.config.limits))
+        self.listener = Listener(engine, broker)
+        self.listener.on_failure = self._failed
+        self._down.callback(
+            self.listener.stop
+        )  # for a start that fails; after that it has been stopped already
+        for it in self.config.listener:
+            try:
+                self.listener.listen(it.host, it.port, allow_anonymous=it.allow_anonymous)
+            except OSError as error:
+                text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
+                raise EdgeError(text, hint="set host and port of that [[listener]]") from error
+        return Stats(engine)
+
+    def _start_log(self, streams: Streams) -> None:
+        if self._log is None:
+            return
+        from persistence import LogError, LogThread
+
+        settings = {stream.name: stream for stream in self.config.stream}
+        sources = [
+            (it.ring, it.durability, settings[it.stream].sync_interval_ms, settings[it.stream].sync_bytes)
+            for it in streams.all()
+        ]
+        thread = LogThread(self._log, sources, on_durable=self.listener.wake)
+        try:
+            thread.start()
+        except LogError as error:
+            raise EdgeError(f"log {self.config.log_directory}: {error}") from error
+        self._log_thread = thread
+        self._down.push_async_callback(asyncio.to_thread, self._stop_log, thread)
+
+    def _stop_log(self, thread: LogThread) -> None:
+        if not thread.stop():
+            log.error(
+                "the log could not be synced; the rings keep what it lacks %s", pairs(**thread.status())
+            )
+
+    def _start_bridge(self, settings: BridgeSettings) -> None:
+        """A bridge that cannot start now is told of, and shown: devices are served all the same."""
+        from bridge.errors import BridgeError
+        from bridge.runner import Bridge
+
+        bridge = Bridge(settings, cold=self._log.reader if self._log else None)
+        trouble: dict[str, str] = {}
+        try:
+            bridge.start()
+            self._down.push_async_callback(asyncio.to_thread, bridge.stop)
+        except BridgeError as error:
+            log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
+            trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
+        self._bridges.append(lambda: {**bridge.state().as_dict(), **trouble})
+
+    def _start_zmq(self, streams: Streams, producers: Producers) -> None:
+        zmq = self.config.zmq
+        if not zmq.enabled:
+            return
+        self.zmq = publisher = ZmqPublisher(
+            self.config.zmq_endpoint,
+            send_high_water=zmq.send_high_water,
+            secret_key_file=zmq.secret_key_file,
+            client_keys_dir=zmq.client_keys_dir,
+        )
+        self._down.push_async_callback(asyncio.to_thread, publisher.stop)
+        for partition in streams.all():
+            publisher.add(partition.ring)
+        for producer in producers.all():
+            publisher.add(producer.ring, own=False)
+        producers.on_ring.append(lambda added: publisher.add(added.ring, own=False))
+        publisher.start()
+
+    def _start_feed(self, producers: Producers) -> None:
+        feed = Feed(self.listener)
+        self._down.callback(feed.close)
+        for producer in producers.all():
+            feed.add(producer, left_behind=True)
+        producers.on_ring.append(feed.add)
+
+    async def _start_local(self, streams: Streams, producers: Producers, reporter: Reporter) -> LocalEndpoint:
+        async def on_writer_thread(function: Callable[[], object]) -> object:
+            return await asyncio.wrap_future(self.listener.ask(function))
+
+        local = LocalEndpoint(
+            self.config, streams, producers, report=reporter.report, on_writer_thread=on_writer_thread
+        )
+        await local.start()
+        self._down.push_async_callback(local.stop)
+        return local
+
+
+def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
+    """What a [[bridge]] tells the bridge.  Raises EdgeError: a name or URL that it cannot use."""
+    from bridge.errors import BridgeError
+    from bridge.settings import BridgeSettings
+    from bridge.sink import open_sink
+
+    try:
+        open_sink(bridge.to, bridge.options).close()
+        return BridgeSettings(
+            name=bridge.name,
+            edge_id=config.edge_id,
+            to=bridge.to,
+            runtime_dir=config.runtime_dir,
+            state_dir=config.state_dir,
+            log_dir=config.log_directory,
+            streams=bridge.streams,
+            options=bridge.options,
+            start=bridge.start,
+            unit_bytes=bridge.unit_bytes,
+            unit_records=bridge.unit_records,
+            linger_ms=bridge.linger_ms,
+            backoff_max_ms=bridge.backoff_max_ms,
+        )
+    except BridgeError as error:
+        raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
+
+
+def _engine_limits(limits: Limits) -> EngineLimits:
+    return EngineLimits(
+        connections_max=limits.connections_max,
+        connect_timeout_ms=limits.connect_timeout_s * 1000,
+        connect_max_bytes=limits.connect_max_bytes,
+        packet_max_bytes=limits.packet_max_bytes,
+        topics_max=limits.topics_max,
+        retained_max=limits.retained_max,
+        receive_max=limits.receive_max,
+        retained_max_bytes=limits.retained_max_bytes,
+        queues_max_bytes=limits.queues_max_bytes,
+    )
+
+
+def _broker_limits(limits: Limits) -> BrokerLimits:
+    sessions = SessionLimits(
+        queued_records_max=limits.queued_records_max,
+        in_flight_max=limits.in_flight_max,
+        drop_newest=limits.queued_records_drop == "newest",
+        sessions_max=limits.sessions_max,
+        session_expiry_s=limits.session_expiry_s,
+    )
+    return BrokerLimits(
+        client_id_max_bytes=limits.client_id_max_bytes,
+        subscriptions_max=limits.subscriptions_max,
+        keep_alive_max_s=limits.keep_alive_max_s,
+        sessions=sessions,
+        topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max),
+    )
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Raises the soft limit on open files as far as it may go, and says what is missing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "fewer open files are allowed than limits.connections_max may need; raise LimitNOFILE= of the "
+            "service, or `ulimit -Hn` %s",
+            pairs(allowed=allowed, wanted=wanted),
+        )

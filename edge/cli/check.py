@@ -1,0 +1,75 @@
+"""Look a configuration file over without starting anything.
+
+Tells every mistake at once, each with its line and what to write instead; exit status 2 then.  Else says
+what a broker with this file would do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge import config
+from edge.cli import EXIT_UNUSABLE
+from edge.cli.words import bytes_in_words
+from edge.config import Config
+from edge.errors import ConfigError, EdgeError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim check` takes."""
+    parser.add_argument("file", type=Path, metavar="FILE")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 2 with every mistake on standard error."""
+    try:
+        found = config.load(arguments.file)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return EXIT_UNUSABLE
+    if wrong := list(_bridge_mistakes(found)):
+        print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
+        return EXIT_UNUSABLE
+    print(f"{arguments.file}: no mistakes")
+    for line in _summary(found):
+        print(f"  {line}")
+    return 0
+
+
+def _bridge_mistakes(found: Config) -> Iterator[str]:
+    """What only the bridge's own code knows: whether there is a sink for a URL."""
+    if not found.bridge:
+        return
+    from edge.cli.assembly import bridge_settings
+
+    for bridge in found.bridge:
+        try:
+            bridge_settings(bridge, found)
+        except EdgeError as error:
+            yield f"{error}; {error.hint}" if error.hint else str(error)
+
+
+def _summary(found: Config) -> Iterator[str]:
+    yield f"edge      {found.edge_id}"
+    for listener in found.listener:
+        yield f"listener  {listener.host}:{listener.port}"
+    for stream in found.stream:
+        size = bytes_in_words(stream.partitions * stream.ring_bytes)
+        yield (
+            f"stream    {stream.name}: {', '.join(stream.topics)}; partitions {stream.partitions}, {size} of "
+            f"memory, when full {stream.when_full}, durability {stream.durability}"
+        )
+    memory = sum(stream.partitions * stream.ring_bytes for stream in found.stream)
+    memory += sum(producer.ring_bytes for producer in found.producer)
+    yield f"memory    {bytes_in_words(memory)} in {found.runtime_dir}"
+    yield f"zmq       {found.zmq_endpoint if found.zmq.enabled else 'off'}"
+    for producer in found.producer:
+        yield f"producer  {producer.name} of {producer.stream}: {bytes_in_words(producer.ring_bytes)}"
+    for bridge in found.bridge:
+        yield f"bridge    {bridge.name}: {', '.join(bridge.streams) or 'all streams'} to {bridge.to}"

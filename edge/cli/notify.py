@@ -1,0 +1,30 @@
+"""What systemd wants to know: sd_notify(3), the protocol of which is one datagram."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+__all__ = ["notify", "watchdog_interval_s"]
+
+
+def notify(state: str) -> None:
+    """Tells the service manager `state`, such as READY=1, if there is one.  Never fails."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(
+        socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    ) as sender:
+        try:
+            sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+        except OSError:
+            return  # a manager that does not listen is not the broker's trouble
+
+
+def watchdog_interval_s() -> float | None:
+    """How often WATCHDOG=1 is to be sent: twice within what WatchdogSec= allows.  None: nobody watches."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    return int(microseconds) / 2e6 if microseconds.isdigit() and int(microseconds) else None

@@ -1,0 +1,42 @@
+"""Who listens on a TCP port, as /proc tells: so that "address in use" names a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["port_owner"]
+
+_LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
+
+
+def port_owner(port: int) -> str:
+    """`mosquitto (pid 812)`; "" when it cannot be seen: another user's process, or another container's."""
+    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    for process in Path("/proc").glob("[0-9]*"):
+        if wanted and any(target in wanted for target in _descriptors(process)):
+            try:
+                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+            except OSError:  # it has ended meanwhile
+                return ""
+    return ""
+
+
+def _listening(port: int) -> Iterator[str]:
+    """Inodes of the sockets that listen on `port`, on any address."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in (line.split() for line in lines):
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def _descriptors(process: Path) -> Iterator[str]:
+    try:
+        for descriptor in (process / "fd").iterdir():
+            yield str(descriptor.readlink())
+    except OSError:
+        return

@@ -1,0 +1,133 @@
+"""Start the broker, and keep it until SIGTERM or Ctrl-C.
+
+Without a configuration it listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in memory, and
+offers the ring by shared memory and by ZeroMQ to this machine's processes.  A second signal ends it at once:
+what was acknowledged is in the rings, and the next start goes on there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import shlex
+import signal
+import time
+
+from edge import logs
+from edge.cli import EXIT_ATTENTION, version
+from edge.cli.assembly import Assembly
+from edge.cli.configuration import add_config_arguments, configured
+from edge.cli.notify import notify, watchdog_interval_s
+from edge.config import Config
+from edge.errors import PortTaken
+from edge.logs import pairs
+
+__all__ = ["add_arguments", "run"]
+
+log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim run` takes."""
+    add_config_arguments(parser)
+    parser.add_argument("--host", help="of the first listener (127.0.0.1)")
+    parser.add_argument("-p", "--port", type=int, help="of the first listener (1883); 0 takes a free one")
+    parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
+    parser.add_argument("--log-format", choices=logs.FORMATS, default="text")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but the log")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Until it is told to stop."""
+    started_s = time.monotonic()
+    logs.configure(arguments.log_level, arguments.log_format)
+    config = configured(arguments)
+    try:
+        return asyncio.run(_serve(config, arguments, started_s))
+    except PortTaken as error:
+        raise _with_owner(error, config) from error
+
+
+async def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    failures: list[str] = []
+
+    def fail() -> None:
+        failures.append("the MQTT thread")
+        loop.call_soon_threadsafe(stopping.set)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, _stop, loop, stopping, number)
+    async with Assembly(config, version(), fail) as broker:
+        gc.collect()
+        gc.freeze()  # what is here stays: later collections need not walk it
+        watchdog = asyncio.create_task(_watch(broker))
+        if not arguments.quiet:
+            print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
+        notify("READY=1")
+        log.info("ready %s", pairs(edge_id=config.edge_id, version=version()))
+        await stopping.wait()
+        notify("STOPPING=1")
+        log.info("stopping %s", pairs(because=failures[0] if failures else "a signal"))
+        watchdog.cancel()
+    log.info("stopped")
+    return EXIT_ATTENTION if failures else 0
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int) -> None:
+    """The first signal: an orderly end.  The next one of any kind has its default effect, at once."""
+    stopping.set()
+    for other in STOP_SIGNALS:
+        loop.remove_signal_handler(other)
+        signal.signal(other, signal.SIG_DFL)
+    log.info("signal %s", pairs(name=signal.Signals(number).name))
+
+
+async def _watch(broker: Assembly) -> None:
+    """Tells systemd that both the event loop and the MQTT thread turn, as long as they do."""
+    interval_s = watchdog_interval_s()
+    while interval_s is not None:
+        await asyncio.wrap_future(broker.listener.ask(lambda: None))
+        notify("WATCHDOG=1")
+        await asyncio.sleep(interval_s)
+
+
+def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> str:
+    """What somebody who has just started a broker wants to know."""
+    mqtt = ", ".join(_place(*address) for address in broker.listener.addresses) or "no listener"
+    zmq = broker.zmq.endpoint if broker.zmq else "off"
+    where = ""
+    if broker.listener.addresses and broker.listener.addresses[0][1] != 1883:
+        where = f" --port {broker.listener.addresses[0][1]}"
+    memory = ""
+    if arguments.runtime_dir is not None or arguments.config is not None:
+        memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
+    return (
+        f"brim {version()} is ready after {seconds:.1f} s: "
+        f"mqtt {mqtt}, memory {broker.config.runtime_dir}, zmq {zmq}\n"
+        f"try\n"
+        f"  brim sub 'plant/#' --shm{memory}\n"
+        f"  brim pub plant/1/temp 21.5{where}\n"
+        f"  brim status{memory}"
+    )
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _with_owner(error: PortTaken, config: Config) -> PortTaken:
+    """The same error, naming who has the port."""
+    from edge.cli.port_owner import port_owner
+
+    for listener in config.listener:
+        owner = port_owner(listener.port) if str(listener.port) in str(error) else ""
+        if owner:
+            text = f"port {listener.port} of {listener.host} is used by {owner}"
+            return PortTaken(text, hint="stop it, or set port in [[listener]], or run with --port 0")
+    return error

@@ -1,0 +1,141 @@
+"""What a running broker is doing, and what is being lost, by whom and why.
+
+Exit status: 0 all is well, 1 something needs attention (a bridge or the log cannot go on), 3 no broker is
+there.  What was lost since the start is shown and does not change the status: --json has every counter, for
+alarms.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from edge.cli import EXIT_ATTENTION
+from edge.cli.configuration import add_runtime_argument
+from edge.cli.terminal import escaped
+from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
+from edge.control import Connection, Report, Status
+
+__all__ = ["add_arguments", "run"]
+
+TROUBLED = {"retrying", "blocked", "failed"}  # conditions of a bridge
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim status` takes."""
+    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    parser.add_argument("--clients", action="store_true", help="MQTT clients too, those in trouble first")
+    parser.add_argument("--readers", action="store_true", help="readers of each ring too, and how far behind")
+    add_runtime_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Asks, and shows the answer."""
+    with Connection(arguments.runtime_dir) as connection:
+        status = connection.ask(Status(), Report).report
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
+    else:
+        for line in _lines(status, clients=arguments.clients, readers=arguments.readers):
+            print(escaped(line))
+    return EXIT_ATTENTION if _troubles(status) else 0
+
+
+def _troubles(status: dict[str, Any]) -> list[str]:
+    """What does not go on by itself, or has not for now."""
+    found = []
+    for bridge in status["bridges"]:
+        if bridge["condition"] in TROUBLED:
+            why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
+            found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
+    log = status["log"]
+    if log and log["failures"]:
+        found.append(
+            f"the log cannot be written, and nothing is acknowledged that waits for it: {log['reason']}"
+        )
+    if log:
+        found += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
+    return found
+
+
+def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[str]:
+    up = seconds_in_words(status["uptime_s"])
+    yield f"brim {status['version']} of {status['edge_id']}, process {status['pid']}, up {up}"
+    mqtt, rates = status["mqtt"], status["rates"]
+    yield (
+        f"mqtt     {', '.join(status['listeners'])}: {count_in_words(mqtt['connections'])} connected, "
+        f"{count_in_words(mqtt['sessions'])} sessions, {count_in_words(mqtt['topics'])} topics, "
+        f"{count_in_words(mqtt['retained'])} retained"
+    )
+    if rates:
+        yield (
+            f"rates    {count_in_words(rates['published'] + rates['sourced'])} messages/s in, "
+            f"{count_in_words(rates['delivered'])} out"
+        )
+    for ring in status["rings"]:
+        yield from _ring_lines(ring, readers=readers)
+    if status["zmq"]:
+        zmq = status["zmq"]
+        sent = count_in_words(zmq["sent"])
+        yield f"zmq      {zmq['endpoint']}: {zmq['prefixes']} subscriptions, {sent} sent"
+    for bridge in status["bridges"]:
+        yield _bridge_line(bridge)
+    if status["log"]:
+        yield _log_line(status["log"])
+    if clients:
+        yield from _client_lines(status)
+    yield from (f"lost     {what}: {count_in_words(count)}" for what, count in status["lost"].items())
+    if not status["lost"]:
+        yield "lost     nothing"
+    yield from (f"WARNING  {trouble}" for trouble in _troubles(status))
+    if status["shortened"]:
+        yield f"         (left out, to fit: {', '.join(status['shortened'])})"
+
+
+def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:
+    durable = ""
+    if ring.get("durability", "process") != "process":
+        durable = f", {bytes_in_words(ring['not_durable_bytes'])} not yet on disk"
+    yield (
+        f"ring     {ring['name']}: {count_in_words(ring['end_offset'] - ring['oldest_offset'])} records, "
+        f"{bytes_in_words(ring['bytes'])} of {bytes_in_words(ring['capacity_bytes'])}, next offset "
+        f"{ring['end_offset']}, {ring['held']:.0%} held by readers that are waited for{durable}"
+    )
+    if readers:
+        for reader in ring["readers"]:
+            who = f"{reader['name'] or 'reader'} ({reader['pid']})"
+            lag, lost = count_in_words(reader["lag"]), count_in_words(reader["lost"])
+            yield f"  reader {who}: {reader['state']}, {lag} behind, {lost} lost"
+        if ring["readers_not_shown"]:
+            yield f"  and {ring['readers_not_shown']} more readers"
+
+
+def _bridge_line(bridge: dict[str, Any]) -> str:
+    behind = f"{count_in_words(bridge['lag_records'])} records behind"
+    if bridge["lag_records"]:
+        behind += f" ({seconds_in_words(bridge['lag_s'])})"
+    return (
+        f"bridge   {bridge['name']}: {bridge['condition']}, {behind}, "
+        f"{count_in_words(bridge['totals']['records'])} drained to {bridge['to']}"
+    )
+
+
+def _log_line(log: dict[str, Any]) -> str:
+    return (
+        f"log      {log['segments']} segments, {bytes_in_words(log['unsynced_bytes'])} not yet synced, "
+        f"{count_in_words(log['records'])} records written since the start"
+    )
+
+
+def _client_lines(status: dict[str, Any]) -> Iterator[str]:
+    for client in status["clients"]:
+        dropped = ", ".join(f"{count_in_words(n)} {cause}" for cause, n in client["dropped"].items())
+        yield (
+            f"  client {client['client_id']}: {'connected' if client['connected'] else 'away'}, "
+            f"{client['queued']} queued, {client['in_flight']} in flight, dropped: {dropped or 'none'}"
+        )
+    if status["clients_not_shown"]:
+        yield f"  and {status['clients_not_shown']} more clients"

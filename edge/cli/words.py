@@ -1,0 +1,33 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["bytes_in_words", "count_in_words", "seconds_in_words"]
+
+
+def bytes_in_words(count: float) -> str:
+    """`64 MiB`, `1.5 KiB`."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if count < 1024:
+            break
+        count, unit = count / 1024, larger
+    return f"{count:,.0f} {unit}" if count >= 100 or count == int(count) else f"{count:.1f} {unit}"
+
+
+def count_in_words(count: float) -> str:
+    """`1,234,567`; a fraction only below ten."""
+    return f"{count:,.0f}" if count >= 10 or count == int(count) else f"{count:.1f}"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """`3 d 4 h`, `12 min 5 s`, `0.4 s`: the two largest units."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    parts: list[str] = []
+    rest = int(seconds)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if rest >= length or (parts and unit == "s" and len(parts) < 2):
+            parts.append(f"{rest // length} {unit}")
+            rest %= length
+    return " ".join(parts[:2])

@@ -1,0 +1,202 @@
+"""What the broker says about itself: the one dictionary behind `brim status`, with and without --json.
+
+Gathers, counts nothing.  Everything is there that answers "is anything being lost, where, and why": each
+drop by its cause, how full each ring is, who reads it and how far behind, what the log and the bridges wait
+for.  Bounded: of many clients and readers those are shown that are in trouble, and how many were left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edge.config import Config
+from edge.control import ANSWER_MAX_BYTES, Report, encode
+from edge.listener import Listener
+from edge.local import LocalEndpoint
+from edge.producers import Producers
+from edge.stats import Stats
+from edge.streams import Streams
+from edge.zeromq import ZmqPublisher
+from ringbuf import Ring, SlotFacts
+
+__all__ = ["Reporter", "Status"]
+
+Status = dict[str, Any]
+
+SAMPLE_S = (
+    2.0  # rates are over the last such interval: short enough to watch, and costs no wake-ups to speak of
+)
+CLIENTS_SHOWN = 100
+READERS_SHOWN = 16  # of one ring
+_RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
+
+
+@dataclass
+class Reporter:
+    """The parts of a running broker, as far as they have something to say."""
+
+    config: Config
+    version: str
+    streams: Streams
+    producers: Producers
+    listener: Listener
+    stats: Stats
+    zmq: ZmqPublisher | None
+    log: Callable[[], Status] | None = None
+    bridges: Sequence[Callable[[], Status]] = ()
+    local: LocalEndpoint | None = None
+    started_s: float = field(default_factory=time.monotonic)
+    _rates: dict[str, float] = field(default_factory=dict)
+
+    async def sample(self) -> None:
+        """Keeps the rates, until it is cancelled."""
+        before, at = self.stats.totals(), time.monotonic()
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            now, then = self.stats.totals(), at
+            at = time.monotonic()
+            self._rates = {name: round((now[name] - before[name]) / (at - then), 1) for name in _RATED}
+            before = now
+
+    async def report(self) -> Status:
+        """Everything, as it stands."""
+        clients = await asyncio.wrap_future(self.listener.ask(self._clients))
+        mqtt = self.stats.snapshot()
+        status: Status = {
+            "version": self.version,
+            "pid": os.getpid(),
+            "edge_id": self.config.edge_id,
+            "uptime_s": round(time.monotonic() - self.started_s, 1),
+            "runtime_dir": str(self.config.runtime_dir),
+            "listeners": [_address(*address) for address in self.listener.addresses],
+            "rates": self._rates,
+            "mqtt": mqtt,
+            "clients": clients[:CLIENTS_SHOWN],
+            "clients_not_shown": max(0, len(clients) - CLIENTS_SHOWN),
+            "rings": [*self._partitions(), *self._producers()],
+            "zmq": self._zmq(),
+            "local": self._local(),
+            "log": self.log() if self.log else None,
+            "bridges": [bridge() for bridge in self.bridges],
+        }
+        status["lost"] = _lost(status)
+        return _fitting(status)
+
+    def _clients(self) -> list[Status]:
+        """Those in trouble first.  On the MQTT thread."""
+        rows = self.stats.clients(self.listener.broker.sessions)
+        rows.sort(key=lambda row: (-sum(row.dropped.values()), -row.queued, row.client_id))
+        return [dataclasses.asdict(row) for row in rows]
+
+    def _partitions(self) -> Iterable[Status]:
+        for partition in self.streams.all():
+            facts = _ring_facts(partition.ring)
+            if self.zmq is not None and not self.zmq.stats.prefixes:  # it stands still, and lacks nothing
+                facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
+            facts["stream"] = partition.stream
+            facts["durability"] = partition.durability
+            facts["rejected"] = partition.writer.rejected
+            yield facts
+
+    def _producers(self) -> Iterable[Status]:
+        for producer in self.producers.all():
+            yield {
+                **_ring_facts(producer.ring),
+                "stream": producer.stream.name,
+                "producer": producer.producer,
+            }
+
+    def _zmq(self) -> Status | None:
+        if self.zmq is None:
+            return None
+        return {"endpoint": self.zmq.endpoint, **dataclasses.asdict(self.zmq.stats)}
+
+    def _local(self) -> Status | None:
+        if self.local is None:
+            return None
+        return {"open": self.local.connections, **self.local.counts}
+
+
+def _ring_facts(ring: Ring) -> Status:
+    extremes = ring.extremes()
+    slots = sorted(ring.slots(), key=lambda slot: (-slot.lost, slot.offset))
+    held = extremes.end_position - min(
+        (slot.cursor for slot in slots if slot.state == "gating"), default=extremes.end_position
+    )
+    return {
+        "name": ring.name,
+        "epoch": ring.epoch,
+        "capacity_bytes": ring.capacity_bytes,
+        "oldest_offset": extremes.oldest_offset,
+        "end_offset": extremes.end_offset,
+        "bytes": extremes.end_position - extremes.oldest_position,
+        # What readers that are waited for have not read yet: at 1 the writer waits.
+        "held": round(min(1.0, max(0, held) / ring.capacity_bytes), 4),
+        "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
+        "readers": [_reader_facts(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
+        "readers_not_shown": max(0, len(slots) - READERS_SHOWN),
+    }
+
+
+def _reader_facts(slot: SlotFacts, end_offset: int) -> Status:
+    # The slot is its reader's word: a lag that cannot be is shown as none.
+    lag = end_offset - slot.offset
+    return {
+        "name": slot.name,
+        "pid": slot.pid,
+        "own": slot.own,
+        "state": slot.state,
+        "lag": lag if 0 <= lag <= end_offset else 0,
+        "lost": slot.lost,
+    }
+
+
+def _lost(status: Status) -> dict[str, int]:
+    """Everything that somebody did not get, by who and why; only what has happened."""
+    lost: Counter[str] = Counter()
+    for cause, count in status["mqtt"]["dropped"].items():
+        lost[f"mqtt: {cause}"] += count
+    lost["local ring: overrun"] += status["mqtt"]["source_lost"]
+    for ring in status["rings"]:
+        lost[f"{ring['name']}: refused, the ring was full"] += ring.get("rejected", 0)
+        for reader in ring["readers"]:
+            if reader["name"] not in {"zmq", "mqtt"}:
+                lost[f"{ring['name']}: overrun of {reader['name'] or 'reader'} ({reader['pid']})"] += reader[
+                    "lost"
+                ]
+    if status["zmq"]:
+        lost["zmq: overrun"] += status["zmq"]["overrun"]
+        lost["zmq: a subscriber's queue was full (times)"] += status["zmq"]["full_queues"]
+    for bridge in status["bridges"]:
+        lost[f"bridge {bridge['name']}: records gone before they were drained"] += bridge["totals"][
+            "lost_records"
+        ]
+    return {what: count for what, count in lost.items() if count}
+
+
+def _fitting(status: Status) -> Status:
+    """`status`, without details where it would not fit one answer."""
+    shortened: list[str] = []
+    for what, shorten in (
+        ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),
+        ("partitions", lambda: [bridge.update(partitions=[]) for bridge in status["bridges"]]),
+        ("clients", lambda: status.update(clients=[])),
+        ("rings", lambda: status.update(rings=[])),
+    ):
+        if len(encode(Report({**status, "shortened": shortened}))) <= ANSWER_MAX_BYTES:
+            break
+        shorten()
+        shortened.append(what)
+    status["shortened"] = shortened
+    return status
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
