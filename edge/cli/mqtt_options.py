@@ -1,11 +1,10 @@
-"""What every verb that speaks MQTT has in common: its options, its exit codes, its way to report errors."""
+"""What the verbs that receive or publish messages have in common: options, exit statuses, errors."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import getpass
-import os
 import ssl
 import sys
 from collections.abc import Coroutine
@@ -33,14 +32,13 @@ PORT, TLS_PORT = 1883, 8883
 
 
 class Exit(IntEnum):
-    """What a verb's process ends with."""
+    """What the process ends with; 130, as for every verb, when it is interrupted."""
 
     OK = 0
     USAGE = 2
     CANNOT_CONNECT = 3  # or the connection broke
     REFUSED = 4  # the broker answers: no
     TIMEOUT = 5
-    INTERRUPTED = 130
 
 
 class UsageError(EdgeError):
@@ -116,14 +114,9 @@ def _context(cafile: Path | None) -> ssl.SSLContext:
 
 
 def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
-    """Runs `work`, tells on standard error what goes wrong, and returns the exit code."""
+    """Runs `work`; tells on standard error what goes wrong with the broker, and returns the exit status."""
     try:
         return asyncio.run(work)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
-    except BrokenPipeError:  # `brim sub ... | head`: whoever read has enough
-        _forget_standard_output()
-        return Exit.OK
     except ProtocolError as error:
         return _report(verb, error.detail, "", Exit.USAGE)
     except EdgeError as error:
@@ -145,10 +138,3 @@ def _report(verb: str, message: str, hint: str, code: Exit) -> Exit:
     if hint:
         print(f"  {escaped(hint)}", file=sys.stderr)
     return code
-
-
-def _forget_standard_output() -> None:
-    """Else the interpreter fails once more at its end, when it flushes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -1,4 +1,8 @@
-"""`brim pub`: publishes one message, a line of standard input each, or one again and again."""
+"""Publish to an MQTT broker: one message, one for each line of standard input, or one again and again.
+
+Ends when the broker has acknowledged all (QoS 1 and 2).  Exit status: 0 done, 2 wrong arguments,
+3 no broker is there or the connection broke, 4 the broker refuses.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +27,10 @@ CHUNKS_WAITING = 16  # of standard input; beyond it, whoever writes waits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
-    parser.description = (
-        "Publish to an MQTT broker.  Ends when the broker has acknowledged all (QoS 1, 2).  "
-        "Exit status: 0 done, 2 wrong arguments, 3 cannot connect, 4 refused."
-    )
     parser.add_argument("topic")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("payload", nargs="?", help="the message, as text")
-    what.add_argument(
-        "-m", "--message", metavar="PAYLOAD", help="the same; -m=-1 if it begins with a dash"
-    )
+    what.add_argument("-m", "--message", metavar="PAYLOAD", help="the same; -m=-1 if it begins with a dash")
     what.add_argument("--stdin-lines", action="store_true", help="each line of standard input is a message")
     what.add_argument(
         "--file", type=Path, metavar="PATH", help='the content of a file; "-" is standard input'

@@ -1,4 +1,8 @@
-"""`brim sub`: shows messages as they come, from MQTT, shared memory or ZeroMQ."""
+"""Show messages as they come, from an MQTT broker, or from shared memory or ZeroMQ of the broker beside you.
+
+On a terminal, whatever could act on it is escaped.  Exit status: 0 done, 2 wrong arguments,
+3 no broker is there or the connection broke, 4 the broker refuses, 5 the time of -W is over.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,6 @@ RATE_PERIOD_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
-    parser.description = (
-        "Show messages as they come.  Exit status: 0 done, 2 wrong arguments, 3 cannot connect, "
-        "4 refused, 5 the time of -W is over."
-    )
     parser.add_argument(
         "filters", nargs="+", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
     )
