@@ -21,13 +21,12 @@ def count_in_words(count: float) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """`3 d 4 h`, `12 min 5 s`, `0.4 s`: the two largest units."""
+    """`3 d 4 h`, `12 min 5 s`, `1 h`, `0.4 s`: the largest unit, and the next if there is any of it."""
     if seconds < 10:
         return f"{seconds:.1f} s"
-    parts: list[str] = []
-    rest = int(seconds)
+    amounts, rest = [], int(seconds)
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if rest >= length or (parts and unit == "s" and len(parts) < 2):
-            parts.append(f"{rest // length} {unit}")
-            rest %= length
-    return " ".join(parts[:2])
+        amounts.append((rest // length, unit))
+        rest %= length
+    first = next(place for place, (count, _) in enumerate(amounts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in amounts[first : first + 2] if count)

@@ -1,0 +1,432 @@
+"""The command as a person or a service manager meets it: real processes, real ports, real signals."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.cli import main
+from edge.cli.notify import notify, watchdog_interval_s
+from edge.client import Client, connect
+from edge.local_client import producer, subscribe_shm
+from ringbuf import Bell
+from tests.support.children import ModuleChild
+from tests.support.waiting import until, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _bell_ends_with_the_test():
+    yield
+    Bell.of_process().close()
+
+
+class Site:
+    """The directories of one broker, which lives several times."""
+
+    def __init__(self, runtime_dir: Path, state_dir: Path) -> None:
+        self.runtime_dir = runtime_dir
+        self.state_dir = state_dir
+        self.port = 0
+
+    @contextmanager
+    def broker(self, text: str = "", **environment: str) -> Iterator[ModuleChild]:
+        """A running one, with this configuration."""
+        file = self.state_dir / "brim.toml"
+        file.write_text(text)
+        directories = ("--runtime-dir", self.runtime_dir, "--state-dir", self.state_dir)
+        arguments = ("run", "--port", 0, "--config", file, *directories)
+        with ModuleChild("edge", *arguments, environment=environment) as child:
+            ready = child.lines_until("brim status")
+            self.port = int(ready[0].partition("mqtt 127.0.0.1:")[2].partition(",")[0])
+            yield child
+
+    def status(self) -> dict[str, Any]:
+        """As `brim status --json` prints it."""
+        with ModuleChild("edge", "status", "--json", "--runtime-dir", self.runtime_dir) as child:
+            _, out, error = child.wait()
+        assert out, error
+        status: dict[str, Any] = json.loads(out)
+        return status
+
+    def client(self) -> Client:
+        return connect(f"mqtt://127.0.0.1:{self.port}")
+
+
+@pytest.fixture
+def site(runtime_directory, tmp_path):
+    return Site(runtime_directory, tmp_path)
+
+
+def ended(child: ModuleChild, number: int = signal.SIGTERM) -> str:
+    """Its log, after an orderly end."""
+    status, _, log = child.stop(number)
+    assert status == 0, log
+    assert "Traceback" not in log
+    return log
+
+
+async def publish(site: Site, topic: str, count: int) -> None:
+    """QoS 1: acknowledged when this returns."""
+    async with site.client() as client:
+        for number in range(count):
+            await client.publish(topic, str(number).encode(), qos=1)
+
+
+def in_memory(site: Site, filters: str, count: int) -> list[tuple[str, int, bytes]]:
+    """(ring, offset, payload) of the oldest records of these topics."""
+    found: list[tuple[str, int, bytes]] = []
+    with subscribe_shm(filters, runtime_dir=site.runtime_dir, start="oldest") as subscription:
+        for batch in subscription:
+            found += [(batch.ring, record.offset, bytes(record)) for record in batch]
+            if len(found) >= count:
+                return found
+    raise AssertionError
+
+
+async def test_one_publish_reaches_mqtt_memory_and_zeromq(site):
+    """`brim run`, three `brim sub` and a `brim pub`: what the README's first screen promises."""
+    with site.broker() as broker:
+        where = ("--runtime-dir", site.runtime_dir)
+        port = ("--port", site.port)
+        subscribers = [
+            ModuleChild("edge", "sub", "plant/#", "-v", "-C", 1, *how, *port)
+            for how in ((), ("--shm", *where), ("--zmq", *where))
+        ]
+        try:
+            await until(lambda: all_subscribed(site.status()))
+            with ModuleChild("edge", "pub", "plant/1/temp", "21.5", *port) as publisher:
+                assert publisher.wait()[0] == 0
+            assert [child.line() for child in subscribers] == ["plant/1/temp 21.5"] * 3
+            assert [child.wait()[0] for child in subscribers] == [0, 0, 0]
+        finally:
+            for child in subscribers:
+                child.__exit__(None, None, None)
+        ended(broker)
+    assert not (site.runtime_dir / "control.sock").exists()
+    assert not (site.runtime_dir / "zmq.sock").exists()
+
+
+def all_subscribed(status: dict[str, Any]) -> bool:
+    readers = [reader for ring in status["rings"] for reader in ring["readers"] if not reader["own"]]
+    subscriptions = sum(client["subscriptions"] for client in status["clients"])
+    return bool(subscriptions and status["zmq"]["prefixes"] and readers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda it: it.name)
+def test_a_signal_ends_the_broker_in_order(site, number):
+    with site.broker() as broker:
+        log = ended(broker, number)
+    assert "stopping because=" in log
+    assert log.rstrip().endswith("stopped")
+
+
+def test_a_second_signal_ends_it_at_once(site):
+    """The first one waits for what the broker would do in order; here that is held up by a stopped thread."""
+    with site.broker() as broker:
+        broker.process.send_signal(signal.SIGSTOP)
+        broker.process.send_signal(signal.SIGTERM)
+        broker.process.send_signal(signal.SIGINT)
+        broker.process.send_signal(signal.SIGCONT)
+        status, _, log = broker.wait()
+    assert status in {0, -signal.SIGINT, -signal.SIGTERM}, log
+    with site.broker() as again:
+        ended(again)
+
+
+def test_a_port_that_is_taken_names_who_has_it_and_what_to_do(site):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        arguments = ("--port", port, "--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
+        with ModuleChild("edge", "run", *arguments) as child:
+            status, out, error = child.wait()
+    assert status == 2
+    assert out == ""
+    assert f"port {port} of 127.0.0.1 is used by " in error
+    assert f"(pid {os.getpid()})" in error
+    assert "stop it, or set port in [[listener]], or run with --port 0" in error
+    assert "Traceback" not in error
+    assert sorted(path.name for path in site.runtime_dir.iterdir()) == ["brim.lock"]  # nothing half started
+
+
+def test_a_second_broker_on_the_same_directories_is_told_of_the_first(site):
+    with site.broker() as broker:
+        arguments = ("--port", 0, "--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
+        with ModuleChild("edge", "run", *arguments) as second:
+            status, _, error = second.wait()
+        assert status == 2
+        assert f"is in use by another broker (pid {broker.pid})" in error
+        assert site.status()["pid"] == broker.pid
+        ended(broker)
+
+
+def test_a_wrong_configuration_starts_nothing_and_tells_every_mistake(site):
+    file = site.state_dir / "brim.toml"
+    file.write_text("[limits]\nsesions_max = 1\n[zmq]\nenabled = 3\n")
+    for verb in (("run", "--config"), ("check",)):
+        with ModuleChild("edge", *verb, file) as child:
+            status, _, error = child.wait()
+        assert status == 2
+        assert f"{file}:2: limits.sesions_max: there is no such setting; did you mean sessions_max?" in error
+        assert f"{file}:4: zmq.enabled: 3 is neither true nor false" in error
+
+
+async def test_what_was_acknowledged_survives_kill_9_of_the_broker(site):
+    for _ in range(3):
+        with site.broker() as broker:
+            await publish(site, "plant/1", 50)
+            epoch = site.status()["rings"][0]["epoch"]
+            broker.kill()
+    with site.broker() as broker:
+        records = await asyncio.to_thread(in_memory, site, "plant/#", 150)
+        assert [offset for _, offset, _ in records] == list(range(150))
+        assert [int(payload) for _, _, payload in records] == [*range(50)] * 3
+        assert site.status()["rings"][0]["epoch"] == epoch
+        ended(broker)
+
+
+DURABLE = '[[stream]]\nname = "safe"\ntopics = ["safe/#"]\ndurability = "disk"\nring_bytes = "8 MiB"\n'
+
+
+async def test_what_was_acknowledged_on_disk_survives_the_loss_of_memory(site):
+    """Kill -9, and the runtime directory is gone, as after a power cut: the log knows where to go on."""
+    with site.broker(DURABLE) as broker:
+        await publish(site, "safe/1", 20)
+        before = next(ring for ring in site.status()["rings"] if ring["name"] == "safe-0")
+        broker.kill()
+    for path in site.runtime_dir.iterdir():
+        path.unlink()
+    with site.broker(DURABLE) as broker:
+        ring = next(ring for ring in site.status()["rings"] if ring["name"] == "safe-0")
+        assert ring["end_offset"] == before["end_offset"] == 20
+        assert ring["epoch"] > before["epoch"]
+        await publish(site, "safe/1", 1)
+        assert (await asyncio.to_thread(in_memory, site, "safe/#", 1))[0][:2] == ("safe-0", 20)
+        assert "log recovered segments=1 rings=1 damaged=0" in ended(broker)
+
+
+async def test_a_local_producers_records_reach_mqtt_clients(site):
+    with site.broker() as broker:
+        async with site.client() as client, client.subscribe("cam/#") as messages:
+            with producer("cam", runtime_dir=site.runtime_dir) as writer:
+                for number in range(3):
+                    writer.publish(f"frame {number}", key="cam/1")
+                async with asyncio.timeout(20):
+                    got = [await anext(messages) for _ in range(3)]
+        assert [(message.topic, bytes(message.payload)) for message in got] == [
+            ("cam/1", f"frame {number}".encode()) for number in range(3)
+        ]
+        await asyncio.to_thread(spoil, site.runtime_dir / "default@cam.ring")
+        with producer("cam", runtime_dir=site.runtime_dir) as writer:  # of a ring that is garbage now
+            writer.publish("x", key="cam/1")
+        await publish(site, "plant/1", 5)  # the broker is unharmed
+        ended(broker)
+
+
+def spoil(ring: Path) -> None:
+    """Garbage over its first records."""
+    with ring.open("r+b") as file:
+        file.seek(16384)
+        file.write(b"\xff" * 4096)
+
+
+def test_status_tells_what_is_there_and_ends_with_3_when_nothing_is(site, capsys):
+    assert main(["status", "--runtime-dir", str(site.runtime_dir)]) == 3
+    assert "no broker answers at" in capsys.readouterr().err
+    with site.broker('edge_id = "press-7"\n' + DURABLE) as broker:
+        asyncio.run(publish(site, "safe/1", 3))
+        status = site.status()
+        assert (status["edge_id"], status["pid"]) == ("press-7", broker.pid)
+        assert status["listeners"] == [f"127.0.0.1:{site.port}"]
+        assert status["mqtt"]["published"] == 3
+        assert status["log"]["records"] == 3
+        assert status["lost"] == {}
+        assert main(["status", "--runtime-dir", str(site.runtime_dir), "--clients", "--readers"]) == 0
+        out = capsys.readouterr().out
+        assert "ring     safe-0: 3 records" in out
+        assert "reader log" in out
+        assert "lost     nothing" in out
+        ended(broker)
+
+
+def test_what_needs_attention_is_the_exit_status(site, capsys):
+    (site.state_dir / "file").write_text("")
+    lake = f'[[bridge]]\nname = "lake"\nto = "file://{site.state_dir}/file/lake"\nlinger_ms = 0\n'
+    with site.broker(lake) as broker:
+        asyncio.run(publish(site, "plant/1", 1))
+        wait_until(lambda: site.status()["bridges"][0]["condition"] == "retrying")
+        assert main(["status", "--runtime-dir", str(site.runtime_dir)]) == 1
+        assert "WARNING  bridge lake is retrying" in capsys.readouterr().out
+        assert main(["bridge", "status", "--runtime-dir", str(site.runtime_dir)]) == 1
+        assert "lake: retrying" in capsys.readouterr().out
+        ended(broker)
+
+
+def drained(lake: Path) -> list[str]:
+    return [path.name for path in lake.rglob("*.brim")]
+
+
+def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site):
+    lake = site.state_dir / "lake"
+    section = f'[[bridge]]\nname = "lake"\nto = "file://{lake}"\nlinger_ms = 0\n'
+    with site.broker(section) as broker:
+        asyncio.run(publish(site, "plant/1", 10))
+        wait_until(lambda: site.status()["bridges"][0]["totals"]["records"] == 10)
+        ended(broker)
+    inside = drained(lake)
+    assert inside
+    with site.broker(section + "in_broker = false\n") as broker:
+        assert site.status()["bridges"] == []
+        asyncio.run(publish(site, "plant/1", 5))
+        arguments = ("--config", site.state_dir / "brim.toml")
+        directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
+        with ModuleChild("edge", "bridge", "run", "lake", *arguments, *directories) as bridge:
+            wait_until(lambda: len(drained(lake)) > len(inside))
+            ended(bridge)
+        ended(broker)
+    shutil.rmtree(lake)
+
+
+def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(site):
+    file = site.state_dir / "brim.toml"
+    file.write_text('[[bridge]]\nname = "lake"\nto = "gopher://x"\n')
+    for verb in (("run", "--port", 0, "--config"), ("check",)):
+        with ModuleChild("edge", *verb, file) as child:
+            status, _, error = child.wait()
+        assert status == 2
+        assert "bridge lake: " in error
+        assert "gopher" in error
+
+
+class Manager:
+    """What systemd is to a service: a datagram socket, named in the environment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(20)
+
+    def heard(self) -> str:
+        return self.socket.recv(4096).decode()
+
+
+def test_a_service_manager_is_told_when_it_is_ready_alive_and_stopping(site):
+    manager = Manager(site.state_dir / "notify")
+    with manager.socket:
+        environment = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "50000"}
+        with site.broker(**environment) as broker:
+            heard = [manager.heard() for _ in range(4)]
+            assert "READY=1" in heard[:2]
+            assert heard.count("WATCHDOG=1") == 3
+            ended(broker)
+            while manager.heard() != "STOPPING=1":
+                pass
+
+
+def test_a_broker_whose_mqtt_thread_hangs_stops_saying_that_it_is_alive(site):
+    manager = Manager(site.state_dir / "notify")
+    with manager.socket:
+        environment = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "50000"}
+        with site.broker(**environment) as broker:
+            while manager.heard() != "WATCHDOG=1":
+                pass
+            broker.process.send_signal(signal.SIGSTOP)
+            wait_until(partial(quiet, manager))
+            broker.process.send_signal(signal.SIGCONT)
+            while manager.heard() != "WATCHDOG=1":
+                pass
+            ended(broker)
+
+
+def quiet(manager: Manager) -> bool:
+    """Nothing for ten watchdog intervals."""
+    manager.socket.settimeout(0.25)
+    try:
+        manager.heard()
+    except TimeoutError:
+        return True
+    finally:
+        manager.socket.settimeout(20)
+    return False
+
+
+def test_without_a_service_manager_nothing_is_told(monkeypatch, tmp_path):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    notify("READY=1")
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    assert watchdog_interval_s() == 0.5
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    assert watchdog_interval_s() is None
+
+
+def test_a_log_for_machines_is_json_line_by_line(site):
+    directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
+    with ModuleChild("edge", "run", "--port", 0, "--log-format", "json", "--quiet", *directories) as child:
+        wait_until((site.runtime_dir / "control.sock").exists)
+        status, out, log = child.stop()
+    assert (status, out) == (0, "")
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"level", "logger", "message", "time_ns"} <= lines[0].keys()
+    assert any(line["message"].startswith("ready") for line in lines)
+
+
+def test_a_broker_that_has_just_started_is_light(site):
+    with site.broker() as broker:
+        loaded = (Path("/proc") / str(broker.pid) / "maps").read_text()
+        status = (Path("/proc") / str(broker.pid) / "status").read_text()
+        anonymous_kib = int(status.partition("RssAnon:")[2].split()[0])
+        ended(broker)
+    for name in ("pydantic", "numpy", "pyarrow", "obstore"):
+        assert name not in loaded
+    assert anonymous_kib < 40 << 10
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["stauts"], ["run", "--nonsense"], ["pub"]])
+def test_wrong_arguments_end_with_2_and_a_word_of_help(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        raise SystemExit(main(arguments))
+    assert "brim" in capsys.readouterr().err
+
+
+def test_help_and_version_need_nothing(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in ("run", "check", "pub", "sub", "status", "bridge"))
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("brim 0.")
+    assert main(["statsu"]) == 2
+    assert "did you mean `brim status`?" in capsys.readouterr().err
+
+
+def test_many_clients_at_once_do_not_make_the_report_too_long(site):
+    """Sessions with long names and a subscription each: the answer fits, and says how many it omits."""
+    with site.broker() as broker:
+        asyncio.run(open_sessions(site, 150))
+        status = site.status()
+        assert len(status["clients"]) == 100
+        assert status["clients_not_shown"] == 50
+        assert status["shortened"] == []
+        ended(broker)
+    assert threading.active_count() < 10
+
+
+async def open_sessions(site: Site, count: int) -> None:
+    for number in range(count):
+        name = f"{'x' * 200}-{number}"
+        client = connect(f"mqtt://127.0.0.1:{site.port}", client_id=name, clean_start=False)
+        async with client, client.subscribe("a/b"):
+            pass
