@@ -1,3 +1,5 @@
+"""Numbers, ports and settings as the command shows and takes them."""
+
 import argparse
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The configuration file: every mistake it can hold, and what it means without any."""
+
 import tomllib
 
 import pytest
@@ -129,7 +131,7 @@ host = "::"
 def test_all_mistakes_are_told_at_once_and_in_the_order_of_the_file():
     with pytest.raises(ConfigError) as caught:
         parse(MANY)
-    assert [problem.split(":")[1] for problem in caught.value.problems] == ["1", "3", "5", "7", "9", "10", "12"]
+    assert [int(problem.split(":")[1]) for problem in caught.value.problems] == [1, 3, 5, 7, 9, 10, 12]
     assert str(caught.value) == "\n".join(caught.value.problems)
 
 

@@ -1,3 +1,5 @@
+"""The ZeroMQ message: its bytes, its prefixes, and that a subscriber sees every gap."""
+
 from pathlib import Path
 
 import msgspec

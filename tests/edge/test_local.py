@@ -1,3 +1,5 @@
+"""The control socket: what it grants, to whom, and that no peer can harm it."""
+
 import asyncio
 import os
 import socket

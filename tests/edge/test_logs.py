@@ -1,3 +1,5 @@
+"""The log of the process, for people and for machines."""
+
 import io
 import json
 import logging

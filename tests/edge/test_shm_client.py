@@ -1,3 +1,5 @@
+"""Subscribers and producers in shared memory, across the death of the broker."""
+
 import asyncio
 import time
 from collections import defaultdict

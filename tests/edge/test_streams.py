@@ -1,3 +1,5 @@
+"""Topics to partitions, and rings from one life of the broker to the next."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The ZeroMQ publisher and its subscribers: nothing is missing unseen."""
+
 import asyncio
 import os
 import socket
