@@ -45,6 +45,8 @@ class BridgeError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # Spark and tracebacks show it, too
 
     def __reduce__(self) -> tuple[object, ...]:
         """Spark carries errors between processes: rebuilt from the message, with the attributes laid on."""

@@ -1,0 +1,148 @@
+"""The account of what was drained: per partition and epoch, which offsets are there, missing, declared,
+doubled.
+
+Plain arithmetic over what names and footers say: no record is read, and no Spark is needed.
+
+An epoch is expected from its first offset (every footer has it) up to the last that is there, or up to
+where the next epoch says that draining stood.  What is expected, not there, and declared by no footer, is a
+gap.  That the newest file is gone cannot be seen here: nothing tells of it yet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bridge.drained import Footer
+from bridge.spark.coverage import Ranges, count, overlap, subtract, union
+from bridge.spark.landing import StoredFile
+
+__all__ = ["Account", "EdgeAccount", "Epoch", "EpochAccount", "FileFacts", "account"]
+
+
+class Epoch(NamedTuple):
+    """Whose offsets: they mean something only within it."""
+
+    edge: str
+    stream: str
+    partition: int
+    epoch: int
+
+
+class FileFacts(NamedTuple):
+    """One file: its name, and its footer if that can be read, else why not."""
+
+    file: StoredFile
+    footer: Footer | None
+    error: str = ""
+
+
+@dataclass
+class EpochAccount:
+    """One epoch of one partition."""
+
+    epoch: Epoch
+    files: int
+    expected: Ranges
+    present: Ranges
+    declared: Ranges  # lost or skipped, and said so
+    missing: Ranges  # the gaps
+    doubled: Ranges  # in more than one file; readers take them once
+
+    @property
+    def records(self) -> int:
+        """Different offsets that are there."""
+        return count(self.present)
+
+
+@dataclass
+class EdgeAccount:
+    """The numbers of one edge's units."""
+
+    edge: str
+    first: int
+    last: int
+    missing: Ranges
+    doubled: list[int]
+
+
+@dataclass
+class Account:
+    """All of it."""
+
+    epochs: list[EpochAccount] = field(default_factory=list)
+    edges: list[EdgeAccount] = field(default_factory=list)
+    unreadable: list[FileFacts] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing that was not declared."""
+        return not (
+            any(it.missing for it in self.epochs) or any(it.missing for it in self.edges) or self.unreadable
+        )
+
+
+def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
+    """The account of these files.
+
+    `retained`: old files have been removed on purpose; an epoch is then expected from the first offset that
+    is there, and an edge from its first number anyway.
+    """
+    stood = _where_draining_stood(facts.footer for facts in files)
+    epochs: dict[Epoch, list[FileFacts]] = defaultdict(list)
+    for facts in files:
+        name = facts.file.name
+        epochs[Epoch(name.edge, name.stream, name.partition, name.epoch)].append(facts)
+    for epoch in stood:
+        epochs.setdefault(epoch, [])
+    made = [_epoch(epoch, facts, stood.get(epoch), retained) for epoch, facts in sorted(epochs.items())]
+    return Account(
+        [it for it in made if it is not None],
+        _edges(files),
+        [facts for facts in files if facts.footer is None],
+    )
+
+
+def _where_draining_stood(footers: Iterable[Footer | None]) -> dict[Epoch, int]:
+    """For epochs that a later one names as the one before: the offset that would have come next."""
+    return {
+        Epoch(footer.edge, footer.stream, footer.partition, footer.previous[0]): footer.previous[1]
+        for footer in footers
+        if footer is not None and footer.previous is not None
+    }
+
+
+def _epoch(epoch: Epoch, files: list[FileFacts], stood: int | None, retained: bool) -> EpochAccount | None:
+    footers = [facts.footer for facts in files if facts.footer is not None]
+    ranges = [(facts.file.name.first_offset, facts.file.name.last_offset) for facts in files]
+    present = union(ranges)
+    declared = union(pair for footer in footers for pair in (*footer.lost, *footer.skipped))
+    firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
+    if retained:
+        firsts = [present[0][0]] if present else []
+    ends = [last for _, last in [*present, *declared]] + ([stood - 1] if stood else [])
+    if not ends or (not firsts and retained):
+        return None  # nothing of this epoch was ever there, or nothing is any more
+    first, last = min(firsts, default=0), max(ends)
+    expected = [(first, last)] if last >= first else []
+    missing = subtract(expected, union([*present, *declared]))
+    return EpochAccount(epoch, len(files), expected, present, declared, missing, overlap(ranges))
+
+
+def _edges(files: Sequence[FileFacts]) -> list[EdgeAccount]:
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for facts in files:
+        numbers[facts.file.name.edge].append(facts.file.name.drain_seq)
+    found = []
+    for edge, given in sorted(numbers.items()):
+        there = union((number, number) for number in given)
+        doubled = (
+            sorted({number for number in given if given.count(number) > 1})
+            if len(set(given)) < len(given)
+            else []
+        )
+        missing = subtract([(min(given), max(given))], there)
+        found.append(EdgeAccount(edge, min(given), max(given), missing, doubled))
+    return found

@@ -1,0 +1,81 @@
+"""format("brim") with view=files: one row for each drained file, from its name and footer, no record read.
+
+    edge, stream, partition, epoch, drain_seq, first_offset, last_offset, length, path: by name
+    first_timestamp, last_timestamp, epoch_first_offset, previous_epoch, previous_next_offset, lost, skipped:
+    by footer; null if that cannot be read, and then `error` says why
+
+lost and skipped are arrays of struct<first: long, last: long>, both ends included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from bridge.errors import DrainedFileError
+from bridge.spark.landing import Landing, StoredFile, matches
+from bridge.spark.options import Options
+
+__all__ = ["DDL", "FilesReader", "Row"]
+
+FILES_A_TASK = 1000
+RANGES = "array<struct<first: long, last: long>>"
+DDL = (
+    "edge string, stream string, partition int, epoch long, drain_seq long, first_offset long, "
+    "last_offset long, length long, path string, first_timestamp timestamp, last_timestamp timestamp, "
+    "epoch_first_offset long, "
+    f"previous_epoch long, previous_next_offset long, lost {RANGES}, skipped {RANGES}, error string"
+)
+
+Row = tuple[object, ...]
+
+
+class _Some(InputPartition):
+    def __init__(self, files: list[StoredFile]) -> None:
+        super().__init__(None)
+        self.files = files
+
+
+class FilesReader(DataSourceReader):
+    """One row for each file."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Some files each."""
+        files = Landing(self._options.path).files(self._options.edges)
+        files = [file for file in files if matches(file.name.stream, self._options.streams)]
+        return [_Some(files[at : at + FILES_A_TASK]) for at in range(0, len(files), FILES_A_TASK)]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        """On an executor."""
+        landing = Landing(self._options.path)
+        for file in partition.files if isinstance(partition, _Some) else ():
+            yield _row(landing, file)
+
+
+def _row(landing: Landing, file: StoredFile) -> Row:
+    name = file.name
+    said: Row = (
+        name.edge,
+        name.stream,
+        name.partition,
+        name.epoch,
+        name.drain_seq,
+        name.first_offset,
+        name.last_offset,
+        file.length,
+        file.path,
+    )
+    try:
+        footer = landing.footer(file.path, file.length)
+    except (DrainedFileError, OSError) as error:
+        return (*said, *[None] * 7, str(error))
+    stamps = (
+        datetime.fromtimestamp(ns / 1e9, UTC) for ns in (footer.first_timestamp_ns, footer.last_timestamp_ns)
+    )
+    ranges = ([{"first": first, "last": last} for first, last in it] for it in (footer.lost, footer.skipped))
+    return (*said, *stamps, footer.epoch_first_offset, *(footer.previous or (None, None)), *ranges, None)

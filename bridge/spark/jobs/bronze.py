@@ -1,0 +1,170 @@
+"""Bronze: drained files into a Parquet table, each record exactly once, with nothing decoded yet.
+
+    python -m bridge.spark.jobs.bronze /srv/lake --to /srv/bronze              # what is there now, then end
+    spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --every 60
+
+The table is Parquet by directory of the batch: TABLE/batch=000000012/part-*.parquet, with the columns of
+bridge/spark/columns.py and `batch`.  A batch that is run again replaces its directory; which files it reads
+is fixed by its offsets, which Spark writes down first.  So a record is in the table once, however often the
+job dies, and for every reader: Spark, duckdb, polars, pandas.  (The Parquet sink that Spark has is exactly
+once only for Spark: files of batches that died stay, and other readers count them.)  While a batch is being
+written a reader may see a part of it.
+
+The checkpoint is TABLE/_checkpoint unless said otherwise: the table is the state.  A new checkpoint beside
+a table that has batches is refused, because numbers of batches would be given twice.
+
+Records that do not verify go to TABLE/_quarantine, with the reason; the job goes on.  Files that hold the
+same records are told apart by name (plan.py); late ones have a higher drain_seq and come with a later
+batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.sql import functions as f
+
+from bridge.errors import SourceOptionError
+from bridge.spark.columns import CORRUPT
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Outcome", "ingest", "main"]
+
+COMPRESSION = "zstd"
+
+
+@dataclass
+class Outcome:
+    """What one run has done."""
+
+    table: str
+    batches: int = 0
+    records: int = 0
+    quarantined: int = 0
+
+
+def ingest(
+    spark: SparkSession,
+    root: str,
+    table: str,
+    *,
+    checkpoint: str = "",
+    every_s: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> tuple[StreamingQuery, Outcome]:
+    """The running query, and what it has done so far.
+
+    It ends when it has read what is there now, or, with `every_s`, goes on looking.  Raises
+    SourceOptionError.
+    """
+    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
+    check_checkpoint(table, checkpoint)
+    outcome = Outcome(table)
+    source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        records, bad = _write(frame, table, batch)
+        outcome.batches += 1
+        outcome.records += records
+        outcome.quarantined += bad
+
+    writer = source.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    if every_s is None:
+        return writer.trigger(availableNow=True).start(), outcome
+    return writer.trigger(processingTime=f"{every_s} seconds").start(), outcome
+
+
+def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
+    """Records written, and put into quarantine."""
+    from pyspark.sql import Observation
+
+    seen = Observation()
+    bad = f.col(CORRUPT).isNotNull()
+    good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
+    directory = f"batch={batch:09d}"
+    good.where(~bad).drop(CORRUPT).write.mode("overwrite").option("compression", COMPRESSION).parquet(
+        f"{table}/{directory}"
+    )
+    counted = seen.get
+    if counted["bad"]:
+        kept = frame.where(bad).select("edge", "stream", "partition", "epoch", "offset", CORRUPT)
+        kept.write.mode("overwrite").option("compression", COMPRESSION).parquet(
+            f"{table}/_quarantine/{directory}"
+        )
+    return int(counted["good"]), int(counted["bad"])
+
+
+def check_checkpoint(table: str, checkpoint: str) -> None:
+    """Raises SourceOptionError: the table has batches, and this checkpoint has never begun one."""
+    if _entries(table, "batch=") and not _entries(f"{checkpoint.rstrip('/')}/offsets", ""):
+        raise SourceOptionError(
+            f"{table} has batches already, and {checkpoint} is new: numbers of batches would be given twice",
+            hint="use the checkpoint that the table was made with, or write another table",
+        )
+
+
+def _entries(directory: str, prefix: str) -> bool:
+    """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen."""
+    url = directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(url)
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    except (pa.ArrowInvalid, OSError):
+        return False
+    return any(entry.base_name.startswith(prefix) for entry in found)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="bronze", description="Drained files into a Parquet table, each record exactly once."
+    )
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
+    parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    spark = session("brim bronze", master=given.master, settings=pairs(given.conf, "--conf"))
+    options = pairs(given.option, "--option")
+    query, outcome = ingest(
+        spark, given.root, given.to, checkpoint=given.checkpoint, every_s=given.every, options=options
+    )
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    if given.json:
+        print(json.dumps(asdict(outcome)))
+    else:
+        quarantined = f", {outcome.quarantined} in quarantine" if outcome.quarantined else ""
+        print(f"{outcome.table}: {outcome.records} records in {outcome.batches} batches{quarantined}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

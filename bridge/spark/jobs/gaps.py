@@ -1,0 +1,232 @@
+"""Gaps: proof that nothing is missing, or exactly what is.
+
+    python -m bridge.spark.jobs.gaps /srv/lake                          # the files: names and footers, no
+                                                                        Spark
+    python -m bridge.spark.jobs.gaps /srv/lake --table /srv/bronze      # and the table, record by record
+
+Offsets of a partition are dense within an epoch, and numbers of units are dense for an edge.  So what is
+there says what is not.  Ranges that were lost by policy, or skipped on purpose, are declared in the file
+that follows them, and are no gaps.  In the table every offset of the files must be there once; those in its
+quarantine are counted apart.
+
+Exit status: 0 nothing is missing; 1 something is, or is twice in the table, or a file cannot be read; 2 a
+mistake in the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bridge.errors import DrainedFileError
+from bridge.spark.account import Account, Epoch, FileFacts, account
+from bridge.spark.coverage import Ranges, count, subtract, union
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.landing import Landing, StoredFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["TableAccount", "landing_account", "main", "table_account"]
+
+READERS = 16  # of footers at once: object stores answer slowly, and in parallel
+SHOWN = 20  # ranges of a kind
+
+
+class TableAccount(NamedTuple):
+    """One epoch of one partition in the table, beside the files."""
+
+    epoch: Epoch
+    records: int
+    quarantined: int
+    missing: Ranges  # in files, and neither in the table nor in quarantine
+    doubled: int  # rows too many
+    unknown: Ranges  # in the table, and in no file
+
+
+def landing_account(root: str, edges: Sequence[str] = (), *, retained: bool = False) -> Account:
+    """The account of the files below `root`."""
+    landing = Landing(root)
+    with ThreadPoolExecutor(READERS) as pool:
+        return account(
+            list(pool.map(lambda it: _facts(landing, it), landing.files(edges))), retained=retained
+        )
+
+
+def _facts(landing: Landing, file: StoredFile) -> FileFacts:
+    try:
+        return FileFacts(file, landing.footer(file.path, file.length))
+    except (DrainedFileError, OSError) as error:
+        return FileFacts(file, None, str(error))
+
+
+def table_account(spark: SparkSession, table: str, files: Account) -> list[TableAccount]:
+    """The account of the table that bronze made of those files."""
+    from pyspark.errors import AnalysisException
+
+    rows, there = _islands(spark.read.parquet(table))
+    try:
+        _, aside = _islands(spark.read.parquet(f"{table.rstrip('/')}/_quarantine"))
+    except AnalysisException:
+        aside = {}  # nothing was ever put there
+    found = []
+    drained = {it.epoch: it.present for it in files.epochs}
+    for epoch in sorted({*drained, *there}):
+        present, kept, wanted = there.get(epoch, []), aside.get(epoch, []), drained.get(epoch, [])
+        found.append(
+            TableAccount(
+                epoch,
+                count(present),
+                count(subtract(kept, present)),
+                subtract(wanted, union([*present, *kept])),
+                rows.get(epoch, 0) - count(present),
+                subtract(present, wanted),
+            )
+        )
+    return found
+
+
+def _islands(frame: DataFrame) -> tuple[dict[Epoch, int], dict[Epoch, Ranges]]:
+    """Rows, and ranges of different offsets without a gap, by epoch.  Only ranges come to the driver."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    keys = ["edge", "stream", "partition", "epoch"]
+    offsets = frame.groupBy(*keys, "offset").agg(f.count("*").alias("rows"))
+    number = f.row_number().over(Window.partitionBy(*keys).orderBy("offset"))
+    ranges = (
+        offsets.withColumn("island", f.col("offset") - number)
+        .groupBy(*keys, "island")
+        .agg(f.min("offset").alias("first"), f.max("offset").alias("last"), f.sum("rows").alias("rows"))
+    )
+    rows: dict[Epoch, int] = defaultdict(int)
+    found: dict[Epoch, Ranges] = defaultdict(list)
+    for row in ranges.collect():
+        epoch = Epoch(row["edge"], row["stream"], row["partition"], row["epoch"])
+        rows[epoch] += row["rows"]
+        found[epoch].append((row["first"], row["last"]))
+    return rows, {epoch: union(ranges) for epoch, ranges in found.items()}
+
+
+# ---- what people see ----
+
+
+def _shown(ranges: Ranges) -> str:
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges[:SHOWN]]
+    more = f" and {len(ranges) - SHOWN} more ranges" if len(ranges) > SHOWN else ""
+    return f"{count(ranges)} ({', '.join(parts)}{more})"
+
+
+def _called(epoch: Epoch) -> str:
+    return f"{epoch.edge} {epoch.stream}/{epoch.partition} epoch {epoch.epoch}"
+
+
+def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str]:
+    beside = {it.epoch: it for it in table or ()}
+    for it in files.epochs:
+        yield f"{_called(it.epoch)}: {it.records} records in {it.files} files"
+        kinds = (
+            ("declared lost or skipped", it.declared),
+            ("MISSING", it.missing),
+            ("twice in files", it.doubled),
+        )
+        yield from (f"    {what}: {_shown(ranges)}" for what, ranges in kinds if ranges)
+        row = beside.pop(it.epoch, None)
+        if row is not None:
+            yield from _table_lines(row)
+    for row in beside.values():
+        yield f"{_called(row.epoch)}: in no file"
+        yield from _table_lines(row)
+    for edge in files.edges:
+        if edge.missing:
+            yield f"{edge.edge}: units MISSING: {_shown(edge.missing)}"
+        if edge.doubled:
+            yield f"{edge.edge}: units of the same number: {', '.join(map(str, edge.doubled[:SHOWN]))}"
+    for facts in files.unreadable:
+        yield f"{facts.file.path}: UNREADABLE: {facts.error}"
+
+
+def _table_lines(row: TableAccount) -> Iterator[str]:
+    yield f"    in the table: {row.records} records"
+    if row.quarantined:
+        yield f"    in quarantine: {row.quarantined}"
+    if row.missing:
+        yield f"    MISSING in the table: {_shown(row.missing)}"
+    if row.doubled:
+        yield f"    DOUBLED in the table: {row.doubled} rows too many"
+    if row.unknown:
+        yield f"    in the table, and in no file: {_shown(row.unknown)}"
+
+
+def _as_json(files: Account, table: Sequence[TableAccount] | None, complete: bool) -> dict[str, Any]:
+    return {
+        "complete": complete,
+        "records": sum(it.records for it in files.epochs),
+        "declared": sum(count(it.declared) for it in files.epochs),
+        "missing": sum(count(it.missing) for it in files.epochs),
+        "epochs": [
+            {
+                **it.epoch._asdict(),
+                "files": it.files,
+                "records": it.records,
+                "expected": it.expected,
+                "declared": it.declared,
+                "missing": it.missing,
+                "doubled": it.doubled,
+            }
+            for it in files.epochs
+        ],
+        "edges": [vars(it) for it in files.edges],
+        "unreadable": [{"path": it.file.path, "error": it.error} for it in files.unreadable],
+        "table": None if table is None else [{**it.epoch._asdict(), **_without_epoch(it)} for it in table],
+    }
+
+
+def _without_epoch(row: TableAccount) -> dict[str, Any]:
+    return {key: value for key, value in row._asdict().items() if key != "epoch"}
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="gaps", description="What is missing between the edges and the table."
+    )
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("--table", default="", help="the bronze table, to be compared with the files")
+    parser.add_argument("--edge", action="append", default=[], help="only these, * for anything")
+    parser.add_argument("--retained", action="store_true", help="old files were removed on purpose")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    files = landing_account(given.root, given.edge, retained=given.retained)
+    table = None
+    if given.table:
+        from bridge.spark.session import session
+
+        spark = session("brim gaps", master=given.master, settings=pairs(given.conf, "--conf"))
+        table = table_account(spark, given.table, files)
+    complete = files.complete and not any(row.missing or row.doubled for row in table or ())
+    if given.json:
+        print(json.dumps(_as_json(files, table, complete)))
+    else:
+        print(*_lines(files, table), sep="\n")
+        print("nothing is missing" if complete else "SOMETHING IS MISSING OR DOUBLED")
+    return 0 if complete else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module for the exit status."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

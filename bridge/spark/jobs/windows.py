@@ -1,0 +1,177 @@
+"""Windows: from the bronze table, by device and minute: how many values, the least, the mean and the
+greatest.
+
+    python -m bridge.spark.jobs.windows /srv/bronze --to /srv/minutes --payload json --field temp
+
+A device is a topic.  Columns: edge, device, minute, count, min, avg, max, undecodable (payloads of that
+minute in which there is no number), and the directory column dt (date of the minute).
+
+It is computed from the table and not on the stream: after an outage data is days late, and a stream would
+have to keep state for as long, or drop it.  Days that are computed again replace what was there, so it may
+be run as often as one likes; --since keeps to the newest days.
+
+Payloads: json (a number, or an object with a number at FIELD; a dot leads into objects), msgpack (the same),
+text (a number in characters).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from bridge.errors import SourceOptionError
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["by_minute", "main", "with_value"]
+
+PAYLOADS = ("json", "msgpack", "text")
+WINDOW = "1 minute"
+_FIELD = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def by_minute(
+    records: DataFrame, payload: str = "json", field: str = "value", window: str = WINDOW
+) -> DataFrame:
+    """The aggregate of records with the columns edge, topic, timestamp and payload."""
+    values = with_value(records.select("edge", "topic", "timestamp", "payload"), payload, field)
+    start = f.window("timestamp", window)["start"].alias("minute")
+    return (
+        values.groupBy("edge", f.col("topic").alias("device"), start)
+        .agg(
+            f.count("value").alias("count"),
+            f.min("value").alias("min"),
+            f.avg("value").alias("avg"),
+            f.max("value").alias("max"),
+            f.count_if(f.col("value").isNull()).alias("undecodable"),
+        )
+        .withColumn("dt", f.to_date("minute"))
+    )
+
+
+def with_value(records: DataFrame, payload: str, field: str) -> DataFrame:
+    """`records` with a column value double instead of payload; null where there is no number.
+
+    Raises SourceOptionError.
+    """
+    if payload not in PAYLOADS:
+        raise SourceOptionError(f"payload is {payload!r}, and must be one of {', '.join(PAYLOADS)}")
+    if not _FIELD.fullmatch(field):
+        raise SourceOptionError(f"field {field!r} is not made of names with dots between them")
+    if payload == "msgpack":
+        return _from_msgpack(records, field)
+    return records.withColumn("value", _number(f.col("payload"), payload, field)).drop("payload")
+
+
+def _number(payload: Column, kind: str, field: str) -> Column:
+    text = payload.cast("string")
+    plain = text.try_cast("double")
+    if kind == "text":
+        return _finite(plain)
+    inside = f.get_json_object(text, "$." + ".".join(f"{part}" for part in field.split("."))).try_cast(
+        "double"
+    )
+    return _finite(f.coalesce(plain, inside))
+
+
+def _finite(value: Column) -> Column:
+    """The value, or null for what is no number or without end: one of them would spoil every mean."""
+    return f.when(~f.isnan(value) & (f.abs(value) != float("inf")), value)
+
+
+def _from_msgpack(records: DataFrame, field: str) -> DataFrame:
+    names = [name for name in records.columns if name != "payload"]
+    schema = ", ".join(
+        [*(f"{name} {records.schema[name].dataType.simpleString()}" for name in names), "value double"]
+    )
+    path = field.split(".")
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values = pa.array((_packed_number(it, path) for it in batch["payload"].to_pylist()), pa.float64())
+            yield pa.RecordBatch.from_arrays([*(batch[name] for name in names), values], [*names, "value"])
+
+    return records.mapInArrow(decode, schema)
+
+
+def _packed_number(payload: bytes | None, path: Sequence[str]) -> float | None:
+    import math
+
+    import msgpack
+
+    try:
+        value: Any = msgpack.unpackb(payload, strict_map_key=False)
+        for key in path if isinstance(value, dict) else ():
+            value = value[key]
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="windows",
+        description="Count, minimum, mean and maximum by device and minute, from the bronze table.",
+    )
+    parser.add_argument("table", help="the bronze table")
+    parser.add_argument(
+        "--to", default="", metavar="TABLE", help="where the result goes; default: it is only shown"
+    )
+    parser.add_argument(
+        "--payload", default="json", choices=PAYLOADS, help="what payloads are; default: json"
+    )
+    parser.add_argument("--field", default="value", help="where the number is in an object; default: value")
+    parser.add_argument("--since", default="", metavar="YYYY-MM-DD", help="only days from this one on")
+    parser.add_argument("--show", type=int, default=20, metavar="N", help="print so many rows; default: 20")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    if given.since and not re.fullmatch(r"\d{4}-\d\d-\d\d", given.since):
+        raise SourceOptionError(f"--since {given.since!r} is no date, as in 2026-01-31")
+    settings = {"spark.sql.sources.partitionOverwriteMode": "dynamic", **pairs(given.conf, "--conf")}
+    spark = session("brim windows", master=given.master, settings=settings)
+    records = spark.read.parquet(given.table)
+    if given.since:
+        records = records.where(f.col("timestamp") >= f.lit(given.since).cast("timestamp"))
+    result = by_minute(records, given.payload, given.field)
+    if given.to:
+        result.write.mode("overwrite").partitionBy("dt").option("compression", "zstd").parquet(given.to)
+        result = spark.read.parquet(given.to)
+        if given.since:
+            result = result.where(f.col("dt") >= given.since)
+    _print(result, given.show, given.json)
+    return 0
+
+
+def _print(result: DataFrame, rows: int, as_json: bool) -> None:
+    ordered = result.drop("dt").orderBy("edge", "device", "minute")
+    if as_json:
+        found = [row.asDict() for row in ordered.limit(rows).collect()]
+        print(json.dumps({"minutes": result.count(), "rows": found}, default=str))
+    else:
+        ordered.show(rows, truncate=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

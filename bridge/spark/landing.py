@@ -1,0 +1,144 @@
+"""The landing zone: which drained files there are, by name, and their bytes.
+
+A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs.  Credentials
+come from where that store's own tools take them; options such as a region or an endpoint go into the URL,
+as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
+
+Only names are looked at for planning: they say whose records a file holds, and which.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from bridge import drained
+from bridge.drained import DrainedFile, Footer, Name
+from bridge.errors import DrainedFileError, SourceOptionError
+
+__all__ = ["Landing", "StoredFile"]
+
+TAIL_BYTES = 4096  # read first for a footer: most are about 300 bytes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoredFile:
+    """One drained file.  Sorted: by edge, in the order of draining."""
+
+    name: Name
+    path: str  # of the file system, not a URL
+    length: int
+    modified_s: float  # since 1970, or 0 if the store does not say
+
+
+class _Opened(NamedTuple):
+    filesystem: Any
+    root: str
+
+
+class Landing:
+    """The drained files below `root`.  Can be pickled: it holds no connection."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else os.path.abspath(root)
+
+    def _open(self) -> _Opened:
+        try:
+            return _Opened(*fs.FileSystem.from_uri(self.root))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise SourceOptionError(
+                f"path {self.root!r} cannot be opened: {error}",
+                hint="write a path, or a URL that pyarrow knows",
+            ) from error
+
+    def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:
+        """All files of the edges whose names match one of these patterns (none: all), sorted.
+
+        A file that is there twice, under two days, is taken once.  Raises SourceOptionError when there is no
+        such place, OSError when it cannot be listed.
+        """
+        opened = self._open()
+        if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
+            raise SourceOptionError(
+                f"path {self.root!r} is no directory", hint="write the root that the bridge has"
+            )
+        found: dict[tuple[object, ...], StoredFile] = {}
+        for info in self._entries(opened, edges):
+            name = Name.parse(info.path)
+            if name is None:
+                continue
+            stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
+            key = (
+                name.edge,
+                name.drain_seq,
+                name.stream,
+                name.partition,
+                name.epoch,
+                name.first_offset,
+                name.last_offset,
+            )
+            found[key] = min(found.get(key, stored), stored)
+        return sorted(found.values())
+
+    def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
+        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        for directory in top:
+            edge = directory.base_name.removeprefix("edge=")
+            if (
+                directory.type != fs.FileType.Directory
+                or edge == directory.base_name
+                or not matches(edge, edges)
+            ):
+                continue
+            selector = fs.FileSelector(directory.path, recursive=True)
+            yield from (it for it in opened.filesystem.get_file_info(selector) if it.type == fs.FileType.File)
+
+    def read(self, path: str, length: int) -> DrainedFile:
+        """The file, parsed.  Raises DrainedFileError: it is not what its name says, or cut."""
+        opened = self._open()
+        try:
+            with opened.filesystem.open_input_file(path) as file:
+                data = memoryview(file.read_buffer())
+        except FileNotFoundError as error:
+            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+        if len(data) != length:
+            raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
+        found = drained.parse(data, path)
+        if found.footer.name("") != _without_day(path):
+            raise DrainedFileError(f"holds {found.name.path}, which is not what its name says", name=path)
+        return found
+
+    def footer(self, path: str, length: int) -> Footer:
+        """The footer alone.  Raises DrainedFileError."""
+        opened = self._open()
+        with opened.filesystem.open_input_file(path) as file:
+            tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
+            wanted = drained.footer_length(tail) + drained.TRAILER_BYTES
+            if wanted > len(tail):
+                tail = file.read_at(min(wanted, length), max(length - wanted, 0))
+        return drained.parse_footer(tail)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name is one of these, where * stands for anything; of none given, always."""
+    return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _without_day(path: str) -> Name | None:
+    name = Name.parse(path)
+    return name and Name(
+        name.edge,
+        name.drain_seq,
+        name.stream,
+        name.partition,
+        name.epoch,
+        name.first_offset,
+        name.last_offset,
+        "",
+    )

@@ -1,0 +1,143 @@
+"""What format("brim") takes with .option(), read once, every mistake named.
+
+    path                 root of the landing zone: what .load() is given
+    edge, stream         names separated by commas, * for anything; default: all
+    startingOffsets      "earliest" (default), "latest" (streams only), or JSON {edge: drain_seq}: what that
+                         edge drained up to there is passed over.  A stream uses it when it first starts
+    endingOffsets        batch only: "latest" (default) or JSON {edge: drain_seq}: and nothing behind it
+    mode                 FAILFAST (default): a record that does not verify fails the query; PERMISSIVE: it
+                         becomes a row with _corrupt_record; DROPMALFORMED: it is left out
+    failOnDataLoss       true (default): a drain_seq that is missing fails the query; false: it is passed over
+    maxFilesPerTrigger, maxBytesPerTrigger    how much one micro-batch takes; default 1 GiB
+    minPartitions        at least as many tasks, if there are as many files
+    taskBytes            files are packed into tasks of about so many bytes; default 64 MiB
+    missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
+    decoder              auto (default), c, numpy
+    view                 records (default), or files: one row for each file, from names and footers
+
+Sizes are bytes, or a number with k, m or g.  Names of options are taken in upper or lower case, as Spark
+does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bridge.errors import SourceOptionError
+from bridge.spark.decode import decoder_of
+
+__all__ = ["Options"]
+
+KNOWN = (
+    "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
+    "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",
+    "decoder", "view",
+)  # fmt: skip
+MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options, checked."""
+
+    path: str
+    edges: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    starting: Literal["earliest", "latest"] | dict[str, int] = "earliest"
+    ending: dict[str, int] = field(default_factory=dict)
+    mode: str = "FAILFAST"
+    fail_on_data_loss: bool = True
+    max_files: int | None = None
+    max_bytes: int = 1 << 30
+    min_partitions: int = 1
+    task_bytes: int = 64 << 20
+    missing_grace_s: int = 600
+    decoder: str = "auto"
+    view: str = "records"
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Raises SourceOptionError with the first mistake."""
+        lower = {key.lower(): value for key, value in given.items()}
+        _refuse_unknown(lower)
+
+        def text(name: str, default: str) -> str:
+            return lower.get(name.lower(), default).strip()
+
+        def names(name: str) -> tuple[str, ...]:
+            return tuple(part.strip() for part in text(name, "").split(",") if part.strip())
+
+        if not text("path", ""):
+            raise SourceOptionError("path is not set", hint='write .load("/srv/lake")')
+        max_files = text("maxFilesPerTrigger", "")
+        decoder_of(text("decoder", "auto"))
+        return cls(
+            path=text("path", ""),
+            edges=names("edge"),
+            streams=names("stream"),
+            starting=_offsets("startingOffsets", text("startingOffsets", "earliest"), ("earliest", "latest")),
+            ending=_limits(text("endingOffsets", "latest")),
+            mode=_one_of("mode", text("mode", "FAILFAST").upper(), MODES),
+            fail_on_data_loss=_one_of(
+                "failOnDataLoss", text("failOnDataLoss", "true").lower(), ("true", "false")
+            )
+            == "true",
+            max_files=_size("maxFilesPerTrigger", max_files) if max_files else None,
+            max_bytes=_size("maxBytesPerTrigger", text("maxBytesPerTrigger", "1g")),
+            min_partitions=_size("minPartitions", text("minPartitions", "1")),
+            task_bytes=_size("taskBytes", text("taskBytes", "64m")),
+            missing_grace_s=_size("missingGraceSeconds", text("missingGraceSeconds", "600"), least=0),
+            decoder=text("decoder", "auto"),
+            view=_one_of("view", text("view", "records"), ("records", "files")),
+        )
+
+
+def _refuse_unknown(lower: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in KNOWN}
+    for key in lower:
+        if key not in known and not key.startswith(("__", "spark.")):
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(KNOWN)}"
+            raise SourceOptionError(f"no option {key!r}", hint=hint)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise SourceOptionError(f"{name} is {value!r}, and must be one of {', '.join(allowed)}")
+    return value
+
+
+def _size(name: str, value: str, least: int = 1) -> int:
+    match = re.fullmatch(r"(\d{1,18})([kmg]?)b?", value.lower())
+    if match is None or int(match[1]) * UNITS[match[2]] < least:
+        raise SourceOptionError(
+            f"{name} is {value!r}, and must be a number from {least} on, perhaps with k, m or g"
+        )
+    return int(match[1]) * UNITS[match[2]]
+
+
+def _offsets(name: str, value: str, words: tuple[str, ...]) -> Literal["earliest", "latest"] | dict[str, int]:
+    if value == "earliest" and "earliest" in words:
+        return "earliest"
+    if value == "latest" and "latest" in words:
+        return "latest"
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(seq) is int and seq >= 0 for seq in found.values()):
+        raise SourceOptionError(
+            f"{name} is {value!r}, and must be {', '.join(words)} or JSON {{edge: drain_seq}}"
+        )
+    return found
+
+
+def _limits(value: str) -> dict[str, int]:
+    found = _offsets("endingOffsets", value, ("latest",))
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,173 @@
+"""What a batch reads: which files are between two places of the stream, and which tasks read them.
+
+Owns the cursor of a stream: for each edge the last drain_seq that has been read.  Draining puts its units
+in that order, one after the other; so what is read is always everything up to there, and a file that turns
+up late, of an older range of offsets, has a higher number and is read like any other.
+
+A number that is missing is waited for, as long as it may still be on its way; then it is an error: the file
+is gone, and with it the records.
+
+Two files may hold the same records (one edge restored from a backup, one put that came through after all):
+then the one with the lower number counts, and the other is read without them.  That takes names alone, so
+it costs nothing per record, and each record is read once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.errors import FilesMissing
+from bridge.spark.coverage import Ranges, subtract, union
+from bridge.spark.landing import StoredFile
+
+__all__ = ["Cursor", "FileTask", "advance", "between", "pack", "tasks_of"]
+
+Cursor = dict[str, int]  # edge: drain_seq
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask:
+    """One file to read, and which of its records: both ends included."""
+
+    path: str
+    length: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+def by_edge(files: Iterable[StoredFile]) -> dict[str, dict[int, list[StoredFile]]]:
+    """The files by edge and drain_seq, rising; more than one of a number only when something went wrong."""
+    found: dict[str, dict[int, list[StoredFile]]] = defaultdict(dict)
+    for file in sorted(files):
+        found[file.name.edge].setdefault(file.name.drain_seq, []).append(file)
+    return found
+
+
+def start_of(start: Mapping[str, int], edge: str, numbers: Iterable[int]) -> int:
+    """The number behind which an edge is read: as the cursor says, or in front of the first that is there."""
+    return start[edge] if edge in start else min(numbers) - 1
+
+
+def advance(
+    start: Cursor,
+    files: Sequence[StoredFile],
+    *,
+    files_most: int | None = None,
+    bytes_most: int | None = None,
+    younger_than_s: float | None = None,
+) -> Cursor:
+    """How far a batch goes from `start`: at least one file, if one is there; edges take turns.
+
+    It ends in front of a missing number.  With `younger_than_s` (a time, since 1970) a missing number raises
+    FilesMissing when the file behind it is older than that; without it, missing numbers are passed over.
+    """
+    end = dict(start)
+    queues: list[tuple[str, list[tuple[int, int, int]]]] = []
+    for edge, numbered in sorted(by_edge(files).items()):
+        position = start_of(start, edge, numbered)
+        queue = []
+        for number, stored in sorted(numbered.items()):
+            if number <= position:
+                continue
+            if number != position + 1 and younger_than_s is not None:
+                _check_age(edge, position + 1, number, stored[0], younger_than_s)
+                break
+            position = number
+            queue.append((number, len(stored), sum(file.length for file in stored)))
+        end.setdefault(edge, start_of(start, edge, numbered))
+        queues.append((edge, queue[::-1]))
+    taken_files = taken_bytes = 0
+    while queues:
+        for edge, queue in list(queues):
+            if not queue:
+                queues.remove((edge, queue))
+                continue
+            number, count, length = queue[-1]
+            full = (files_most is not None and taken_files + count > files_most) or (
+                bytes_most is not None and taken_bytes + length > bytes_most
+            )
+            if full and taken_files:
+                return _sorted(end)
+            queue.pop()
+            end[edge] = number
+            taken_files, taken_bytes = taken_files + count, taken_bytes + length
+    return _sorted(end)
+
+
+def _sorted(cursor: Cursor) -> Cursor:
+    """Keys in order: Spark compares offsets by their text."""
+    return dict(sorted(cursor.items()))
+
+
+def _check_age(edge: str, first: int, behind: int, stored: StoredFile, younger_than_s: float) -> None:
+    if stored.modified_s < younger_than_s:
+        raise missing(edge, range(first, behind))
+
+
+def missing(edge: str, numbers: Sequence[int]) -> FilesMissing:
+    """The error for drain_seqs of which there is no file."""
+    which = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ({len(numbers)} files)"
+    return FilesMissing(
+        f"edge {edge}: drain_seq {which} is missing in the landing zone",
+        edge=edge,
+        drain_seqs=numbers,
+        hint="bring the files back, or read on without them with failOnDataLoss=false; "
+        "bridge.spark.jobs.gaps says which records they held",
+    )
+
+
+def between(
+    start: Mapping[str, int], end: Mapping[str, int], files: Sequence[StoredFile], *, dense: bool
+) -> list[StoredFile]:
+    """The files behind `start` up to `end`, in order.  `dense`: raises FilesMissing when one is not there."""
+    found = []
+    for edge, numbered in by_edge(files).items():
+        begin = start_of(start, edge, numbered)
+        wanted = [number for number in numbered if begin < number <= end.get(edge, 0)]
+        if dense and len(wanted) != max(end.get(edge, 0) - begin, 0):
+            raise missing(edge, sorted(set(range(begin + 1, end[edge] + 1)) - set(wanted)))
+        found += [file for number in wanted for file in numbered[number]]
+    for edge in end if dense else ():
+        if end[edge] > start.get(edge, 0) and not any(file.name.edge == edge for file in files):
+            raise missing(edge, range(start.get(edge, 0) + 1, end[edge] + 1))
+    return sorted(found)
+
+
+def tasks_of(chosen: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[FileTask]:
+    """What to read of each chosen file: what no file of `every` with a lower number holds already."""
+    taken: dict[tuple[str, str, int, int], Ranges] = {}
+    wanted = {file.path for file in chosen}
+    tasks = []
+    for file in sorted(every):
+        name = file.name
+        key = (name.edge, name.stream, name.partition, name.epoch)
+        own = [(name.first_offset, name.last_offset)]
+        before = taken.get(key, [])
+        ranges = subtract(own, before)
+        taken[key] = _joined(before, own)
+        if file.path in wanted and ranges:
+            tasks.append(FileTask(file.path, file.length, tuple(ranges)))
+    return tasks
+
+
+def _joined(before: Ranges, own: Ranges) -> Ranges:
+    """The union; cheap where a range follows on the last one, as they nearly always do."""
+    if before and before[-1][1] + 1 == own[0][0]:
+        before[-1] = before[-1][0], own[0][1]
+        return before
+    return union([*before, *own])
+
+
+def pack(tasks: Sequence[FileTask], task_bytes: int, at_least: int = 1) -> list[tuple[FileTask, ...]]:
+    """The tasks in their order, packed to `task_bytes`, or less if there would be fewer than `at_least`."""
+    most = min(task_bytes, -(-sum(task.length for task in tasks) // at_least))
+    packed: list[list[FileTask]] = []
+    length = 0
+    for task in tasks:
+        if not packed or length + task.length > most:
+            packed.append([])
+            length = 0
+        packed[-1].append(task)
+        length += task.length
+    return [tuple(files) for files in packed]

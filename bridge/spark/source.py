@@ -1,0 +1,263 @@
+"""The Spark data source "brim": drained files, as a table or as a stream.
+
+    spark.dataSource.register(BrimDataSource)              # session.py does it
+    spark.read.format("brim").load("/srv/lake")
+    spark.readStream.format("brim").option("edge", "plant-*").load("s3://bucket/lake")
+
+Columns: columns.py.  Options: options.py.  A schema given with .schema() is honoured: a column that is not
+in it is never decoded, which is the way to a fast scan, as Spark pushes no columns into Python sources.
+
+A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}, from which the
+files of a batch follow, in any process and at any later time, for names decide contents.  Rows come as Arrow
+batches, decoded on the executors; the driver handles names only.
+
+Readers are pickled to where they are used: they hold values, no open file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from bridge.drained import Name
+from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.spark import files_view
+from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, batch_of, corrupt_batch_of
+from bridge.spark.coverage import subtract
+from bridge.spark.decode import decode_file, decoder_of
+from bridge.spark.landing import Landing, StoredFile, matches
+from bridge.spark.options import Options
+from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, pack, tasks_of
+
+__all__ = ["BrimDataSource"]
+
+OFFSET_VERSION = 1
+DAMAGED = "the record does not verify"
+_COLUMNS = frozenset(f"{DDL}, {CORRUPT} string".replace(" long", " bigint").split(", "))
+
+
+class BrimDataSource(DataSource):
+    """What Spark makes of format("brim")."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = Options.read(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for format()."""
+        return "brim"
+
+    def schema(self) -> str:
+        """The columns, when .schema() does not say which."""
+        if self._options.view == "files":
+            return files_view.DDL
+        return DDL if self._options.mode != "PERMISSIVE" else f"{DDL}, {CORRUPT} string"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For spark.read."""
+        if self._options.view == "files":
+            return files_view.FilesReader(self._options)
+        return _BatchReader(_Rows.of(self._options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For spark.readStream."""
+        if self._options.view != "records":
+            raise SourceOptionError(f"a stream has no view {self._options.view!r}", hint="use spark.read")
+        return _StreamReader(_Rows.of(self._options, schema))
+
+
+class _Files(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, files: tuple[FileTask, ...]) -> None:
+        super().__init__(None)
+        self.files = files
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Reading: the part that runs on executors, and is the same for tables and streams."""
+
+    options: Options
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, options: Options, schema: StructType) -> _Rows:
+        """Raises SourceOptionError: a column that there is not, or of another type."""
+        fields = []
+        for field in schema.fields:
+            kind = TYPES.get(field.name)
+            if kind is None:
+                raise SourceOptionError(f"no column {field.name!r}", hint=f"there are {', '.join(TYPES)}")
+            given = field.dataType.simpleString()
+            if f"{field.name} {given}" not in _COLUMNS:
+                raise SourceOptionError(
+                    f"column {field.name} cannot be {given}", hint=f"the columns are {DDL}"
+                )
+            fields.append(pa.field(field.name, kind, field.nullable))
+        return cls(options, pa.schema(fields))
+
+    def of_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The batches of one task.  Spark asks for one task even where none was planned: it is empty."""
+        for task in partition.files if isinstance(partition, _Files) else ():
+            yield from self._of_file(task)
+
+    def _of_file(self, task: FileTask) -> Iterator[pa.RecordBatch]:
+        name = Name.parse(task.path)
+        assert name is not None
+        constants = Constants(name.edge, name.stream, name.partition, name.epoch)
+        left = list(task.ranges)
+        reason = DAMAGED
+        try:
+            file = Landing(self.options.path).read(task.path, task.length)
+            for decoded in decode_file(file, self.schema.names, decoder_of(self.options.decoder)):
+                rows = decoded.first_offset, decoded.first_offset + decoded.rows - 1
+                for first, last in task.ranges:
+                    begin, end = max(first, rows[0]), min(last, rows[1])
+                    if begin <= end:
+                        yield batch_of(decoded.part(begin, end), constants, self.schema)
+                left = subtract(left, [rows])
+        except DrainedFileError as error:
+            reason = str(error)
+            if self.options.mode == "FAILFAST":
+                raise
+        if not left:
+            return
+        if self.options.mode == "FAILFAST":
+            raise DrainedFileError(
+                f"offsets {', '.join(f'{first} to {last}' for first, last in left)}: {reason}",
+                name=task.path,
+                hint="mode=PERMISSIVE keeps them as rows with _corrupt_record, DROPMALFORMED leaves them out",
+            )
+        if self.options.mode == "PERMISSIVE" and CORRUPT in self.schema.names:
+            for first, last in left:
+                yield corrupt_batch_of(first, last, reason, constants, self.schema)
+
+    def planned(self, chosen: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
+        """The tasks for the chosen files."""
+        streams = self.options.streams
+        wanted = [file for file in chosen if matches(file.name.stream, streams)]
+        tasks = tasks_of(wanted, every)
+        return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
+
+    def stored(self) -> list[StoredFile]:
+        """All files of the edges that are wanted, whatever their stream: only all of them are dense."""
+        return Landing(self.options.path).files(self.options.edges)
+
+    def reached(self, start: Cursor, files: list[StoredFile], limit: ReadLimit) -> Cursor:
+        """How far a batch from `start` may go."""
+        options = self.options
+        return advance(
+            start,
+            files,
+            files_most=limit.max_files if isinstance(limit, ReadMaxFiles) else None,
+            bytes_most=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            younger_than_s=time.time() - options.missing_grace_s if options.fail_on_data_loss else None,
+        )
+
+
+class _BatchReader(DataSourceReader):
+    """A table: all that is there when the query is planned."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        """Tasks of some files each."""
+        options, files = self._rows.options, self._rows.stored()
+        start = options.starting if isinstance(options.starting, dict) else {}
+        if options.starting == "latest":
+            raise SourceOptionError("startingOffsets is latest, which leaves nothing to a table")
+        end = self._rows.reached(start, files, ReadAllAvailable())
+        end = {edge: min(number, options.ending.get(edge, number)) for edge, number in end.items()}
+        return self._rows.planned(between(start, end, files, dense=options.fail_on_data_loss), files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        return self._rows.of_partition(partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: what is behind the last drain_seq of each edge.  Lives on the driver; read() on executors."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+        self._target: Cursor | None = None  # of a query that reads what is there now, and ends
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query begins that has no checkpoint yet."""
+        starting = self._rows.options.starting
+        if starting == "earliest":
+            return _offset({})
+        if starting == "latest":
+            return _offset(self._latest())
+        assert isinstance(starting, dict)
+        return _offset(starting)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends."""
+        begin = _cursor(start)
+        end = self._rows.reached(begin, self._rows.stored(), limit)
+        if self._target is not None:
+            target = self._target
+            most = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
+            end = {edge: min(number, most[edge]) for edge, number in end.items() if edge in most}
+        return _offset(end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """As the options say."""
+        options = self._rows.options
+        return ReadMaxFiles(options.max_files) if options.max_files else ReadMaxBytes(options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that this query reads."""
+        self._target = self._latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """For the progress report."""
+        return _offset(self._latest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of one batch: the same for the same offsets, whoever asks."""
+        files = self._rows.stored()
+        dense = self._rows.options.fail_on_data_loss
+        return self._rows.planned(between(_cursor(start), _cursor(end), files, dense=dense), files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        return self._rows.of_partition(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: what the landing zone keeps is its owner's business."""
+
+    def _latest(self) -> Cursor:
+        """Without limits, and without judging what is missing."""
+        return {edge: max(numbers) for edge, numbers in sorted(by_edge(self._rows.stored()).items())}
+
+
+def _offset(cursor: Cursor) -> dict[str, Any]:
+    return {"version": OFFSET_VERSION, "edges": dict(sorted(cursor.items()))}
+
+
+def _cursor(offset: dict[str, Any]) -> Cursor:
+    version = offset.get("version")
+    if version != OFFSET_VERSION:
+        raise SourceOptionError(
+            f"the checkpoint of this query has offsets of version {version}, this build has {OFFSET_VERSION}",
+            hint="install a newer Brim, or start the query with a new checkpoint",
+        )
+    return dict(offset["edges"])

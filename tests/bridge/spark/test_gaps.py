@@ -1,0 +1,153 @@
+"""The gap report over files: names and footers, without Spark."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+
+from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.spark.jobs import gaps
+from bridge.spark.landing import Landing
+from tests.support.drained_files import EPOCH, store, unit_of
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Two partitions, a declared loss, a second epoch."""
+    root = tmp_path / "lake"
+    store(
+        root,
+        unit_of(0, 9),
+        unit_of(0, 4, drain_seq=2, partition=1),
+        unit_of(10, 19, drain_seq=3),
+        unit_of(30, 39, drain_seq=4, lost=((20, 26),), skipped=((27, 29),)),
+        unit_of(0, 9, drain_seq=5, epoch=EPOCH + 1, previous=(EPOCH, 40)),
+        unit_of(0, 9, drain_seq=1, edge="edge-2"),
+    )
+    return root
+
+
+def file_of(lake: Path, drain_seq: int, edge: str = "edge-1") -> Path:
+    (path,) = (lake / f"edge={edge}").rglob(f"{drain_seq:016d}-*.brim")
+    return path
+
+
+def test_what_was_lost_and_declared_is_no_gap(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gaps.main([str(lake)]) == 0
+    said = capsys.readouterr().out
+    assert "edge-1 default/0 epoch 1700000000: 30 records in 3 files" in said
+    assert "declared lost or skipped: 10 (20 to 29)" in said
+    assert said.splitlines()[-1] == "nothing is missing"
+
+
+@pytest.mark.parametrize(
+    ("removed", "offsets"), [(3, [[10, 19]]), (1, [[0, 9]]), (4, [[20, 39]]), (2, None), (5, None)]
+)
+def test_a_file_that_was_removed_is_found(
+    lake: Path, capsys: pytest.CaptureFixture[str], removed: int, offsets: list[list[int]] | None
+) -> None:
+    """By its offsets, if its epoch goes on or a later one says how far it went; and by its number."""
+    file_of(lake, removed).unlink()
+    status = gaps.main([str(lake), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    first = found["epochs"][0]
+    if removed == 5:
+        assert status == 0  # the newest file: nothing tells of it yet
+        return
+    assert status == 1
+    assert not found["complete"]
+    if offsets is not None:
+        assert first["missing"] == offsets
+    if removed > 1:
+        assert found["edges"][0]["missing"] == [[removed, removed]]
+
+
+def test_an_old_file_that_was_removed_on_purpose_is_no_gap(lake: Path) -> None:
+    file_of(lake, 1).unlink()
+    assert gaps.main([str(lake)]) == 1
+    assert gaps.main([str(lake), "--retained"]) == 0
+
+
+def test_an_epoch_that_is_gone_altogether_is_found(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 3, 4):
+        file_of(lake, number).unlink()
+    assert gaps.main([str(lake), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["epochs"][0]["epoch"] == EPOCH
+    assert found["epochs"][0]["missing"] == [[0, 39]]
+
+
+def test_a_damaged_file_is_named(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = file_of(lake, 3)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert gaps.main([str(lake)]) == 1
+    assert f"{path}: UNREADABLE" in capsys.readouterr().out
+
+
+def test_records_in_two_files_and_numbers_given_twice_are_told(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(lake, unit_of(5, 14, drain_seq=4))
+    assert gaps.main([str(lake)]) == 0  # a reader takes each record once all the same
+    said = capsys.readouterr().out
+    assert "twice in files: 10 (5 to 14)" in said
+    assert "units of the same number: 4" in said
+
+
+def test_edges_are_chosen_by_name(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file_of(lake, 3).unlink()
+    assert gaps.main([str(lake), "--edge", "edge-2"]) == 0
+    assert "edge-1" not in capsys.readouterr().out
+    assert gaps.main([str(lake), "--edge", "*-1"]) == 1
+
+
+def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gaps.main([str(tmp_path / "nowhere")]) == 2
+    assert "is no directory" in capsys.readouterr().err
+
+
+# ---- the landing zone below it ----
+
+
+def test_a_file_under_two_days_is_one_file(lake: Path) -> None:
+    path = file_of(lake, 3)
+    other = path.parents[1] / "dt=2023-11-15"
+    other.mkdir()
+    (other / path.name).write_bytes(path.read_bytes())
+    files = Landing(str(lake)).files()
+    assert [file.name.drain_seq for file in files if file.name.edge == "edge-1"] == [1, 2, 3, 4, 5]
+
+
+def test_other_things_in_the_lake_are_passed_over(lake: Path) -> None:
+    day = file_of(lake, 1).parent
+    (day / ".partial-x.brim").write_text("")
+    (day / "README").write_text("")
+    (lake / "_quarantine").mkdir()
+    (lake / "edge=loose").write_text("")
+    assert len(Landing(str(lake)).files()) == 6
+
+
+def test_a_file_that_was_renamed_or_has_changed_is_not_read_as_another(lake: Path) -> None:
+    landing = Landing(str(lake))
+    files = landing.files(["edge-1"])
+    path = Path(files[0].path)
+    data = path.read_bytes()
+    path.write_bytes(data + b"x")
+    with pytest.raises(DrainedFileError, match="bytes, and had"):
+        landing.read(files[0].path, files[0].length)
+    path.write_bytes(Path(files[2].path).read_bytes())
+    with pytest.raises(DrainedFileError, match="not what its name says"):
+        landing.read(files[0].path, path.stat().st_size)
+    path.unlink()
+    with pytest.raises(DrainedFileError, match="is gone"):
+        landing.read(files[0].path, files[0].length)
+
+
+def test_a_root_is_a_path_or_a_url(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lake.parent)
+    for root in (str(lake), lake.as_uri(), "lake"):
+        assert len(Landing(root).files()) == 6
+    with pytest.raises(SourceOptionError, match="cannot be opened"):
+        Landing("nonsense://x").files()
