@@ -32,6 +32,7 @@ from edge.client.errors import (
 from edge.client.link import Link
 from edge.client.options import DEFAULT_URL, OptionFields, Options, parse_url, random_client_id
 from edge.client.subscriptions import Router, Subscription, message_of
+from edge.logs import pairs
 from edge.mqtt import (
     ConnAck,
     Disconnect,
@@ -236,9 +237,8 @@ class Client:
         """A connection, after as many attempts as it takes; None when it is over.  `lost`: why again."""
         for delay_s in self._delays:
             if lost is not None:
-                log.info(
-                    "mqtt connection lost broker=%s retry_in_s=%.2f error=%s", self._address, delay_s, lost
-                )
+                facts = pairs(broker=self._address, retry_in_s=f"{delay_s:.2f}", error=lost)
+                log.info("mqtt connection lost %s", facts)
                 await asyncio.sleep(delay_s)
             try:
                 return await self._open()

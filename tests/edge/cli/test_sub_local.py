@@ -1,0 +1,100 @@
+"""`brim sub` beside a broker of ours: over MQTT, from shared memory and from ZeroMQ the same messages."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.house import ROOT
+
+TIMEOUT_S = 30
+BRIM = (sys.executable, "-m", "edge")
+
+
+class Broker:
+    """`brim run`, ready."""
+
+    def __init__(self, runtime_dir: Path, state_dir: Path) -> None:
+        self.directory = ("--runtime-dir", runtime_dir)
+        where = (*self.directory, "--state-dir", state_dir, "--port", 0)
+        line = [*BRIM, "run", *map(str, where)]
+        self.process = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+        )
+        assert self.process.stdout is not None
+        for line_out in self.process.stdout:
+            ready = re.search(r"is ready .* mqtt 127\.0\.0\.1:(\d+)", line_out)
+            if ready:
+                self.port = int(ready[1])
+                return
+        raise AssertionError("the broker ended before it was ready")
+
+    @contextmanager
+    def publishing(self, *arguments: object) -> Iterator[None]:
+        """Again and again, so that whoever subscribes gets some: nobody need know when that is."""
+        line = [*BRIM, "pub", *arguments, "--repeat", 0, "--rate", 50, "--port", self.port]
+        with subprocess.Popen(list(map(str, line)), cwd=ROOT) as publisher:
+            try:
+                yield
+            finally:
+                publisher.kill()
+
+    def subscribed(self, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+        line = [*BRIM, "sub", *arguments]
+        return subprocess.run(
+            list(map(str, line)), capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
+        )
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[Broker]:
+    started = Broker(runtime_directory, tmp_path)
+    try:
+        yield started
+    finally:
+        started.process.terminate()
+        started.process.communicate(timeout=TIMEOUT_S)
+
+
+def test_every_way_shows_the_same(broker: Broker) -> None:
+    common: tuple[object, ...] = ("plant/+/temp", "--json", "-C", 5, "-W", 20)
+    ways = {
+        "mqtt": (*common, "-q", 1, "--port", broker.port),
+        "shm": (*common, "--shm", *broker.directory),
+        "zmq": (*common, "--zmq", *broker.directory),
+    }
+    with broker.publishing("plant/1/temp", "grün", "-q", 1), broker.publishing("elsewhere", "not asked for"):
+        shown = {way: broker.subscribed(*arguments) for way, arguments in ways.items()}
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for way, done in shown.items():
+        assert (done.returncode, done.stderr) == (0, b""), way
+        lines[way] = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(line["topic"], line["payload"], line["qos"]) for line in lines[way]] == [
+            ("plant/1/temp", "grün", 1)
+        ] * 5
+    for way in ("shm", "zmq"):
+        offsets = [line["offset"] for line in lines[way]]
+        assert offsets == sorted(set(offsets))
+        assert {line["ring"] for line in lines[way]} == {"default-0"}
+
+
+def test_rates_are_counted_in_memory_too(broker: Broker) -> None:
+    with broker.publishing("plant/1/temp", "12345678"):
+        done = broker.subscribed("#", "--shm", "--rate", "--json", "-C", 20, *broker.directory)
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0
+    assert last["messages_per_s"] > 0
+    assert last["bytes_per_s"] == pytest.approx(8 * last["messages_per_s"], abs=1)
+
+
+def test_without_a_broker_shared_memory_says_so(runtime_directory: Path) -> None:
+    line = [*BRIM, "sub", "#", "--shm", "--runtime-dir", str(runtime_directory)]
+    done = subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"brim sub: ")
