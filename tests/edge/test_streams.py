@@ -135,13 +135,13 @@ def test_a_ring_under_another_name_or_of_another_version_is_put_aside(config, ep
     streams.close()
 
 
-def test_a_ring_without_its_cursor_file_is_put_aside(config, epochs, runtime_directory):
+def test_a_ring_that_lost_its_cursor_file_keeps_its_records(config, epochs, runtime_directory):
     streams = Streams.open(config, epochs)
     streams.partition_of("a").writer.publish(b"x", key="a")
     streams.close()
     (runtime_directory / "default-0.cursors").unlink()
     streams = Streams.open(config, epochs)
-    assert payloads(streams.partition_of("a").ring) == []
+    assert payloads(streams.partition_of("a").ring) == [b"x"]
     streams.close()
 
 
