@@ -17,7 +17,8 @@ __all__ = ["ClientRow", "Stats"]
 
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "published", "sourced", "delivered", "redelivered",
-    "retained_refused", "connections_opened", "full_waits", "topics_recycled", "source_lost", "wakeups",
+    "retained_refused", "connections_opened", "full_waits", "topics_recycled", "source_lost",
+    "source_evictions", "wakeups",
 )  # fmt: skip
 _NOW = (
     "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "held", "blocked",

@@ -318,6 +318,70 @@ def test_records_of_another_process_are_routed_when_the_loop_is_woken() -> None:
             attached.close()
 
 
+def test_a_producer_that_waits_for_us_loses_nothing_on_the_way_to_a_client_that_reads() -> None:
+    count = 3_000
+    with memory_directory() as directory, served() as there, there.client() as client:
+        subscribe(client, "cam/#")
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = (
+                ring.writer(when_full="block", queue_timeout_ms=20_000),
+                Ring.attach(directory / "t@cam"),
+            )
+            reader = attached.reader(start="latest", verify=True, gating=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+
+            def produce() -> None:
+                for i in range(count):
+                    assert writer.publish(b"%04d" % i + bytes(200), key="cam/1") is not None
+                    there.listener.wake()
+
+            producing = threading.Thread(target=produce)
+            producing.start()
+            assert [int(client.publish().payload[:4]) for _ in range(count)] == list(range(count))
+            producing.join()
+            there.ask(lambda: there.listener.remove_source(source))
+            reader.close()
+            attached.close()
+
+
+def test_a_producer_that_stops_heeding_us_is_read_on() -> None:
+    with memory_directory() as directory, served() as there, there.client() as client:
+        subscribe(client, "cam/#")
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
+            reader = attached.reader(start="latest", verify=True, gating=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+            (slot,) = [slot.slot for slot in ring.slots() if not slot.own]
+            ring.evict(slot)
+            writer.publish(b"after it", key="cam/1")
+            there.listener.wake()
+            assert client.publish().payload == b"after it"
+            assert there.stats.totals()["source_evictions"] == 1
+            there.ask(lambda: there.listener.remove_source(source))
+            reader.close()
+            attached.close()
+
+
+def test_a_window_full_of_a_source_that_is_removed_opens_again() -> None:
+    limits = BrokerLimits(sessions=SessionLimits(in_flight_max=2))
+    with memory_directory() as directory, served(limits=limits) as there, there.client() as client:
+        subscribe(client, "#", 1)
+        with Ring.create(directory / "t@cam", capacity_bytes=1 << 16, epoch=1) as ring:
+            writer, attached = ring.writer(), Ring.attach(directory / "t@cam")
+            reader = attached.reader(start="latest", verify=True)
+            source = there.ask(partial(there.listener.add_source, reader))
+            writer.publish_many([b"1", b"2"], key="cam", flags=1)
+            there.listener.wake()
+            assert [client.publish().payload for _ in range(2)] == [b"1", b"2"]  # never acknowledged
+            there.listener.publish("t", b"waits", 1)
+            there.ask(lambda: None)
+            assert client.is_silent()
+            there.ask(lambda: there.listener.remove_source(source))
+            assert client.publish().payload == b"waits"
+            reader.close()
+            attached.close()
+
+
 # ---- listening and stopping ----
 
 

@@ -253,8 +253,11 @@ void mq_source_remove(mq_engine *engine, uint32_t index)
         return;
     for (uint32_t i = 0; i < engine->sessions.made; i++) {
         mq_session *session = mq_slab_at(&engine->sessions, i);
-        if (session->item.generation & 1)
-            mq_session_forget_source(session, index);
+        if (!(session->item.generation & 1))
+            continue;
+        mq_session_forget_source(session, index);
+        if (session->connection != NULL) /* its window may be open again, and nobody else will say so */
+            mq_connection_touch(engine, session->connection);
     }
     free(source->name);
     *source = (mq_source){.kind = MQ_SOURCE_NONE};
@@ -451,6 +454,8 @@ static void detached_over(mq_engine *engine)
 
 void mq_engine_step(mq_engine *engine)
 {
+    if (engine->sources_moved)
+        mq_sources_tell(engine);
     if (engine->sources_pending)
         mq_sources_pump(engine);
     if (engine->holding.count > 0)

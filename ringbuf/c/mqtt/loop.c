@@ -143,6 +143,8 @@ static void flush(mq_loop *loop)
     }
     walked.count = 0;
     engine->passing = walked;
+    if (engine->sources_moved)
+        mq_sources_tell(engine);
 }
 
 /* ---- closing ---- */

@@ -193,6 +193,7 @@ typedef struct mq_source {
     bool dirty;   /* appended to, and end not yet published */
     bool waiting; /* foreign: its next record's topic is with Python */
     bool judged;
+    bool moved; /* foreign: read further than its writer was told */
     bool bad;
     bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
     uint32_t queue_timeout_ms; /* how long a gating reader may stand in the way before it is evicted */
@@ -223,6 +224,7 @@ struct mq_engine {
     mq_source *sources[MQ_SOURCES_MAX];
     uint32_t source_count;
     bool sources_pending; /* a source has more than was read */
+    bool sources_moved;
     mq_event events[MQ_EVENTS];
     uint32_t event_count;
     mq_list touched, ready, holding, blocked, closing, published;
@@ -291,6 +293,7 @@ int mq_append(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t 
               uint64_t *end);
 void mq_retain(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t qos);
 void mq_sources_pump(mq_engine *engine);
+void mq_sources_tell(mq_engine *engine);
 
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);

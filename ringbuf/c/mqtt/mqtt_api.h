@@ -91,10 +91,12 @@ typedef struct mq_counters {
     uint64_t connections_opened;
     uint64_t full_waits; /* times a publisher was paused because its ring was full */
     uint64_t topics_recycled;
-    uint64_t source_lost; /* records that source rings overwrote before they were read */
-    uint64_t dropped[8];  /* by MQ_DROP_* */
-    uint64_t closed[12];  /* by MQ_CLOSE_* */
-    uint64_t wakeups;     /* returns of epoll_wait */
+    uint64_t source_lost;      /* records that source rings overwrote before they were read */
+    uint64_t source_evictions; /* times a source ring stopped heeding us, and may overwrite what we have not
+                                  read */
+    uint64_t dropped[8];       /* by MQ_DROP_* */
+    uint64_t closed[12];       /* by MQ_CLOSE_* */
+    uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;
     uint64_t retained, retained_bytes;

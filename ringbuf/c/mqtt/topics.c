@@ -386,8 +386,14 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
         int result = rb_read(reader, &view);
         if (result == RB_EMPTY)
             return;
+        engine->sources_moved = source->moved = true;
         if (result == RB_OVERRUN) {
             engine->counters.source_lost += reader->lost - lost;
+            continue;
+        }
+        if (result == RB_EVICTED) { /* we were too slow to be heeded any longer: go on as one that is not */
+            engine->counters.source_evictions++;
+            reader->gating = false;
             continue;
         }
         if (result != RB_OK) {
@@ -402,6 +408,19 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
         }
     }
     engine->sources_pending = true;
+}
+
+/* Says how far sources have been read: where we gate, their writers go on.  Not before what was routed has
+ * had its chance to be sent: a writer that waited for us is quick to overwrite it. */
+void mq_sources_tell(mq_engine *engine)
+{
+    engine->sources_moved = false;
+    for (uint32_t i = 1; i < engine->source_count; i++) {
+        mq_source *source = engine->sources[i];
+        if (source->moved)
+            rb_reader_tell(source->reader, source->reader->cursor);
+        source->moved = false;
+    }
 }
 
 void mq_sources_pump(mq_engine *engine)
