@@ -1,0 +1,60 @@
+"""C programs of the tests: the ring's own sources, perhaps with one line changed, and a main()."""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.house import ROOT
+
+CORE = ROOT / "ringbuf" / "c"
+RING = ("writer", "reader", "ring", "record", "crc32c", "wait")
+FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wl,-z,now")
+
+
+def compiler_or_skip(command: str = "", package: str = "gcc") -> list[str]:
+    """The compiler as a command; the test is skipped, with the remedy, where there is none."""
+    found = shlex.split(command or os.environ.get("CC") or "cc")
+    if shutil.which(found[0]) is None:
+        pytest.skip(f"no {found[0]}: apt-get install {package}")
+    return found
+
+
+def only_on_x86_64() -> None:
+    """Skip where breakpoints and program counters are other ones."""
+    if platform.machine() != "x86_64":
+        pytest.skip(f"written for x86-64, this is {platform.machine()}")
+
+
+def compiled(
+    directory: Path,
+    main: Path,
+    *flags: str,
+    compiler: Sequence[str] = (),
+    planted: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+) -> Path:
+    """The program of `main` and the ring, in `directory`.
+
+    `planted`: for a source of the ring, by stem, texts that are replaced by others; each must occur once, so that
+    a plant that no longer fits fails the test.
+    """
+    sources = [main]
+    for stem in RING:
+        source = CORE / f"{stem}.c"
+        text = source.read_text()
+        for old, new in (planted or {}).get(stem, ()):
+            assert text.count(old) == 1, f"not once in {source.name}: {old}"
+            text = text.replace(old, new)
+            source = directory / f"{stem}.c"
+            source.write_text(text)
+        sources.append(source)
+    target = directory / main.stem
+    command = [*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}", *map(str, sources), "-o", str(target)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, f"{shlex.join(command)}\n{made.stderr}"
+    return target
