@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Self
 
 import zmq
@@ -13,6 +15,8 @@ from edge.frames import TOPICS_MAX, Continuity, Header, decode, prefix_of
 from edge.mqtt.topics import matches
 
 __all__ = ["ZmqSubscription"]
+
+BATCH_MESSAGES = 256  # then the event loop is asked again
 
 
 class ZmqSubscription:
@@ -28,6 +32,7 @@ class ZmqSubscription:
         self._filters = filters
         self._continuity = Continuity()
         self._accepted: dict[str, bool] = {}
+        self._taken: deque[tuple[str, Header, bytes]] = deque()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, receive_high_water)
@@ -36,6 +41,7 @@ class ZmqSubscription:
         self._socket.connect(endpoint)
         for prefix in {prefix_of(topic_filter) for topic_filter in filters}:
             self._socket.subscribe(prefix)
+        self._directly: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)
 
     @property
     def gaps(self) -> int:
@@ -57,15 +63,22 @@ class ZmqSubscription:
         return self
 
     async def __anext__(self) -> tuple[str, Header, bytes]:
-        while True:
-            try:
-                topic, header, payload = decode(await self._socket.recv_multipart())
-            except FrameError:
-                self.unreadable += 1
-                continue
-            if self._accepts(topic):
-                self._continuity.accept(topic, header)
-                return topic, header, bytes(payload)
+        while not self._taken:
+            self._take(await self._socket.recv_multipart())
+            with suppress(zmq.Again):  # what else is there, without a Future for each
+                for _ in range(BATCH_MESSAGES):
+                    self._take(self._directly.recv_multipart(zmq.NOBLOCK))
+        return self._taken.popleft()
+
+    def _take(self, parts: list[bytes]) -> None:
+        try:
+            topic, header, payload = decode(parts)
+        except FrameError:
+            self.unreadable += 1
+            return
+        if self._accepts(topic):
+            self._continuity.accept(topic, header)
+            self._taken.append((topic, header, bytes(payload)))
 
     def _accepts(self, topic: str) -> bool:
         """A prefix lets through more than its filter; each topic is judged once."""
