@@ -17,21 +17,14 @@ from edge.mqtt import (
     Publish,
     PubRec,
     PubRel,
-    ReasonCode,
-    SubAck,
     Subscribe,
     Subscription,
 )
 from edge.sessions import SessionLimits
 from ringbuf import FLAG_RETAIN, Ring, Writer
-from tests.support.mqtt_bench import Bench, Wire
+from tests.support.mqtt_bench import Bench
 
 RING_BYTES = 1 << 20
-
-
-def subscribe(wire: Wire, topic_filter: str, qos: int = 0) -> None:
-    wire.send(Subscribe(7, (Subscription(topic_filter, qos),)))
-    assert wire.received()[:1] == [SubAck(7, (ReasonCode(qos),))]
 
 
 # ---- durability = disk ----
@@ -40,7 +33,7 @@ def subscribe(wire: Wire, topic_filter: str, qos: int = 0) -> None:
 def test_on_disk_an_acknowledgement_waits_until_its_record_is_durable() -> None:
     with Bench(durability="disk") as bench:
         client, reader = bench.client(), bench.client("r")
-        subscribe(reader, "t")
+        reader.subscribe("t")
         client.send(Publish("t", b"1", 1, packet_id=1))
         first_end = bench.partition.writer.end_position
         client.send(Publish("t", b"2", 2, packet_id=2), Publish("t", b"3", 1, packet_id=3))
@@ -220,7 +213,7 @@ def test_all_queues_together_have_a_bound() -> None:
     ) as bench:
         for i in range(4):
             reader = bench.client(f"r{i}", clean_start=False)
-            subscribe(reader, "t", 1)
+            reader.subscribe("t", qos=1)
             reader.drop()
         writer = bench.client("w")
         for _ in range(10):
@@ -279,7 +272,7 @@ def producer_of(bench: Bench) -> Iterator[Producer]:
 def test_records_of_a_local_producer_reach_subscribers_without_being_copied_to_another_ring() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
-        subscribe(client, "cam/#", 1)
+        client.subscribe("cam/#", qos=1)
         producer.publish(bench, ("cam/1", b"frame 1"), ("cam/2", b"frame 2"), ("other", b"x"), flags=1)
         assert client.publishes() == [("cam/1", b"frame 1", 1), ("cam/2", b"frame 2", 1)]
         assert bench.records() == []
@@ -289,8 +282,8 @@ def test_records_of_a_local_producer_reach_subscribers_without_being_copied_to_a
 def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
-        subscribe(client, "#")
-        subscribe(client, "$SYS/#")
+        client.subscribe("#")
+        client.subscribe("$SYS/#")
         bench.broker.publish("$SYS/x", b"real")
         producer.publish(bench, ("a/+", b"1"), ("$SYS/x", b"2"), ("$SYS/y", b"3"), ("", b"4"), ("ok", b"5"))
         assert client.publishes() == [("$SYS/x", b"real", 0), ("ok", b"5", 0)]
@@ -309,7 +302,7 @@ def test_a_local_producer_may_retain() -> None:
 def test_a_record_that_its_producer_overwrote_before_delivery_is_an_overrun() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
-        subscribe(client, "cam/1")
+        client.subscribe("cam/1")
         producer.publish(bench, ("cam/1", b"too late"))
         producer.publish(bench, *[("noise", bytes(8_000))] * 9)
         producer.publish(bench, ("cam/1", b"in time"))
@@ -321,7 +314,7 @@ def test_a_record_that_its_producer_overwrote_before_delivery_is_an_overrun() ->
 def test_a_producer_that_changes_a_topic_after_it_was_routed_is_found_out(by: bytes) -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
-        subscribe(client, "cam/12")
+        client.subscribe("cam/12")
         producer.publish(bench, ("cam/12", b"innocent"))
         producer.spoil(b"cam/12", by)
         assert client.publishes() == []
@@ -332,7 +325,7 @@ def test_a_producer_that_changes_a_topic_after_it_was_routed_is_found_out(by: by
 def test_a_producer_that_changes_a_length_after_it_was_routed_does_no_harm(length: int) -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
-        subscribe(client, "cam/1")
+        client.subscribe("cam/1")
         producer.publish(bench, ("cam/1", b"innocent"))
         header = 32
         with open(f"{producer.path}.ring", "r+b") as file:
@@ -348,7 +341,7 @@ def test_a_ring_that_holds_no_records_is_read_no_further_and_harms_nobody() -> N
         bad: list[int] = []
         bench.broker.on_source_bad = bad.append
         client = bench.client()
-        subscribe(client, "#")
+        client.subscribe("#")
         producer.writer.publish(b"this will not verify", key="cam/1")
         producer.spoil(b"not verify", b"NOT VERIFY")
         producer.publish(bench, ("cam/1", b"after it"))
@@ -362,7 +355,7 @@ def test_a_source_that_is_removed_leaves_nothing_to_deliver_though_its_number_is
     with Bench() as bench:
         with producer_of(bench) as producer:
             client = bench.client("c", clean_start=False)
-            subscribe(client, "#", 1)
+            client.subscribe("#", qos=1)
             producer.publish(bench, ("cam/1", b"sent"), flags=1)
             assert client.publishes() == [("cam/1", b"sent", 1)]
             producer.publish(bench, ("cam/1", b"gone"), flags=1)
@@ -382,7 +375,7 @@ def test_a_source_that_is_removed_leaves_nothing_to_deliver_though_its_number_is
 def test_a_client_that_returns_gets_what_a_producer_wrote_meanwhile() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client("c", clean_start=False)
-        subscribe(client, "cam/1", 1)
+        client.subscribe("cam/1", qos=1)
         client.drop()
         producer.publish(bench, ("cam/1", b"kept"), flags=1)
         client = bench.wire()

@@ -21,7 +21,19 @@ from typing import Any, Literal, Self
 from edge.access import ListenerPolicy
 from edge.broker import Broker, BrokerLimits
 from edge.engine import Engine, EngineLimits, EventKind, engine_of
-from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Packet,
+    Publish,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Version,
+    decode_packet,
+    encode,
+)
 from edge.mqtt.codec import decode_variable_integer
 from edge.stats import Stats
 from ringbuf import Ring, Writer
@@ -82,6 +94,12 @@ class Wire:
     def send(self, *packets: Packet) -> None:
         """Send packets."""
         self.raw(b"".join(encode(packet, self.version) for packet in packets))
+
+    def subscribe(self, *filters: str, qos: int = 0) -> None:
+        """Subscribe, and look at the answer; what was retained is thrown away."""
+        self.send(Subscribe(7, tuple(Subscription(topic_filter, qos) for topic_filter in filters)))
+        (answer,) = self.received()[:1]
+        assert answer == SubAck(7, (ReasonCode(qos),) * len(filters)), answer
 
     def bytes_received(self) -> bytes:
         """All that the broker has for it now."""
