@@ -49,8 +49,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--out", type=Path, default=Path("demo-out"), help="where page and plots go (%(default)s)"
     )
     found = parser.parse_args(arguments)
-    if not 8 <= found.seconds <= 3_600:
-        parser.error(f"--seconds {found.seconds:g}: must be 8 to 3600")
+    if not 4 <= found.seconds <= 3_600:
+        parser.error(f"--seconds {found.seconds:g}: must be 4 to 3600")
     if not 10 <= found.rate <= 100_000:
         parser.error(f"--rate {found.rate:g}: must be 10 to 100000")
     return found

@@ -31,13 +31,18 @@ class Broker:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._child: Child | None = None
+        self._wanted = False
         self._connection: Connection | None = None
-        self._asked = 0.0
 
     @property
     def running(self) -> bool:
         """Whether there is a process."""
         return self._child is not None and not self._child.ended
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended though nobody told it to."""
+        return self._wanted and not self.running
 
     @property
     def pid(self) -> int:
@@ -64,10 +69,12 @@ class Broker:
             await ended
             raise BrokerFailed(f"the broker did not become ready; its last words:\n{self._last_words()}")
         ended.cancel()
+        self._wanted = True
         return time.monotonic() - begin
 
     def kill(self) -> None:
         """With -9, wherever it is."""
+        self._wanted = False
         if self._child is not None:
             self._child.kill()
 
@@ -79,6 +86,7 @@ class Broker:
     async def stop(self) -> int:
         """With SIGTERM; its exit status."""
         self.disconnect()
+        self._wanted = False
         return await self._child.end(STOP_S) if self._child is not None else 0
 
     async def report(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ here, and said together with the last line of its log.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from examples.demo.broker import Broker
@@ -60,9 +61,15 @@ class Cast:
     async def start_lake(self, *, spark: bool, on_line: Callable[[str], None]) -> Child:
         """Who makes the table; tells its steps in JSON lines."""
         arguments = ["--drained", str(self._scene.sink.directory), "--out", str(self._scene.table)]
-        self.lake = await self._start(
-            "table", "lake", [*arguments, *([] if spark else ["--no-spark"])], on_line
-        )
+        temporary = str(self._scene.temporary)  # Spark's own files go away with the scene, even after -9
+        environment = {
+            "TMPDIR": temporary,
+            "SPARK_LOCAL_DIRS": temporary,
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} {os.environ.get('JAVA_TOOL_OPTIONS', '')}",
+        }
+        command = ["-m", "examples.demo.lake", *arguments, *([] if spark else ["--no-spark"])]
+        log = self._scene.logs / "table.log"
+        self.lake = await Child.start("table", command, log, environment=environment, on_line=on_line)
         return self.lake
 
     async def end(self, children: dict[str, Child]) -> None:
@@ -79,6 +86,8 @@ class Cast:
 
     def look_after(self) -> None:
         """Raises DemoFailed if somebody has ended by himself."""
+        if self.broker.lost:
+            raise DemoFailed(f"the broker has ended by itself; its log is in {self._scene.logs}")
         for child in (*self.publishers.values(), *self.subscribers.values()):
             if child.ended and child.status:
                 raise DemoFailed(f"{child.name} ended with status {child.status}; {self.last_line(child)}")
@@ -100,8 +109,6 @@ class Cast:
             await self.broker.wait()
         self.broker.disconnect()
 
-    async def _start(
-        self, name: str, module: str, arguments: list[str], on_line: Callable[[str], None] | None = None
-    ) -> Child:
+    async def _start(self, name: str, module: str, arguments: list[str]) -> Child:
         command = ["-m", f"examples.demo.{module}", *arguments]
-        return await Child.start(name, command, self._scene.logs / f"{name}.log", on_line=on_line)
+        return await Child.start(name, command, self._scene.logs / f"{name}.log")

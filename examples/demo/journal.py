@@ -28,7 +28,7 @@ class Journal:
     acked: Tally = field(default_factory=Tally)
     published_count: int = 0
     acked_count: int = 0
-    resent: int = 0  # sent once more, because the acknowledgement had not come
+    resent: int = 0  # sent once more at most, because the acknowledgement had not come
     reconnects: int = 0
     skipped: int = 0  # readings not taken, because too many messages were waiting for the broker
 

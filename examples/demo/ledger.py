@@ -5,8 +5,8 @@ Pure: numbers in, numbers and sentences out.  Two things are counted, and never 
     record     (ring, epoch, offset): what the broker has stored.  Every stage must have each of them exactly
                once, so all stages count the same.
     message    (device, n): what a device has published.  MQTT with QoS 1 delivers at least once: a message
-               whose acknowledgement was lost with the broker is sent again, and is then two records.  That
-               is no fault and is shown by itself, as `resent`.
+               whose acknowledgement was lost with the broker is sent again, and may be two records then.
+               That is no fault and is shown by itself, as `again`.
 
 lost        messages that were acknowledged and are missing in a stage
 twice       records that a stage saw more than once
@@ -47,7 +47,7 @@ class Row:
     name: str
     messages: int
     records: int | None = None
-    resent: int | None = None
+    again: int | None = None
     lost: int | None = None
     twice: int | None = None
     gaps: int | None = None
@@ -99,7 +99,7 @@ def _row(stage: Stage, acked: Tally) -> Row:
         stage.name,
         messages,
         records=stage.records,
-        resent=stage.records - messages,
+        again=stage.records - messages,
         lost=_count(stage.tally.missing(acked)),
         twice=stage.twice,
         gaps=stage.gaps,

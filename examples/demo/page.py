@@ -18,9 +18,9 @@ STYLE = Path(__file__).with_name("page.css")
 
 MEANING = (
     "A <b>message</b> is what a device has published; a <b>record</b> is what the broker has stored. MQTT "
-    "delivers at least once: a message whose acknowledgement was lost with the broker is sent again and is "
-    "then two records (<i>sent again</i>). <b>Lost</b> counts acknowledged messages that a stage does not "
-    "have, <b>duplicated</b> records that it has more than once, <b>gaps</b> offsets that it never saw."
+    "delivers at least once: a message whose acknowledgement was lost with the broker is sent again and may "
+    "be two records then (<i>stored again</i>). <b>Lost</b> counts acknowledged messages that a stage lacks, "
+    "<b>duplicated</b> records that it has more than once, <b>gaps</b> offsets that it never saw."
 )
 
 

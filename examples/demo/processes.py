@@ -65,7 +65,7 @@ class Child:
                 env={**os.environ, **(environment or {})},
                 limit=LINE_MAX_BYTES,
                 preexec_fn=_die_with_parent,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends them in order
+                start_new_session=True,  # Ctrl-C is for the demo, which ends them in order; see kill()
             )
         return cls(name, process, on_line)
 
@@ -98,15 +98,15 @@ class Child:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it with -9."""
+        """End it with -9, and whatever it has started: they are a process group."""
         if not self.ended:
-            self._process.kill()
+            os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self, timeout_s: float | None = None) -> int:
         """Its exit status, once it has ended and all it wrote is read.  Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             status = await self._process.wait()
-            await self._reading
+            await asyncio.shield(self._reading)
         return status
 
     async def end(self, timeout_s: float) -> int:

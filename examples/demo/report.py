@@ -37,7 +37,7 @@ __all__ = [
     "unit_of",
 ]
 
-LEDGER_COLUMNS = ("", "messages", "records", "sent again", "lost", "duplicated", "gaps", "")
+LEDGER_COLUMNS = ("", "messages", "records", "stored again", "lost", "duplicated", "gaps", "")
 MINUTES_MOST = 4  # columns of the table; a longer run shows the last ones
 
 
@@ -85,7 +85,9 @@ def gather(
 
 def _received(name: str, path: Path) -> Stage:
     facts = json.loads(path.read_text())
-    note = f"{facts['fetched']:,} of them fetched from the ring" if facts["fetched"] else ""
+    note = f"half of them within {facts['age_us'] / 1000:.1f} ms of being sent"
+    if facts["fetched"]:
+        note += f"; {facts['fetched']:,} fetched from the ring"
     tally = Tally.load(path.with_suffix(".tally"))
     return Stage(name, facts["records"], facts["twice"], facts["gaps"], tally, note)
 
@@ -149,7 +151,7 @@ def print_table(console: Console, lake: Lake) -> None:
 
 def ledger_cells(row: Row) -> list[str]:
     """A line of the ledger, in the order of LEDGER_COLUMNS."""
-    numbers = (row.messages, row.records, row.resent, row.lost, row.twice, row.gaps)
+    numbers = (row.messages, row.records, row.again, row.lost, row.twice, row.gaps)
     return [row.name, *("" if number is None else f"{number:,}" for number in numbers), row.note]
 
 
@@ -161,6 +163,7 @@ def print_ledger(console: Console, ledger: Ledger) -> None:
     for row in ledger.rows:
         bad = bool(row.lost or row.twice or row.gaps)
         table.add_row(*ledger_cells(row), style="bold red" if bad else "")
+    console.print()
     console.print("Ledger", style="bold")
     console.print(table)
     if ledger.matches:

@@ -8,7 +8,7 @@ directory.
         drained/        the sink
         logs/           standard error of every process
         counts/         journals and reports of publishers and subscribers
-        table/          what Spark makes
+        table/          what Spark makes; temporary/: and what it needs meanwhile
     runtime/            in /dev/shm: rings and sockets
 """
 
@@ -66,11 +66,11 @@ class Scene:
         self.runtime = Path(
             tempfile.mkdtemp(prefix="brim-demo-", dir=memory if memory.is_dir() else self.root)
         )
-        self.state, self.logs, self.counts, self.table = (
-            self.root / name for name in ("state", "logs", "counts", "table")
-        )
-        for directory in (self.logs, self.counts, self.table):
-            directory.mkdir()
+        names = ("logs", "counts", "table", "temporary")
+        self.logs, self.counts, self.table, self.temporary = (self.root / name for name in names)
+        for name in names:
+            (self.root / name).mkdir()
+        self.state = self.root / "state"
         self.sink = Sink(self.root / "drained")
         self.port = _free_port()
         self.edge_id = host_edge_id()

@@ -107,6 +107,7 @@ class PlainScreen:
     )
     _began: float = field(default_factory=time.monotonic)
     _next: float = 0.0
+    _last: str = ""
 
     def happened(self, text: str) -> None:
         """See Screen."""
@@ -127,7 +128,10 @@ class PlainScreen:
             parts.append(
                 f"drained {view.bridge.drained:,}, waiting {view.bridge.waiting:,} ({view.bridge.state})"
             )
-        print(f"{self._clock()}    {' | '.join(parts)}", flush=True)
+        line = " | ".join(parts)
+        if line != self._last:
+            print(f"{self._clock()}    {line}", flush=True)
+        self._last = line
 
     def close(self) -> None:
         """See Screen."""

@@ -37,6 +37,7 @@ __all__ = ["FILTERS", "Received"]
 FILTERS = ("host/#", "replay/#")
 STATUS_S = 0.5
 AGES_MOST = 4_000  # of one status interval
+AGE_OF = 50
 QUEUE_MOST = 100_000  # messages that may wait in this process
 
 
@@ -49,7 +50,9 @@ class Received:
         self.stopping = False
         self._tally = Tally()
         self._report = report
-        self._ages_us: list[float] = []
+        self._ages_us: list[float] = []  # of this status interval
+        self._ages_kept: list[float] = []  # one in AGE_OF of the whole run
+        self._age_p50_us = self._age_p99_us = 0.0
         self._facts: dict[str, Any] = {}
         self._next_status = 0.0
         self._read = msgspec.json.Decoder(Payload).decode
@@ -72,16 +75,18 @@ class Received:
         if now < self._next_status:
             return
         self._next_status = now + STATUS_S
-        ages = sorted(self._ages_us)
-        self._ages_us.clear()
+        if ages := sorted(self._ages_us):
+            self._age_p50_us, self._age_p99_us = ages[len(ages) // 2], ages[len(ages) * 99 // 100]
+            self._ages_kept += self._ages_us[::AGE_OF]
+            self._ages_us.clear()
         self._facts = {
             "records": self.offsets.records,
             "twice": self.offsets.twice,
             "gaps": self.offsets.gaps,
             "fetched": self.fetched,
             "places": self.offsets.places(),
-            "age_p50_us": ages[len(ages) // 2] if ages else 0,
-            "age_p99_us": ages[len(ages) * 99 // 100] if ages else 0,
+            "age_p50_us": self._age_p50_us,
+            "age_p99_us": self._age_p99_us,
             **more,
         }
         print(json.dumps(self._facts), flush=True)
@@ -89,7 +94,8 @@ class Received:
     def close(self, **more: object) -> None:
         """Write the report."""
         self._next_status = 0.0
-        self.tell(**more)
+        kept = sorted(self._ages_kept)
+        self.tell(age_us=kept[len(kept) // 2] if kept else 0, **more)
         self._tally.save(self._report.with_suffix(".tally"))
         self._report.write_text(json.dumps(self._facts))
 

@@ -54,8 +54,10 @@ class Watch:
 
     async def _ask_broker(self) -> str:
         report = await self._cast.broker.report()
+        if not report:
+            return "no broker" if self.sampling else "finished"
         bridges = report.get("bridges") or [{}]
-        return str(bridges[0].get("condition", "unknown")) if report else "no broker"
+        return str(bridges[0].get("condition", "unknown"))
 
     def _sample(self) -> Sample:
         published, acked = (
@@ -85,7 +87,7 @@ def _publisher(name: str, child: Child) -> Publisher:
     state = "connected" if child.facts.get("connected") else "not connected"
     return Publisher(
         name,
-        "ended" if child.ended else state if child.facts else "starting",
+        "finished" if child.ended else state if child.facts else "starting",
         child.number("published_count"),
         child.number("acked_count"),
         child.rate("acked_count"),
@@ -96,7 +98,7 @@ def _publisher(name: str, child: Child) -> Publisher:
 def _subscriber(name: str, child: Child) -> Subscriber:
     return Subscriber(
         name,
-        "ended" if child.ended else "reading" if child.facts else "starting",
+        "finished" if child.ended else "reading" if child.facts else "starting",
         child.number("records"),
         child.rate("records"),
         child.number("gaps"),

@@ -26,7 +26,7 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def arguments(out: Path, *more: str) -> argparse.Namespace:
-    return demo.parse(["--no-spark", "--plain", "--seconds", "8", "--rate", "300", "--out", str(out), *more])
+    return demo.parse(["--no-spark", "--plain", "--seconds", "4", "--rate", "300", "--out", str(out), *more])
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_run_without_spark_loses_nothing_and_leaves_only_what_it_says(
 ) -> None:
     before = set(Path("/dev/shm").glob("brim-demo-*"))
     out = tmp_path / "out"
-    command = ("--no-spark", "--plain", "--seconds", "8", "--rate", "300", "--out", out)
+    command = ("--no-spark", "--plain", "--seconds", "4", "--rate", "300", "--out", out)
     with ModuleChild("examples.demo", *command) as child:
         lines = child.lines_until("The ledger")
         status, rest, log = child.wait()

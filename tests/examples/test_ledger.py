@@ -72,7 +72,7 @@ def test_a_message_that_was_sent_again_is_two_records_and_no_fault() -> None:
     again = [*messages(), ("host/a/load", 3)]
     found = ledger(*(stage(name, again) for name in ("shm", "drained", "table")))
     assert found.matches
-    assert {row.resent for row in found.rows if row.resent is not None} == {1}
+    assert {row.again for row in found.rows if row.again is not None} == {1}
 
 
 def test_a_record_that_is_there_twice_is_named() -> None:

@@ -1,0 +1,33 @@
+"""Drained files with messages as the demo's devices send them, made by hand."""
+
+import json
+from pathlib import Path
+
+from bridge.unit import Batch, Intent, Run, build
+from ringbuf.record import encode
+
+EPOCH = 7
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+
+
+def drain(root: Path, drain_seq: int, first: int, count: int) -> Path:
+    """A file with messages first .. first+count-1 of one device, one a second from minute 1 on."""
+    records = b"".join(
+        encode(
+            n,
+            json.dumps({"n": n, "value": float(n), "sent_ns": 0, "details": {}}).encode(),
+            epoch=EPOCH,
+            key=b"host/a/load",
+            timestamp_ns=MINUTE + n * SECOND,
+        )
+        for n in range(first, first + count)
+    )
+    last, stamps = first + count - 1, (MINUTE + first * SECOND, MINUTE + (first + count - 1) * SECOND)
+    batch = Batch(EPOCH, first, last, *stamps, (Run.of(memoryview(records)),))
+    intent = Intent(drain_seq, MINUTE, "vitals", 0, EPOCH, 0, None, first, last, (), ())
+    unit = build("edge", intent, batch)
+    path = root / unit.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(unit.parts))
+    return path
