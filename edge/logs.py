@@ -17,12 +17,13 @@ from typing import Final, Literal, TextIO
 
 import msgspec
 
+from edge.terminal import escaped
+
 __all__ = ["FORMATS", "LEVELS", "configure", "pairs"]
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
 
@@ -32,18 +33,14 @@ def pairs(**values: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    text = _escaped(text)
+    text = escaped(text)
     return '"' + text.replace('"', '\\"') + '"' if _NEEDS_QUOTES.search(text) else text
-
-
-def _escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        text = _escaped(record.getMessage())
+        text = escaped(record.getMessage())
         line = f"{seconds}.{int(record.msecs):03d} {record.levelname:<7} {record.name}: {text}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)

@@ -21,13 +21,13 @@ from edge import logs
 from edge.cli import EXIT_ATTENTION
 from edge.cli.configuration import add_config_arguments, add_runtime_argument, configured
 from edge.cli.notify import notify
-from edge.cli.terminal import escaped
 from edge.cli.words import count_in_words, seconds_in_words
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config
 from edge.control import Connection, Report, Status
 from edge.errors import EdgeError
 from edge.logs import pairs
+from edge.terminal import escaped
 
 __all__ = ["add_arguments", "run"]
 

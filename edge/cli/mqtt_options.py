@@ -12,7 +12,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from edge.cli.terminal import escaped
 from edge.client import (
     Client,
     ClientError,
@@ -24,6 +23,7 @@ from edge.client import (
 )
 from edge.errors import EdgeError, Refused
 from edge.mqtt import ProtocolError, Version
+from edge.terminal import escaped
 
 __all__ = ["Exit", "UsageError", "add_connection_arguments", "client_of", "run_verb"]
 

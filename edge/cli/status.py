@@ -15,9 +15,9 @@ import msgspec
 
 from edge.cli import EXIT_ATTENTION
 from edge.cli.configuration import add_runtime_argument
-from edge.cli.terminal import escaped
 from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
 from edge.control import Connection, Report, Status
+from edge.terminal import escaped
 
 __all__ = ["add_arguments", "run"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
 from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
-from edge.cli.terminal import escaped, escaped_payload
+from edge.terminal import escaped, escaped_payload
 
 __all__ = ["add_arguments", "run"]
 

@@ -18,8 +18,8 @@ import pytest
 import edge.client
 from edge.cli import pub, sub
 from edge.cli.mqtt_options import Exit
-from edge.cli.terminal import escaped, escaped_payload
 from edge.mqtt import ReasonCode, Version
+from edge.terminal import escaped, escaped_payload
 from tests.support.house import ROOT
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.ports import free_port
