@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgpack
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
 
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
@@ -68,9 +71,9 @@ def with_value(records: DataFrame, payload: str, field: str) -> DataFrame:
         raise SourceOptionError(f"payload is {payload!r}, and must be one of {', '.join(PAYLOADS)}")
     if not _FIELD.fullmatch(field):
         raise SourceOptionError(f"field {field!r} is not made of names with dots between them")
-    if payload == "msgpack":
-        return _from_msgpack(records, field)
-    return records.withColumn("value", _number(f.col("payload"), payload, field)).drop("payload")
+    given = f.col("payload")
+    value = _packed(given, field) if payload == "msgpack" else _number(given, payload, field)
+    return records.withColumn("value", value).drop("payload")
 
 
 def _number(payload: Column, kind: str, field: str) -> Column:
@@ -78,9 +81,7 @@ def _number(payload: Column, kind: str, field: str) -> Column:
     plain = text.try_cast("double")
     if kind == "text":
         return _finite(plain)
-    inside = f.get_json_object(text, "$." + ".".join(f"{part}" for part in field.split("."))).try_cast(
-        "double"
-    )
+    inside = f.get_json_object(text, f"$.{field}").try_cast("double")
     return _finite(f.coalesce(plain, inside))
 
 
@@ -89,26 +90,18 @@ def _finite(value: Column) -> Column:
     return f.when(~f.isnan(value) & (f.abs(value) != float("inf")), value)
 
 
-def _from_msgpack(records: DataFrame, field: str) -> DataFrame:
-    names = [name for name in records.columns if name != "payload"]
-    schema = ", ".join(
-        [*(f"{name} {records.schema[name].dataType.simpleString()}" for name in names), "value double"]
-    )
+def _packed(payload: Column, field: str) -> Column:
     path = field.split(".")
 
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            values = pa.array((_packed_number(it, path) for it in batch["payload"].to_pylist()), pa.float64())
-            yield pa.RecordBatch.from_arrays([*(batch[name] for name in names), values], [*names, "value"])
+    def decode(payloads: pa.Array) -> pa.Array:
+        return pa.array((_packed_number(it, path) for it in payloads.to_pylist()), pa.float64())
 
-    return records.mapInArrow(decode, schema)
+    make: Any = arrow_udf  # and not mapInArrow, which wants pandas
+    made: Column = make(decode, "double")(payload)
+    return made
 
 
 def _packed_number(payload: bytes | None, path: Sequence[str]) -> float | None:
-    import math
-
-    import msgpack
-
     try:
         value: Any = msgpack.unpackb(payload, strict_map_key=False)
         for key in path if isinstance(value, dict) else ():
