@@ -56,8 +56,6 @@ class Received:
         self._facts: dict[str, Any] = {}
         self._next_status = 0.0
         self._read = msgspec.json.Decoder(Payload).decode
-        signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
 
     def take(self, ring: str, epoch: int, offset: int, topic: str, payload: bytes | Record) -> bool:
         """A record; False: it is known already."""
@@ -99,7 +97,8 @@ class Received:
         self._tally.save(self._report.with_suffix(".tally"))
         self._report.write_text(json.dumps(self._facts))
 
-    def _stop(self, _signal: int, _frame: object) -> None:
+    def stop(self, _signal: int = 0, _frame: object = None) -> None:
+        """Read what is left, and end: as a signal handler, too."""
         self.stopping = True
 
 
@@ -173,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--report", type=Path, required=True, help="file to write at the end")
     options = parser.parse_args(arguments)
     received = Received(options.report)
+    signal.signal(signal.SIGTERM, received.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
     if options.way == "shm":
         read_shm(options.runtime_dir, received)
     else:

@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
-import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bridge.drained import SUFFIX
@@ -16,6 +17,7 @@ from examples.demo.scene import Scene, Sink
 from examples.demo.script import Script
 from tests.support.children import ModuleChild
 from tests.support.demo_report import make_report
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,8 +27,26 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
     draw(report.lake, report.samples, report.outages, tmp_path_factory.mktemp("plots") / "plots.png")
 
 
+def broker_in(lines: list[str]) -> int:
+    """The process that the demo says is the broker."""
+    found = re.search(r"process (\d+)", "".join(lines))
+    assert found
+    return int(found[1])
+
+
+def children_of(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+
+
 def arguments(out: Path, *more: str) -> argparse.Namespace:
     return demo.parse(["--no-spark", "--plain", "--seconds", "4", "--rate", "300", "--out", str(out), *more])
+
+
+MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -42,7 +62,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_without_spark_loses_nothing_and_leaves_only_what_it_says(
     tmp_path: Path, temporary: Path
 ) -> None:
-    before = set(Path("/dev/shm").glob("brim-demo-*"))
+    before = set(MEMORY.glob("brim-demo-*"))
     out = tmp_path / "out"
     command = ("--no-spark", "--plain", "--seconds", "4", "--rate", "300", "--out", out)
     with ModuleChild("examples.demo", *command) as child:
@@ -57,22 +77,36 @@ def test_a_run_without_spark_loses_nothing_and_leaves_only_what_it_says(
     assert re.search(r"in the table +[\d,]+ +[\d,]+ +\d+ +0 +0 +0", text)
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "plots.png", "plots.svg"]
     assert list(temporary.iterdir()) == []
-    assert set(Path("/dev/shm").glob("brim-demo-*")) == before
+    assert set(MEMORY.glob("brim-demo-*")) == before
 
 
 @pytest.mark.timeout(120)
 def test_a_run_that_is_broken_off_ends_its_processes_and_cleans_up(tmp_path: Path, temporary: Path) -> None:
-    before = set(Path("/dev/shm").glob("brim-demo-*"))
+    before = set(MEMORY.glob("brim-demo-*"))
     with ModuleChild("examples.demo", "--no-spark", "--plain", "--out", tmp_path / "out") as child:
         lines = child.lines_until("publishers are connected")
-        broker = int(re.search(r"process (\d+)", "".join(lines))[1])  # type: ignore[index]
+        started = children_of(child.pid)
+        assert broker_in(lines) in started
         status, _, log = child.stop(signal.SIGINT)
     assert status == 130
     assert "every process of the demo has ended" in log
-    with pytest.raises(ProcessLookupError):
-        os.kill(broker, 0)
+    assert not any(is_running(pid) for pid in started)
     assert list(temporary.iterdir()) == []
-    assert set(Path("/dev/shm").glob("brim-demo-*")) == before
+    assert set(MEMORY.glob("brim-demo-*")) == before
+
+
+@pytest.mark.timeout(120)
+def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path, temporary: Path) -> None:
+    before = set(MEMORY.glob("brim-demo-*"))
+    with ModuleChild("examples.demo", "--no-spark", "--plain", "--out", tmp_path / "out") as child:
+        lines = child.lines_until("publishers are connected")
+        left = children_of(child.pid)
+        assert broker_in(lines) in left
+        assert len(left) == 6
+        child.kill()
+    wait_until(lambda: not any(is_running(pid) for pid in left))
+    for directory in set(MEMORY.glob("brim-demo-*")) - before:
+        shutil.rmtree(directory)
 
 
 def test_a_ledger_that_does_not_match_is_exit_status_1_and_the_files_are_kept(
