@@ -43,13 +43,13 @@ damage below D is bit rot, and costs the damaged record.  Damage that no valid e
 torn tail of a crash: nobody was ever told of it, and the log is cut there.  A segment is synced up to its end
 before the next one is named, and a new one with its header and first catalogue before it gets its name: a
 name proves all that lies below it.  When a log falls idle or closes, a catalogue is written whose only news
-is its durable_position, and another one a sector behind it: what damages the end of the records must not take
-their proof along.
+is its durable_position.
 
 Catalogue: the extent of ring_id 0.  Body: msgpack {ring_id: [name, epoch, next_offset]}, then zeros, to a
 multiple of 32.  next_offset is the offset of the first record of that ring that comes behind this catalogue
 in the log.  The first extent of a segment is the catalogue of every ring of which the log holds something;
-further ones name what is new.  Offsets of a ring and epoch continue without a gap unless a catalogue
+further ones name what is new, or only prove, and are written twice, a sector apart: no damaged sector takes
+names or proof along.  Offsets of a ring and epoch continue without a gap unless a catalogue
 announces one.  ring_id is crc32c(name), raised past 0 and past ids that other names have taken: it stays the
 same for a name as long as the log remembers it (so `ring_id % workers` is stable), and a flipped bit hardly
 makes another's.
@@ -83,6 +83,7 @@ __all__ = [
     "base_of_name",
     "extent_checks",
     "extent_headers",
+    "extent_verifies",
     "pack_catalogue",
     "pack_extent",
     "ring_id_of",
@@ -204,6 +205,13 @@ def extent_checks(seed: int, header: ExtentHeader, body: bytes | memoryview) -> 
     """Whether header and body are what was written, in this segment, in this life of its file."""
     covered = _COVERED.pack(header.ring_id, header.ring_epoch, header.ring_position, header.durable_position)
     return len(body) == header.length and crc32c(body, crc32c(covered, seed)) == header.crc
+
+
+def extent_verifies(seed: int, extent: memoryview) -> bool:
+    """extent_checks() for an extent as it stands in the file, header and body."""
+    header = unpack_extent(extent)
+    covered = extent[_LENGTH_AND_CRC.size :]
+    return len(extent) == EXTENT_HEADER_BYTES + header.length and crc32c(covered, seed) == header.crc
 
 
 class CatalogueEntry(NamedTuple):

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Self
 
 from persistence.errors import LogClosed, LogLocked
 from persistence.files import Files, OsFiles
@@ -53,9 +54,11 @@ _LOCK_NAME = "LOCK"
 _GROWING_NAME = "growing.tmp"
 
 
-def _proof(entries: dict[int, CatalogueEntry], room_bytes: int) -> list[Pending]:
-    """Two extents that prove what lies before them, the second one `room_bytes` further on."""
-    return [Pending.catalogue(entries, room_bytes), Pending.catalogue({})]
+def _twice(entries: dict[int, CatalogueEntry], room_bytes: int) -> list[Pending]:
+    """Two catalogues of the same, `room_bytes` from begin to begin: one damaged sector costs neither names
+    nor proof.
+    """
+    return [Pending.catalogue(entries, room_bytes), Pending.catalogue(entries)]
 
 
 def _random_u32() -> int:
@@ -152,7 +155,7 @@ class Log:
         if self._active is not None:
             with suppress(OSError):
                 if not self._queue:
-                    self._active.write(_proof(self._durable, PAGE_BYTES), self.durable_position)
+                    self._active.write(_twice(self._durable, PAGE_BYTES), self.durable_position)
                     self._active.sync()
                 self._active.cut(self._active.end)
                 self._active.sync()
@@ -162,6 +165,13 @@ class Log:
             if handle is not None:
                 self.files.close(handle)
         self._prepared = self._lock = None
+        self._queue, self._written, self.unsynced_bytes = [], 0, 0  # They keep memory of rings mapped.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # ---- writing ----
 
@@ -172,7 +182,7 @@ class Log:
         self._joined.add(ring_id)
         entry = CatalogueEntry(name, epoch, next_offset)
         if self._announced().get(ring_id) != entry:
-            self._enqueue([Pending.catalogue({ring_id: entry})])
+            self._enqueue(_twice({ring_id: entry}, SECTOR_BYTES))
         return ring_id
 
     def leave(self, name: str) -> None:
@@ -256,7 +266,7 @@ class Log:
         if self._active is None or self._queue or self._proven == self.durable_position:
             return
         try:
-            self.stats.written_bytes += self._active.write(_proof({}, SECTOR_BYTES), self.durable_position)
+            self.stats.written_bytes += self._active.write(_twice({}, SECTOR_BYTES), self.durable_position)
         except OSError:
             self.stats.failed_writes += 1
             self._give_up()

@@ -26,9 +26,8 @@ from persistence.format import (
     EXTENT_HEADER_BYTES,
     CatalogueEntry,
     base_of_name,
-    extent_checks,
+    extent_verifies,
     segment_name,
-    unpack_extent,
 )
 from persistence.salvage import Window, runs_of
 from persistence.scan import (
@@ -263,8 +262,12 @@ class LogReader:
     def _load(self, shelved: Shelved) -> SegmentTable | None:
         try:
             with self._opened(shelved) as handle:
-                known = self._known(shelved)
-                table = read_table(self._files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
+                table = read_table(self._files, handle, shelved.name, ends_at=shelved.ends_at)
+                if table.damage:
+                    known = self._known(shelved)
+                    table = read_table(
+                        self._files, handle, shelved.name, ends_at=shelved.ends_at, known=known
+                    )
         except FileNotFoundError:
             return None
         except FormatError:
@@ -343,7 +346,7 @@ class LogReader:
             scan = scan_records(body, epoch)
             found = (scan.first_offset, scan.count, scan.good_bytes)
             same = found == (row.first_offset, row.count, row.length)
-            if same and (not row.whole or extent_checks(table.seed, unpack_extent(data), body)):
+            if same and (not row.whole or extent_verifies(table.seed, data)):
                 times = scan.first_timestamp_ns, scan.last_timestamp_ns
                 return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
         if self._gone(handle, table):

@@ -26,8 +26,8 @@ from persistence.format import (
     CatalogueEntry,
     ExtentHeader,
     SegmentHeader,
-    extent_checks,
     extent_headers,
+    extent_verifies,
     unpack_catalogue,
     unpack_extent,
 )
@@ -220,9 +220,10 @@ def _extent_at(data: _Bytes, seed: int, place: int) -> _Found | None:
     room = data.end - place - EXTENT_HEADER_BYTES
     if header.length == 0 or header.length % ALIGN_BYTES or header.length > room:
         return None
-    body = data.at(place, EXTENT_HEADER_BYTES + header.length)[EXTENT_HEADER_BYTES:]
-    if not extent_checks(seed, header, body):
+    extent = data.at(place, EXTENT_HEADER_BYTES + header.length)
+    if not extent_verifies(seed, extent):
         return None
+    body = extent[EXTENT_HEADER_BYTES:]
     if header.ring_id != CATALOGUE_RING_ID:
         return _Found(place, header, scan_records(body, header.ring_epoch), {})
     try:

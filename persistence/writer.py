@@ -204,8 +204,8 @@ class LogWriter:
         try:
             ranges = joined.reader.ranges(EXTENT_BYTES)
         except RingError as error:
-            log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, error)
-            self.broken[joined.ring.name] = str(error)
+            reason = self.broken[joined.ring.name] = str(error)
+            log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
             self._leave(joined)
             return 0
         if not ranges:

@@ -207,9 +207,9 @@ def test_bytes_of_an_earlier_life_of_the_file_do_not_verify(monkeypatch: pytest.
         new.log._salt = lambda: 1000
         new.add("a-0", 7, [b"y" * 50] * 2)
         new.sync()
-        ends = [end for _, end, _ in extents(old.files, segments(old.files)[0])[:3]]
+        ends = [end for _, end, _ in extents(old.files, segments(old.files)[0])[:4]]
         stale = old.files.names[segments(old.files)[0]].cache
-        new.files.names[segments(new.files)[0]].cache[ends[2] :] = stale[ends[2] :]
+        new.files.names[segments(new.files)[0]].cache[ends[3] :] = stale[ends[3] :]
         log, _ = recovered(new.files.kill())
         return log.ends()["a-0"].end_offset
 

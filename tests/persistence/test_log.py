@@ -236,7 +236,9 @@ def test_closing_proves_the_last_record() -> None:
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "rename", "dirsync", "open"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
 def test_after_any_failure_everything_queued_is_written_again(operation: str, code: int) -> None:
-    """At every place in turn: nothing is said to be durable that is not, and the next attempt brings it there."""
+    """At every place in turn: nothing is said to be durable that is not, and the next attempt brings it
+    there.
+    """
     for failing in range(12):
         written = Written.empty(segment_bytes=8192)
         count = 0

@@ -208,6 +208,28 @@ def test_a_damaged_first_catalogue_costs_nothing() -> None:
             assert read_all(log, *key) == its
 
 
+def test_a_damaged_announcement_costs_nothing() -> None:
+    """Nothing else says in this log, which was not closed, which ring it is."""
+    written = Written.empty()
+    written.add("a-0", 7, [b"x"] * 3)
+    written.sync()
+    written.add("b-0", 7, [b"y"] * 3)
+    written.sync()
+    written.add("b-0", 7, [b"z"] * 3)
+    written.sync()
+    data = bytes(written.files.names[FIRST].cache)
+    places = [
+        at for at in range(HEADER_PAGE_BYTES, len(data)) if data.startswith((b"\xa3a-0", b"\xa3b-0"), at)
+    ]
+    assert len(places) == 4
+    for at in places:
+        files = written.files.kill()
+        files.flip(FIRST, at * 8 + 1)
+        log, report = recovered(files)
+        assert report.rings == {"a-0": (7, 3), "b-0": (7, 6)}
+        assert {key: read_all(log, *key) for key in written.records} == written.records
+
+
 def test_sectors_that_cannot_be_read_are_damage_and_no_refusal() -> None:
     written = Written.empty()
     for i in range(6):

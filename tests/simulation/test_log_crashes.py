@@ -126,7 +126,7 @@ def sync_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan, "extent_checks", lambda seed, header, body: True)
+    patch.setattr(scan, "extent_verifies", lambda seed, extent: True)
 
 
 def tail_kept(patch: pytest.MonkeyPatch) -> None:

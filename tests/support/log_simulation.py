@@ -106,6 +106,7 @@ class Simulation:
         self.rings = [RingModel(Ring.create(memory / name, **options)) for name in ("a-0", "b-0")]  # type: ignore[arg-type]
         self.now = 0
         self.states = 0
+        self._judged: set[int] = set()
         self._salts = count(seed << 8)
         self._failing = 0  # operations of the disk that are still to fail
         self._error = errno.EIO
@@ -177,6 +178,10 @@ class Simulation:
 
     def _judge(self, files: SimFiles) -> None:
         self.states += 1
+        state = hash((*files.contents(), *(model.acknowledged() for model in self.rings)))
+        if state in self._judged:  # Nothing was unsynced, or all of it was lost once more.
+            return
+        self._judged.add(state)
         if self.random.random() < 0.25:
             files = self._cut_recovery_short(files)
         log = self.log(files)

@@ -152,6 +152,10 @@ class SimFiles:
         ]
         return other
 
+    def contents(self) -> list[tuple[str, bytes, bytes]]:
+        """Each name with what is read and what is on the disk, sorted."""
+        return sorted((name, bytes(file.cache), bytes(file.disk)) for name, file in self.names.items())
+
     def flip(self, path: str, bit: int) -> None:
         """Rot: one bit of a file, on the disk and in what is read."""
         file = self.names[path]

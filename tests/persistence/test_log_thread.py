@@ -1,0 +1,335 @@
+"""The log thread: real files, real rings, real threads, and processes that are killed."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from persistence import EpochConflict, Log, LogClosed, LogThread, OsFiles, Source
+from ringbuf import Ring
+from ringbuf.record import decode
+from tests.support.children import Child
+
+PATIENCE_S = 20.0
+
+
+class Told:
+    """Counts calls of on_durable, and waits for them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.count = 0
+
+    def __call__(self) -> None:
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+
+    def until(self, ring: Ring, position: int) -> None:
+        """Returns when the ring is durable up to there."""
+        with self.changed:
+            durable = lambda: ring.extremes().durable_position >= position  # noqa: E731
+            assert self.changed.wait_for(durable, PATIENCE_S)
+
+
+@contextmanager
+def running(
+    directory: Path, *sources: Source, files: OsFiles | None = None, segment_bytes: int = 1 << 20
+) -> Iterator[tuple[Log, LogThread, Told]]:
+    """A log and its thread."""
+    log, told = Log(directory, files, segment_bytes=segment_bytes), Told()
+    log.recover()
+    thread = LogThread(log, sources, told)
+    try:
+        thread.start()
+        yield log, thread, told
+    finally:
+        thread.stop()
+        log.close()
+
+
+def payloads(log: Log, name: str, epoch: int) -> dict[int, bytes]:
+    """What the log holds of a ring."""
+    found: dict[int, bytes] = {}
+    offset = 0
+    while ranges := log.read(name, epoch, offset, 1 << 20):
+        for it in ranges:
+            data = bytes(it.view)
+            for _ in range(it.count):
+                record, length = decode(data, epoch)
+                data = data[length:]
+                found[record.offset] = record.payload
+            offset = it.offset + it.count
+    return found
+
+
+@pytest.fixture
+def ring(runtime_directory: Path) -> Iterator[Ring]:
+    with Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 20, epoch=7) as ring:
+        yield ring
+
+
+def test_records_become_durable_while_the_thread_sleeps_on_the_rings(ring: Ring, tmp_path: Path) -> None:
+    writer = ring.writer()
+    with running(tmp_path, Source(ring, "disk")) as (log, _, told):
+        for i in range(300):
+            writer.publish(b"%d" % i, key="t")
+            if i % 10 == 0:
+                told.until(ring, writer.end_position)
+        told.until(ring, writer.end_position)
+        assert payloads(log, "a-0", 7) == {i: b"%d" % i for i in range(300)}
+    with Log(tmp_path) as log:
+        assert log.recover().rings == {"a-0": (7, 300)}
+
+
+def test_stopping_syncs_what_waits_for_its_interval(ring: Ring, tmp_path: Path) -> None:
+    with running(tmp_path, Source(ring, "interval", sync_interval_ms=3_600_000)):
+        for i in range(50):
+            ring.writer().publish(b"%d" % i)
+    with Log(tmp_path) as log:
+        assert log.recover().rings == {"a-0": (7, 50)}
+    assert ring.slots() == []
+
+
+def test_rings_of_durability_process_are_left_out(ring: Ring, tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.recover()
+        thread = LogThread(log, [(ring, "process", 1000, 1 << 20)])
+        thread.start()
+        ring.writer().publish(b"x")
+        assert ring.slots() == []
+        assert thread.stop()
+        assert log.ends() == {}
+
+
+def test_rings_join_and_leave_while_it_runs(ring: Ring, runtime_directory: Path, tmp_path: Path) -> None:
+    with running(tmp_path, Source(ring, "disk")) as (log, thread, told):
+        with Ring.create(runtime_directory / "b-0", capacity_bytes=1 << 20, epoch=9) as other:
+            other.writer().publish(b"before it joined")
+            thread.add(Source(other, "disk"))
+            told.until(other, other.writer().end_position)
+            with pytest.raises(EpochConflict):
+                thread.add(Source(_older(other), "disk"))
+            thread.remove("b-0")
+            assert other.slots() == []
+        ring.writer().publish(b"the first one goes on")
+        told.until(ring, ring.writer().end_position)
+        assert log.ends() == {"a-0": (7, 1), "b-0": (9, 1)}
+    with pytest.raises(LogClosed, match="does not run"):
+        thread.add(Source(ring, "disk"))
+
+
+def _older(ring: Ring) -> Ring:
+    """The same ring with an epoch that cannot be."""
+    ring.epoch -= 1
+    return ring
+
+
+def test_a_ring_that_cannot_join_stops_the_start_and_nothing_runs(ring: Ring, tmp_path: Path) -> None:
+    with running(tmp_path, Source(ring, "disk")):
+        ring.writer().publish(b"x")
+    ring.epoch -= 1
+    before = threading.active_count()
+    with Log(tmp_path) as log:
+        log.recover()
+        with pytest.raises(EpochConflict):
+            LogThread(log, [Source(ring, "disk")]).start()
+    assert threading.active_count() == before
+    assert ring.slots() == []
+
+
+def test_the_next_segment_is_made_ready_ahead(ring: Ring, tmp_path: Path) -> None:
+    with running(tmp_path, Source(ring, "disk"), segment_bytes=1 << 18) as (log, _, told):
+        for _ in range(20):
+            for _ in range(50):
+                assert ring.writer().publish(b"x" * 1000) is not None
+            told.until(ring, ring.writer().end_position)
+        assert len(log.reader.bases()) > 3
+    with Log(tmp_path, segment_bytes=1 << 18) as log:
+        assert log.recover().rings == {"a-0": (7, 1000)}
+
+
+def test_status_can_be_asked_from_anywhere(ring: Ring, tmp_path: Path) -> None:
+    with running(tmp_path, Source(ring, "disk")) as (_, thread, told):
+        ring.writer().publish(b"x")
+        told.until(ring, ring.writer().end_position)
+        status = thread.status()
+    assert (status["read_only"], status["records"]) == (False, 1)
+
+
+def test_a_file_size_limit_is_reported_and_survived(ring: Ring, tmp_path: Path) -> None:
+    """A real error of the operating system: EFBIG from pwritev, after a short write up to the limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = ring.writer()
+    with running(tmp_path, Source(ring, "disk")) as (log, thread, told):
+        writer.publish(b"before")
+        told.until(ring, writer.end_position)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+            for _ in range(100):
+                writer.publish(b"x" * 1000)
+            position = ring.extremes().durable_position
+            _until_read_only(thread)
+            assert "ulimit -f" in thread.writer.state.reason
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        told.until(ring, writer.end_position)
+        assert not thread.writer.state.read_only
+        assert ring.extremes().durable_position > position
+        assert len(payloads(log, "a-0", 7)) == 101
+
+
+def _until_read_only(thread: LogThread) -> None:
+    for _ in range(2000):
+        if thread.status()["read_only"]:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never became read-only")
+
+
+class BrokenOnce(OsFiles):
+    """A disk whose fdatasync fails with EIO once, and then works."""
+
+    broken = 0
+
+    def fdatasync(self, handle: int) -> None:
+        if self.broken:
+            self.broken -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().fdatasync(handle)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_sync_that_fails_is_survived_by_writing_again(ring: Ring, tmp_path: Path, times: int) -> None:
+    files, writer = BrokenOnce(), ring.writer()
+    with running(tmp_path, Source(ring, "disk"), files=files) as (log, thread, told):
+        for i in range(30):
+            if i == 10:
+                files.broken = times
+            writer.publish(b"%d" % i)
+            told.until(ring, writer.end_position)
+        assert files.broken == 0
+        assert log.stats.failed_syncs + log.stats.failed_writes >= times - 1  # One may have hit prepare().
+        assert thread.status()["reason"] == ""
+        assert payloads(log, "a-0", 7) == {i: b"%d" % i for i in range(30)}
+
+
+FULL_DISK = """
+import os, sys, threading
+from pathlib import Path
+from persistence import Log, LogThread, Source
+from ringbuf import Ring
+runtime, disk = map(Path, sys.argv[1:])
+ballast = disk / "ballast"
+ballast.write_bytes(bytes(600_000))
+with Ring.create(runtime / "full-0", capacity_bytes=1 << 20, epoch=7) as ring, Log(disk / "log") as log:
+    log.recover()
+    came = threading.Event()
+    thread = LogThread(log, [Source(ring, "disk")], came.set)
+    thread.start()
+    for i in range(600):
+        assert ring.writer().publish(b"x" * 1000) is not None
+    for _ in range(2000):
+        if thread.status()["read_only"]:
+            break
+        threading.Event().wait(0.01)
+    durable = ring.extremes().durable_position
+    print(thread.status()["reason"], flush=True)
+    assert durable < ring.writer().end_position
+    ballast.unlink()
+    while ring.extremes().durable_position < ring.writer().end_position:
+        assert came.wait(20)
+        came.clear()
+    print(thread.status()["read_only"], log.ends()["full-0"].end_offset, flush=True)
+    thread.stop()
+"""
+
+
+def test_a_full_disk_is_reported_and_survived(runtime_directory: Path, tmp_path: Path) -> None:
+    """A tmpfs of a megabyte, in a mount namespace of its own: real ENOSPC, until something makes room."""
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
+    python = f"exec {sys.executable} -c '{FULL_DISK}' {runtime_directory} {tmp_path}"
+    own_mounts = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*own_mounts, mount], capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1")
+    command = [*own_mounts, f"{mount} && {python}"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["the disk is full (ENOSPC)", "False 600"]
+
+
+BROKER = """
+import os, sys
+from pathlib import Path
+from persistence import Log, LogThread, Source
+from ringbuf import Ring
+runtime, directory = map(Path, sys.argv[1:])
+path = runtime / "a-0"
+log = Log(directory, segment_bytes=1 << 18)
+report = log.recover()
+epoch, end = report.rings.get("a-0", (7, 0))
+if (runtime / "a-0.ring").exists():
+    ring = Ring.reattach(path)
+else:
+    ring = Ring.create(path, capacity_bytes=1 << 18, epoch=epoch + 1, first_offset=end)
+writer = ring.writer()
+told = 0
+ends = {}
+def on_durable():
+    durable = ring.extremes().durable_position
+    for offset in [offset for offset, position in list(ends.items()) if position <= durable]:
+        del ends[offset]
+        sys.stdout.write(f"{ring.epoch} {offset}\\n")
+    sys.stdout.flush()
+thread = LogThread(log, [Source(ring, "disk")], on_durable)
+thread.start()
+while True:
+    offset = writer.end_offset
+    if writer.publish(b"%d:%d" % (ring.epoch, offset) + bytes(offset % 700)) is not None:
+        ends[offset] = writer.end_position
+    if offset % 50 == 0:
+        os.sched_yield()
+"""
+
+
+@pytest.mark.parametrize("keeps_ring", [True, False])
+def test_what_was_acknowledged_survives_kill_9(
+    runtime_directory: Path, tmp_path: Path, *, keeps_ring: bool
+) -> None:
+    """Cycle after cycle; the ring is taken over each time, or lost as in a power cut, and the log goes on."""
+    acknowledged: set[tuple[int, int]] = set()
+    for cycle in range(8):
+        with Child(BROKER, runtime_directory, tmp_path) as broker:
+            for _ in range(20 + 150 * (cycle % 3)):
+                acknowledged.add(_acknowledged(broker.line()))
+            acknowledged |= {_acknowledged(line) for line in broker.kill()}
+        if not keeps_ring:
+            for name in ("a-0.ring", "a-0.cursors"):
+                (runtime_directory / name).unlink()
+    with Log(tmp_path) as log:
+        report = log.recover()
+        assert report.damage == ()
+        assert report.notes == ()
+        held: set[tuple[int, int]] = set()
+        ends = []
+        for epoch, first, end in log.epochs("a-0"):
+            found = payloads(log, "a-0", epoch)
+            assert sorted(found) == list(range(first, end))
+            assert all(data.startswith(b"%d:%d" % (epoch, offset)) for offset, data in found.items())
+            held |= {(epoch, offset) for offset in found}
+            ends.append((first, end))
+        assert acknowledged <= held
+        assert len(ends) == (1 if keeps_ring else 8)
+        assert [end for _, end in ends[:-1]] == [first for first, _ in ends[1:]]
+
+
+def _acknowledged(line: str) -> tuple[int, int]:
+    epoch, offset = map(int, line.split())
+    return epoch, offset
