@@ -119,14 +119,19 @@ static void leases_settle(reader_object *self)
 
 /* ---- reading ---- */
 
+#define LAPS_MOST 64 /* in a row, before a reader that only counts them says that nothing is there */
+
 /* The next record that the filter accepts.  RB_OK, or what rb_read says; -100 for a Python exception. */
 int reader_next(reader_object *self, rb_view *view)
 {
-    for (;;) {
+    for (int laps = 0;;) {
         uint64_t cursor = self->reader.cursor, offset = self->reader.offset;
         int result = rb_read(&self->reader, view);
-        if (result == RB_OVERRUN && self->counts_overruns)
+        if (result == RB_OVERRUN && self->counts_overruns) {
+            if (++laps == LAPS_MOST)
+                return RB_EMPTY;
             continue;
+        }
         if (result != RB_OK || self->match == NULL)
             return result;
         int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES, view->header.key_length,
@@ -221,7 +226,7 @@ static PyObject *reader_iternext(PyObject *object)
         if (record != Py_None)
             return record;
         Py_DECREF(record);
-        if (reader_await(self, INT64_MAX) < 0)
+        if (reader_await(self, INT64_MAX) < 0 || PyErr_CheckSignals() != 0)
             return NULL;
     }
 }

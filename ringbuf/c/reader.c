@@ -46,7 +46,8 @@ static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
     return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <= position + reader->capacity;
 }
 
-/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile. */
+/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile.  A hostile one
+ * can make them all fail; no loop here waits for it to stop. */
 #define PLACE_TRIES 64
 
 void rb_seek_latest(rb_reader *reader)
@@ -157,11 +158,13 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
     rb_view view;
     if (!index_find(reader, time_before, timestamp_ns, &it) || !place(reader, it.position, it.offset))
         rb_seek_oldest(reader);
-    for (;;) {
+    for (int laps = 0; laps < PLACE_TRIES;) {
         uint64_t cursor = reader->cursor, offset = reader->offset;
         int result = rb_read(reader, &view);
-        if (result == RB_OVERRUN)
+        if (result == RB_OVERRUN) {
+            laps++;
             continue;
+        }
         if (result == RB_OK && view.header.timestamp_ns >= timestamp_ns) {
             reader->cursor = cursor;
             reader->offset = offset;
