@@ -96,6 +96,7 @@ int reader_next(reader_object *self, rb_view *view);
 PyObject *reader_trouble(reader_object *self, int result);
 int reader_usable(const reader_object *self);
 uint64_t lease_take(reader_object *self);
+void reader_settle(reader_object *self);
 void lease_end(reader_object *self, uint64_t number);
 /* 1 accepted, 0 not, -1 an exception. */
 int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t hash);

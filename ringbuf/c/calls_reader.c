@@ -91,7 +91,7 @@ static int may_read(reader_object *self)
 uint64_t lease_take(reader_object *self)
 {
     if (!self->reader.gating) {
-        rb_reader_tell(&self->reader, self->reader.cursor);
+        rb_reader_tell_lazily(&self->reader, self->reader.cursor);
         return NO_LEASE;
     }
     *lease_at(self, self->lease_next) = (lease){.end = self->reader.cursor};
@@ -106,15 +106,16 @@ void lease_end(reader_object *self, uint64_t number)
     uint64_t released = self->reader.released;
     while (self->lease_first < self->lease_next && lease_at(self, self->lease_first)->done)
         released = lease_at(self, self->lease_first++)->end;
-    if (self->open && self->forks == forks)
-        rb_reader_release(&self->reader, released);
+    if (released > self->reader.released && self->open && self->forks == forks)
+        rb_reader_tell_lazily(&self->reader, released);
 }
 
-/* Nothing of what was read is held: records that the filter skipped are let go at once. */
-static void leases_settle(reader_object *self)
+/* Before there is nothing to do: the slot says what is let go, records that the filter skipped included. */
+void reader_settle(reader_object *self)
 {
-    if (self->lease_first == self->lease_next)
-        rb_reader_tell(&self->reader, self->reader.cursor);
+    uint64_t released = self->lease_first == self->lease_next ? self->reader.cursor : self->reader.released;
+    if (released != self->reader.told)
+        rb_reader_tell(&self->reader, released);
 }
 
 /* ---- reading ---- */
@@ -157,8 +158,7 @@ static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
     if (result == RB_OK)
         return record_new(self, NULL, &view, lease_take(self));
     if (result == RB_EMPTY) {
-        if (self->match != NULL)
-            leases_settle(self);
+        reader_settle(self);
         Py_RETURN_NONE;
     }
     return result == -100 ? NULL : reader_trouble(self, result);

@@ -221,6 +221,13 @@ static void batch_view(const batch_object *self, Py_ssize_t i, rb_view *view)
     }
 }
 
+/* A gating reader's batch takes about a quarter of the ring, so that a loop may ask for the next one while it
+ * still holds the last. */
+static uint64_t gating_limit(const reader_object *reader)
+{
+    return reader->reader.gating ? reader->reader.cursor + reader->reader.capacity / 4 : UINT64_MAX;
+}
+
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 {
     uint64_t waiting, unused;
@@ -242,7 +249,8 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
     batch_lay_out(self, memory);
     int result = RB_EMPTY;
     rb_view view;
-    while (self->count < self->room && (result = reader_next(reader, &view)) == RB_OK)
+    uint64_t end = gating_limit(reader);
+    while (self->count < self->room && reader->reader.cursor < end && (result = reader_next(reader, &view)) == RB_OK)
         batch_put(self, &view);
     if (self->count == 0 && result != RB_EMPTY) {
         Py_DECREF(self);
@@ -256,7 +264,10 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
         Py_DECREF(self);
         return NULL;
     }
-    self->lease = lease_take(reader);
+    if (self->count > 0)
+        self->lease = lease_take(reader);
+    else
+        reader_settle(reader);
     return (PyObject *)self;
 }
 

@@ -5,8 +5,8 @@
  * Two passes: the first checks every record and counts, so that Python allocates each buffer once, at its
  * size; the second fills.  Called for some megabytes at a time, the second finds its input in the cache.
  *
- * The bytes are hostile: a file from anywhere.  Every length is checked against its room before it is used, and
- * the second pass checks again, against what was allocated: the bytes may be a mapped file that somebody
+ * The bytes are hostile: a file from anywhere.  Every length is checked against its room before it is used,
+ * and the second pass checks again, against what was allocated: the bytes may be a mapped file that somebody
  * still writes.  Plain reads and writes of the caller's memory; no allocation, no system call.
  */
 #include "decode.h"
@@ -17,7 +17,8 @@
 
 /* The record at `bytes`, with its parts.  Its span, or 0 if its lengths reach beyond `room`; then *bad_length
  * is the span it claims, if that at least fits. */
-static uint64_t record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts, uint64_t *bad_length)
+static uint64_t record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
+                          uint64_t *bad_length)
 {
     *bad_length = 0;
     if (room < RB_RECORD_HEADER_BYTES)

@@ -18,8 +18,8 @@ typedef struct rb_decode_sizes {
 int rb_decode_measure(const uint8_t *bytes, uint64_t length, uint32_t epoch, uint64_t first_offset,
                       uint64_t rows_max, uint64_t bytes_max, rb_decode_sizes *out);
 
-/* Where columns go, in Arrow's layout; NULL for a column that nobody wants.  Room: `rows` values (a bitmap: one
- * bit each, rounded up to whole bytes); `ends` and its kin rows + 1; the bytes as measured. */
+/* Where columns go, in Arrow's layout; NULL for a column that nobody wants.  Room: `rows` values (a bitmap:
+ * one bit each, rounded up to whole bytes); key_ends and its kin rows + 1; the bytes as measured. */
 typedef struct rb_decode_columns {
     int64_t *offset;
     int64_t *timestamp_us;

@@ -21,13 +21,22 @@ static const uint8_t *at(const rb_reader *reader, uint64_t position)
 
 void rb_reader_tell(rb_reader *reader, uint64_t released)
 {
-    reader->released = released;
+    reader->released = reader->told = released;
     if (reader->slot == NULL || reader->closed)
         return;
     atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
     atomic_store_explicit(&reader->slot->lost, reader->lost, memory_order_relaxed);
     /* pairs with the acquire in slot_permits(): our reads of what we give up are done */
     atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);
+}
+
+/* A store that the writer looks at costs both sides a cache miss, so a chunk is let go at a time.  A writer that
+ * waits for room is not kept from it: there is more than a chunk for this reader to read then. */
+void rb_reader_tell_lazily(rb_reader *reader, uint64_t released)
+{
+    reader->released = released;
+    if (released - reader->told >= reader->chunk)
+        rb_reader_tell(reader, released);
 }
 
 void rb_reader_release(rb_reader *reader, uint64_t position)

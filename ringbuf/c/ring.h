@@ -77,7 +77,8 @@ struct rb_reader {
     uint64_t sleeper_bit;
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
-    uint64_t released;       /* gating: as stored in the slot */
+    uint64_t released;       /* gating: what it holds no longer; plain: the cursor */
+    uint64_t told;           /* of that, what is stored in the slot */
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
     bool gating;
@@ -110,8 +111,9 @@ static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&reader->header->granted, memory_order_relaxed) <= position + reader->capacity;
 }
-/* Tells the slot how far this reader is. */
+/* Tells the slot how far this reader is: at once, or once a chunk. */
 void rb_reader_tell(rb_reader *reader, uint64_t released);
+void rb_reader_tell_lazily(rb_reader *reader, uint64_t released);
 
 void rb_seek_oldest(rb_reader *reader);
 void rb_seek_latest(rb_reader *reader);

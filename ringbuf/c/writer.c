@@ -76,6 +76,13 @@ static void end_store(rb_writer *writer)
     writer->end_count = count;
 }
 
+/* Whether records were committed since the end was last stored. */
+static bool end_lags(const rb_writer *writer)
+{
+    const rb_end *end = &writer->header->end;
+    return atomic_load_explicit(&end->pair[writer->end_count & 1].position, memory_order_relaxed) != writer->tail;
+}
+
 /* Announces that everything below `to` - capacity will be overwritten, makes sure that nobody who gates still
  * holds it, and takes it.  Two scans, because a reader may join between the first and the store: it stores its
  * cursor, fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One of us sees the
@@ -164,7 +171,8 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
     uint64_t need = claim_need(writer, rb_span(total), &pad);
     if (need <= writer->reserve || reserve_advance(writer, need))
         return RB_OK;
-    rb_end_publish(writer); /* in the middle of a batch: who is in the way may be asleep before it */
+    if (end_lags(writer)) /* in the middle of a batch: who is in the way may be asleep before it */
+        rb_end_publish(writer);
     return RB_FULL;
 }
 
@@ -198,23 +206,28 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
     writer->indexed = chunk + 1;
 }
 
-/* Header (without length), key and properties.  The length word stays 0 throughout. */
-static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint16_t flags, uint64_t timestamp_ns)
+/* Header (without length), key and properties, and zeros wherever no byte of those or of the payload will be: what
+ * leaves the process holds no leftovers.  The length word stays 0 throughout.
+ *
+ * The last three header fields go in one store, because the checksum reads them back as one word at once: a load
+ * that several stores must be joined for waits until all are done. */
+static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span, uint16_t flags, uint64_t timestamp_ns)
 {
     uint8_t *bytes = at(writer, writer->tail);
-    uint32_t payload = rb_payload_position(key->length, key->properties_length);
-    memset(bytes + payload - 8, 0, 8); /* zeros between key and payload, before what overlaps them */
-    rb_record header = {
-        .offset = writer->offset,
-        .timestamp_ns = timestamp_ns,
-        .key_hash = key->hash,
-        .key_length = (uint16_t)key->length,
-        .flags = (uint16_t)(flags & ~(RB_FLAG_PROPERTIES | RB_FLAG_UNCHECKED)),
-    };
+    rb_record *record = (rb_record *)bytes;
+    uint32_t prefix = key->length + key->properties_length, payload = rb_payload_position(prefix, 0);
+    if (span > RB_RECORD_ALIGN)
+        memset(bytes + span - RB_RECORD_ALIGN, 0, RB_RECORD_ALIGN);
+    flags &= (uint16_t) ~(RB_FLAG_PROPERTIES | RB_FLAG_UNCHECKED);
     if (key->properties_length > 0)
-        header.flags |= RB_FLAG_PROPERTIES;
-    memcpy(bytes + sizeof header.length, (const uint8_t *)&header + sizeof header.length,
-           sizeof header - sizeof header.length);
+        flags |= RB_FLAG_PROPERTIES;
+    uint64_t last = key->hash | (uint64_t)key->length << 32 | (uint64_t)flags << 48;
+    record->offset = writer->offset;
+    record->timestamp_ns = timestamp_ns;
+    memcpy(&record->key_hash, &last, sizeof last);
+    if (prefix == 0)
+        return payload;
+    memset(bytes + payload - 8, 0, 8);
     memcpy(bytes + RB_RECORD_HEADER_BYTES, key->bytes, key->length);
     if (key->properties_length > 0)
         memcpy(bytes + RB_RECORD_HEADER_BYTES + key->length, key->properties, key->properties_length);
@@ -229,10 +242,11 @@ int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t fla
     int result = rb_room(writer, length, prefix);
     if (result != RB_OK)
         return result;
-    claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
+    uint64_t span = rb_span(rb_payload_position(prefix, 0) + length);
+    claim_need(writer, span, &pad);
     if (pad)
         pad_to_end(writer, pad);
-    writer->claimed = write_prefix(writer, key, flags, timestamp_ns);
+    writer->claimed = write_prefix(writer, key, span, flags, timestamp_ns);
     writer->claim_at = writer->tail;
     writer->claim_room = length;
     index_chunk(writer, timestamp_ns);
@@ -248,8 +262,8 @@ void rb_commit(rb_writer *writer, uint64_t actual, bool checked)
     uint64_t span = rb_span(length);
     if (!checked)
         record->flags |= RB_FLAG_UNCHECKED;
-    if (span != length)
-        memset(bytes + length, 0, span - length); /* what leaves the process holds no leftovers */
+    if (actual != writer->claim_room)
+        memset(bytes + length, 0, span - length); /* the claim put its zeros further on */
     uint32_t covered = checked ? length : writer->claimed;
     record->crc = rb_crc32c(writer->crc_seed, bytes + offsetof(rb_record, offset),
                             covered - offsetof(rb_record, offset));
