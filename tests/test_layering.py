@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
     "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
     "bridge.sinks.objects": {"bridge", "obstore"},
-    "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "pyspark", "pyarrow", "numpy"},
+    "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "msgpack", "numpy", "pyarrow", "pyspark"},
     "edge.mqtt": set(),
     "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "zmq"},
     "edge.cli": {"edge", "bridge", "persistence", "ringbuf", "msgpack", "msgspec", "rich", "zmq"},

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgpack
 
-import bridge
+from bridge import drained
 
 __all__ = ["main", "write"]
 
@@ -37,7 +37,7 @@ def write(target: Path) -> None:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    ours = Path(bridge.__file__).parent
+    ours = Path(drained.__file__).parent
     for name in PORTABLE:
         yield f"bridge/{name}", ours / name
     theirs = Path(msgpack.__file__).parent
