@@ -7,6 +7,7 @@ once, as SVG for the page and as PNG.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ __all__ = ["Outage", "Sample", "draw"]
 PALETTE = ("#1769aa", "#e07b00", "#2b8a57", "#9c4dcc", "#c2352b", "#6b7280")
 INK, GRID = "#1f2933", "#e3e8ee"
 LINES_MOST = len(PALETTE)
+HOLE_S = 2.5  # slow readings come once a second
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def draw(lake: Lake, samples: Sequence[Sample], outages: Sequence[Outage], png: 
             _outages(axis, outages, begin, named=number == 1)
             axis.set_ylim(bottom=0)
             axis.margins(x=0.01)
+        for axis in flat[:2]:
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         for axis in axes[-1]:
             axis.set_xlabel("seconds since the start")
         figure.savefig(png, dpi=130, facecolor="white")
@@ -147,9 +151,13 @@ def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: flo
         found = re.fullmatch(rf"host/[^/]+/({panel.wanted})", it.device)
         if found:
             times, values = lines.setdefault(found[1], ([], []))
-            times.append(it.start_s + 0.5 - begin)
+            at = it.start_s + 0.5 - begin
+            if times and at - times[-1] > HOLE_S:  # nothing was stored: a line across would say otherwise
+                times.append(at)
+                values.append(math.nan)
+            times.append(at)
             values.append(it.mean * panel.scale)
-    largest = sorted(lines, key=lambda name: -max(lines[name][1]))[:LINES_MOST]
+    largest = sorted(lines, key=lambda name: -max(filter(math.isfinite, lines[name][1])))[:LINES_MOST]
     for name, colour in zip(sorted(largest), PALETTE, strict=False):
         axis.plot(*lines[name], label=name, color=colour, linewidth=1.2)
     if len(largest) > 1:

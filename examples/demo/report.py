@@ -85,7 +85,7 @@ def gather(
 
 def _received(name: str, path: Path) -> Stage:
     facts = json.loads(path.read_text())
-    note = f"half of them within {facts['age_us'] / 1000:.1f} ms of being sent"
+    note = f"half within {facts['age_us'] / 1000:.1f} ms"
     if facts["fetched"]:
         note += f"; {facts['fetched']:,} fetched from the ring"
     tally = Tally.load(path.with_suffix(".tally"))

@@ -223,5 +223,7 @@ class Script:
     def _tell_step(self, line: str) -> None:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             found = json.loads(line)
-            took = f" ({found['seconds']:.1f} s)" if "seconds" in found else ""
-            self._say(f"table: {found['step']}{took}")
+            if "seconds" in found:
+                self._say(f"table: {found['step']} ({found['seconds']:.1f} s)")
+            else:  # it begins: the screen tells, the page need not
+                self.screen.happened(f"table: {found['step']}")
