@@ -41,6 +41,7 @@ REMEDIES = {
     errno.EDQUOT: "raise the quota of the user that runs the bridge",
     errno.ENOENT: "mount or make the directory above it",
     errno.ENOTDIR: "remove the file that is in the place of a directory",
+    errno.EEXIST: "remove the file that is in the place of a directory",
     errno.EIO: "look at the disk: `dmesg`",
 }
 
