@@ -169,8 +169,10 @@ class Script:
         self._say(f"the publishers have ended; {acked:,} messages are acknowledged")
         self._begin("drain")
         stored = watch.stored
-        for name, child in cast.subscribers.items():
-            await self._until(lambda child=child: child.number("records") >= stored, SETTLE_S, name)  # type: ignore[misc]
+        subscribers = cast.subscribers.values()
+        await self._until(
+            lambda: all(child.number("records") >= stored for child in subscribers), SETTLE_S, "subscribers"
+        )
         await self._until(lambda: watch.drained >= stored, SETTLE_S, "the sink")
         self._say(f"the sink holds all {stored:,} records, in {watch.files} files")
         watch.sampling = False
