@@ -165,10 +165,10 @@ class Drain:
     def _scan(self) -> None:
         """Look for rings that are new, and attach them."""
         for name, path in find_rings(self.settings.runtime_dir, self.settings.streams).items():
-            source = self._sources.get(name) or PartitionSource(name, path, self._cold, self._buffer)
+            if name not in self._sources:
+                self._sources[name] = PartitionSource(name, path, self._cold, self._buffer)
             with self._blamed(name):
-                source.refresh()
-                self._sources[name] = source
+                self._sources[name].refresh()
 
     @contextmanager
     def _blamed(self, name: RingName) -> Iterator[None]:
@@ -191,6 +191,8 @@ class Drain:
         if self._errors.get(name, (0.0, ""))[0] > time.monotonic():
             return SOURCE_RETRY_S
         cursor = self._cursor(source)
+        if cursor is not None and source.moved_on(cursor.epoch):
+            return 0.0  # an epoch that has ended waits for nothing more
         records, length = source.backlog(cursor.epoch, cursor.next_offset) if cursor else (0, 0)
         if records == 0:
             self._waiting.pop(name, None)

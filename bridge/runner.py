@@ -255,7 +255,8 @@ class Bridge:
     def _refresh(self, drain: Drain) -> None:
         """Make state() new, if it is old or says something else by now: it costs a look at every ring."""
         now = time.monotonic()
-        if now - self._state_at >= STATE_INTERVAL_S / 4 or self._condition != self._shown:
+        news = self._condition != self._shown or drain.drain_seq != self._state.drain_seq
+        if news or now - self._state_at >= STATE_INTERVAL_S / 4:
             self._state, self._state_at, self._shown = self._describe(drain), now, self._condition
 
     def _describe(self, drain: Drain | None) -> BridgeState:

@@ -227,6 +227,10 @@ class PartitionSource:
         found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
         return sorted(found.items())
 
+    def moved_on(self, epoch: int) -> bool:
+        """Whether the ring that is written is of another epoch."""
+        return bool(self._rings) and self._rings[-1].epoch != epoch
+
     def reader_at(self, epoch: int, offset: int) -> Reader | None:
         """The cursor in the ring that is written, set to `offset`, to wait there; None: it cannot be."""
         if not self._rings or self._rings[-1].epoch != epoch:

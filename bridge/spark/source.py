@@ -45,6 +45,7 @@ from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, pack,
 __all__ = ["BrimDataSource"]
 
 OFFSET_VERSION = 1
+LISTING_S = 5.0  # how old a listing may be from which a batch is planned
 DAMAGED = "the record does not verify"
 _COLUMNS = frozenset(f"{DDL}, {CORRUPT} string".replace(" long", " bigint").split(", "))
 
@@ -197,6 +198,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
         self._target: Cursor | None = None  # of a query that reads what is there now, and ends
+        self._listed: tuple[float, list[StoredFile]] = (-LISTING_S, [])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For executors: the options, and not what the driver knows of the landing zone."""
+        return {**self.__dict__, "_listed": (-LISTING_S, [])}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query begins that has no checkpoint yet."""
@@ -211,7 +217,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
         begin = _cursor(start)
-        end = self._rows.reached(begin, self._rows.stored(), limit)
+        end = self._rows.reached(begin, self._stored(fresh=True), limit)
         if self._target is not None:
             target = self._target
             most = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}
@@ -225,6 +231,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is all that this query reads."""
+        self._stored(fresh=True)
         self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -233,7 +240,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of one batch: the same for the same offsets, whoever asks."""
-        files = self._rows.stored()
+        files = self._stored()
         dense = self._rows.options.fail_on_data_loss
         return self._rows.planned(between(_cursor(start), _cursor(end), files, dense=dense), files)
 
@@ -246,7 +253,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self) -> Cursor:
         """Without limits, and without judging what is missing."""
-        return {edge: max(numbers) for edge, numbers in sorted(by_edge(self._rows.stored()).items())}
+        return {edge: max(numbers) for edge, numbers in sorted(by_edge(self._stored()).items())}
+
+    def _stored(self, *, fresh: bool = False) -> list[StoredFile]:
+        """The files, listed once for a batch: Spark asks three times, and object stores list slowly."""
+        if fresh or time.monotonic() - self._listed[0] > LISTING_S:
+            self._listed = time.monotonic(), self._rows.stored()
+        return self._listed[1]
 
 
 def _offset(cursor: Cursor) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_an_idle_stream_is_drained_by_linger_alone(runtime_directory: Path, tmp_
             publish(made, 10)
             wanted = list(range(10 * count))
             wait_until(partial(_is_drained, tmp_path, wanted))
-        wait_until(lambda: bridge.state().condition == "idle")
+        wait_until(lambda: bridge.state().drain_seq == 3 and bridge.state().condition == "idle")
         state = bridge.state()
     assert (state.drain_seq, state.lag_records, state.totals.records) == (3, 0, 30)
     assert state.last_ack_age_s is not None
