@@ -20,7 +20,8 @@ from persistence.reading import Epoch, LogReader, RingEnd
 from persistence.recovery import RecoveryReport
 from persistence.scan import Damage
 from persistence.stats import LogState, LogStats
-from persistence.writer import LogThread, LogWriter, Source
+from persistence.thread import LogThread
+from persistence.writer import LogWriter, Source
 
 __all__ = [
     "Damage",

@@ -2,7 +2,7 @@
 
     directory/LOCK            an flock: one writer
     directory/<position>.log  segments, named by their base position
-    directory/prepared.tmp    the next segment's room, zero-filled ahead of need
+    directory/prepared.tmp    the next segment's room (room.py)
     directory/quarantine/     copies of damaged bytes
 
 Owns what is between a run of records and durable: the queue of extents that are not synced yet, the active
@@ -23,7 +23,6 @@ Threads: one writes (append to close); prepare() may run in another; reading is 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,7 +32,8 @@ from persistence.errors import LogClosed, LogLocked
 from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of, segment_name
 from persistence.reading import Epoch, LogReader, RingEnd
-from persistence.recovery import PREPARED_NAME, RecoveryReport, recover
+from persistence.recovery import RecoveryReport, recover
+from persistence.room import Room
 from persistence.scan import SegmentTable
 from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
 from persistence.stats import LogStats
@@ -44,14 +44,11 @@ __all__ = ["Log"]
 SEGMENT_BYTES = 64 << 20
 RETAIN_BYTES = 4 << 30
 SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
-FILL_BYTES = 1 << 20  # zeros written at a time, when a segment is prepared
-FILL_SYNC_BYTES = 4 << 20  # and synced: acks of the active segment wait behind that, so it is short
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 
 _LOCK_NAME = "LOCK"
-_GROWING_NAME = "growing.tmp"
 
 
 def _twice(entries: dict[int, CatalogueEntry], room_bytes: int) -> list[Pending]:
@@ -105,8 +102,7 @@ class Log:
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
-        self._prepared: int | None = None  # handle
-        self._preparing = threading.Lock()
+        self._room = Room(self.files, self.directory, segment_bytes)
         self._sizes: dict[int, int] = {}  # of older segments, by base
 
     # ---- starting ----
@@ -135,7 +131,8 @@ class Log:
         bases = found.reader.bases()
         self._sizes = {base: self._size(base) for base in bases}
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
-        self._adopt_prepared()
+        with suppress(OSError):
+            self._room.adopt()
         return RecoveryReport(
             rings=self.ends(),
             segments=len(bases),
@@ -161,10 +158,10 @@ class Log:
                 self._active.sync()
             self._active.close()
             self._active = None
-        for handle in (self._prepared, self._lock):
-            if handle is not None:
-                self.files.close(handle)
-        self._prepared = self._lock = None
+        self._room.close()
+        if self._lock is not None:
+            self.files.close(self._lock)
+            self._lock = None
         self._queue, self._written, self.unsynced_bytes = [], 0, 0  # They keep memory of rings mapped.
 
     def __enter__(self) -> Self:
@@ -188,6 +185,13 @@ class Log:
     def leave(self, name: str) -> None:
         """That ring is appended no more.  The log forgets it when its last record has gone."""
         self._joined.discard(self._ids.get(name, 0))
+
+    def drop(self, ring_id: int) -> None:
+        """Forgets what of a ring is queued: its memory will not stay as it is."""
+        if self._written:
+            self._give_up()
+        self._queue = [item for item in self._queue if item.ring_id != ring_id]
+        self.unsynced_bytes = sum(item.size for item in self._queue)
 
     def append(self, ring_id: int, ranges: Sequence[Range]) -> None:
         """Queues runs of a ring that has joined.  Each continues the one before.
@@ -292,39 +296,19 @@ class Log:
     @property
     def wants_prepared(self) -> bool:
         """Whether prepare() would do something."""
-        return self._prepared is None and self._active is not None and self._lock is not None
+        return not self._room.ready and self._active is not None and self._lock is not None
 
-    def prepare(self) -> None:
-        """Makes room for the next segment ahead: overwriting is faster than growing.  Raises OSError.
-
-        May run in another thread than the rest.
-        """
-        with self._preparing:
-            if not self.wants_prepared:
-                return
-            path = os.path.join(self.directory, PREPARED_NAME)
-            handle = self.files.open(path, create=True)
-            try:
-                zeros = memoryview(bytes(min(FILL_BYTES, self.segment_bytes)))
-                place = 0
-                while place < self.segment_bytes:
-                    place += self.files.pwritev(handle, [zeros[: self.segment_bytes - place]], place)
-                    if place % FILL_SYNC_BYTES == 0:
-                        self.files.fdatasync(handle)
-                self.files.fdatasync(handle)
-            except OSError:
-                self.files.close(handle)
-                with suppress(OSError):
-                    self.files.unlink(path)
-                raise
-            self._prepared = handle
+    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """See Room.prepare().  May run in another thread than the rest."""
+        if self.wants_prepared:
+            self._room.prepare(stopped)
 
     def _begin(self) -> ActiveSegment:
         """A new active segment at the durable position; raises OSError."""
         base = self.durable_position
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
         opening = Pending.catalogue(self._durable)
-        handle, temporary = self._room()
+        handle, temporary = self._room.take()
         try:
             active = ActiveSegment.begin(self.files, self.directory, temporary, handle, header, opening)
         except OSError:
@@ -343,15 +327,6 @@ class Log:
         self._sizes[base] = 0
         self._retain(base)
         return active
-
-    def _room(self) -> tuple[int, str]:
-        """A handle and the temporary name of a file for the next segment."""
-        handle, self._prepared = self._prepared, None
-        if handle is not None:
-            return handle, os.path.join(self.directory, PREPARED_NAME)
-        path = os.path.join(self.directory, _GROWING_NAME)
-        handle = self.files.open(path, create=True)
-        return handle, path
 
     def _batch(self, active: ActiveSegment) -> list[Pending]:
         """What goes into the active segment with one write; empty: it is full."""
@@ -425,24 +400,14 @@ class Log:
             total -= max(size, SEGMENT_COSTS_BYTES)
             self.stats.segments_removed += 1
             self.reader.remove(base)
+            path = os.path.join(self.directory, segment_name(base))
             with suppress(OSError):  # It is tried again after the next start.
-                self._remove(os.path.join(self.directory, segment_name(base)), size)
+                if not self._room.recycle(path, size):
+                    self.files.unlink(path)
             gone = [it for it, last in self._touched.items() if last <= base and it not in self._joined]
             for ring_id in gone:
                 self._durable.pop(ring_id, None)
                 del self._touched[ring_id]
-
-    def _remove(self, path: str, size: int) -> None:
-        if self._prepared is None and size >= self.segment_bytes and self._preparing.acquire(blocking=False):
-            try:
-                prepared = os.path.join(self.directory, PREPARED_NAME)
-                self.files.rename(path, prepared)
-                self.files.dirsync(self.directory)
-                self._prepared = self.files.open(prepared, create=True)
-            finally:
-                self._preparing.release()
-        else:
-            self.files.unlink(path)
 
     def _size(self, base: int) -> int:
         with suppress(OSError):
@@ -452,19 +417,6 @@ class Log:
             finally:
                 self.files.close(handle)
         return 0
-
-    def _adopt_prepared(self) -> None:
-        """What an earlier process had made ready is used; its bytes do not matter, only its room does."""
-        path = os.path.join(self.directory, PREPARED_NAME)
-        with suppress(OSError):
-            if PREPARED_NAME not in self.files.listdir(self.directory):
-                return
-            handle = self.files.open(path, create=True)
-            if self.files.size(handle) == self.segment_bytes:
-                self._prepared = handle
-                return
-            self.files.close(handle)
-            self.files.unlink(path)
 
     def _check_open(self) -> None:
         if self._lock is None:

@@ -27,13 +27,13 @@ from persistence.errors import FormatError
 from persistence.files import Files
 from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
 from persistence.reading import LogReader, RingEnd
+from persistence.room import PREPARED_NAME
 from persistence.scan import Damage, SegmentTable, open_table, read_table
 from persistence.segment import Pending
 from ringbuf import Range, scan_records
 
-__all__ = ["PREPARED_NAME", "QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
+__all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
 
-PREPARED_NAME = "prepared.tmp"
 QUARANTINE = "quarantine"
 REWRITE_BYTES = 1 << 20  # at a time
 QUARANTINE_MOST_BYTES = 1 << 20  # of one place

@@ -1,7 +1,7 @@
-"""From rings to the log: the core that decides when to write and when to sync, and the thread that drives it.
+"""From rings to the log: when to write, when to sync, what to say, and how to get well.
 
 LogWriter has no thread, no lock and no clock of its own: step() does one round and says when to come
-again.  So the crash simulation runs what production runs.  LogThread loops it, asleep on all rings at once.
+again.  So the crash simulation runs what production runs; thread.py loops it.
 
 A round: take what the rings have, write it in one go, sync if it is time, publish what has become durable
 (the ring's durable word, then the reader's hold on the ring, then on_durable).  What piles up during a sync
@@ -23,22 +23,18 @@ from __future__ import annotations
 
 import errno
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from persistence.errors import EpochConflict, LogClosed, TooManyRings
+from persistence.errors import EpochConflict, TooManyRings
 from persistence.log import Log
 from persistence.stats import LogState
 from ringbuf import Ring, RingError
-from ringbuf.core import ffi, lib
 from ringbuf.errors import OffsetGone
 from ringbuf.reader import Reader
 
-__all__ = ["RINGS_MOST", "LogThread", "LogWriter", "Source"]
+__all__ = ["RINGS_MOST", "LogWriter", "Source"]
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +79,7 @@ class _Joined:
         self.interval_ns = source.sync_interval_ms * 1_000_000
         self.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
         self.waits_since: int | None = None  # when its first record that is not durable was taken
+        self.leaving = False  # nothing more is taken, and it goes when what was taken is durable
         self.taken = self.durable = reader.cursor  # ring positions
 
     def due_ns(self) -> int | None:
@@ -130,14 +127,25 @@ class LogWriter:
         ring.durable(reader.cursor)  # The log has it, or it has gone from the ring and nobody waits for it.
         self._joined[joined.ring_id] = joined
 
-    def remove(self, name: str) -> None:
-        """Logs a ring no longer; what was taken from it must be durable by now, or is let go."""
-        for joined in [it for it in self._joined.values() if it.ring.name == name]:
+    def remove(self, name: str) -> bool:
+        """Logs a ring no longer, after what it holds.  False: the disk refused, and the rest is dropped."""
+        joined = next((it for it in self._joined.values() if it.ring.name == name), None)
+        if joined is None:
+            return True
+        end = joined.ring.extremes().end_offset
+        self.step(sync=True)
+        while joined.reader.offset < end and not (joined.leaving or self.state.failures):
+            self.step(sync=True)
+        safe = joined.taken == joined.durable
+        if not safe:
+            self.log.drop(joined.ring_id)
+        if joined.ring_id in self._joined:
             self._leave(joined)
+        return safe and not joined.leaving
 
     def readers(self) -> list[Reader]:
         """Those whose records the next step() takes: none while the disk does not work."""
-        return [] if self.state.failures else [joined.reader for joined in self._joined.values()]
+        return [] if self.state.failures else [it.reader for it in self._joined.values() if not it.leaving]
 
     def step(self, *, sync: bool = False) -> int:
         """One round; `sync` makes everything durable that has been taken.  Ns until the next is due, at the
@@ -193,7 +201,7 @@ class LogWriter:
     def _take(self, now: int) -> int:
         """Queues what the rings have; bytes.  In turns: a busy ring does not keep the others waiting."""
         total = 0
-        hungry = list(self._joined.values())
+        hungry = [joined for joined in self._joined.values() if not joined.leaving]
         while hungry and total < ROUND_BYTES:
             taken = [self._take_from(joined, now) for joined in hungry]
             total += sum(taken)
@@ -206,7 +214,7 @@ class LogWriter:
         except RingError as error:
             reason = self.broken[joined.ring.name] = str(error)
             log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
-            self._leave(joined)
+            joined.leaving = True
             return 0
         if not ranges:
             return 0
@@ -232,6 +240,8 @@ class LogWriter:
             joined.waits_since = None if joined.taken == position else now
             joined.ring.durable(position)
             joined.reader.release(position)
+        for joined in [it for it in self._joined.values() if it.leaving and it.taken == it.durable]:
+            self._leave(joined)
         if ends and self._on_durable is not None:
             self._on_durable()
 
@@ -287,121 +297,3 @@ def _reader_behind(log_: Log, ring: Ring) -> Reader:
     except OffsetGone as error:
         log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, error.nearest)
         return ring.reader(name="log", start="oldest", gating=True, own=True)
-
-
-class LogThread:
-    """Runs a LogWriter on a thread of its own, and prepares segments on another.
-
-    `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
-    `on_durable` is called on the log thread and must not block.  The log is recovered before, and closed
-    after, by the caller.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        sources: Sequence[tuple[Ring, str, int, int] | Source],
-        on_durable: Callable[[], object] | None = None,
-    ) -> None:
-        self.writer = LogWriter(log, on_durable)
-        self._sources = [source for it in sources if (source := _source_of(it)) is not None]
-        self._calls: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
-        self._doorbell = ffi.new("uint32_t *")
-        self._stopping = threading.Event()
-        self._finished = True
-        self._prepare_now = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Joins the rings, brings what they hold beyond the log's end into it, and starts.
-
-        Raises what LogWriter.add() raises; then nothing has been started.
-        """
-        try:
-            for source in self._sources:
-                self.writer.add(source)
-        except BaseException:
-            self.writer.close()
-            raise
-        self._threads = [
-            threading.Thread(target=self._run, name="brim-log"),
-            threading.Thread(target=self._prepare, name="brim-log-prepare", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> bool:
-        """Syncs what the rings hold, ends the threads and lets go of the rings.  False: the disk did not let
-        it.
-        """
-        self._stopping.set()
-        lib.rb_doorbell_ring(self._doorbell)
-        self._prepare_now.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
-        return self._finished
-
-    def add(self, source: Source) -> None:
-        """See LogWriter.add(); from any thread, while this runs."""
-        self._call(lambda: self.writer.add(source))
-
-    def remove(self, name: str) -> None:
-        """See LogWriter.remove(); from any thread, while this runs."""
-        self._call(lambda: self.writer.remove(name))
-
-    def status(self) -> dict[str, object]:
-        """For `brim status`; from any thread."""
-        return self.writer.status()
-
-    def _call(self, call: Callable[[], None]) -> None:
-        if not self._threads:
-            raise LogClosed(f"the log thread of {self.writer.log.directory} does not run")
-        done: Future[None] = Future()
-        self._calls.put((call, done))
-        lib.rb_doorbell_ring(self._doorbell)
-        done.result()
-
-    def _run(self) -> None:
-        writer = self.writer
-        while not self._stopping.is_set():
-            seen = self._doorbell[0]
-            self._serve()
-            pause_ns = writer.step()
-            if writer.log.wants_prepared and not writer.state.failures:
-                self._prepare_now.set()
-            if pause_ns == 0:
-                continue
-            readers = writer.readers()
-            pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
-            lib.rb_readers_wait(pointers, len(pointers), self._doorbell, seen, pause_ns)
-        self._finished = writer.finish()
-        self._serve()
-        writer.close()
-
-    def _serve(self) -> None:
-        while not self._calls.empty():  # An exception belongs to whoever called.
-            call, done = self._calls.get()
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-    def _prepare(self) -> None:
-        while self._prepare_now.wait() and not self._stopping.is_set():
-            self._prepare_now.clear()
-            try:
-                self.writer.log.prepare()
-            except OSError as error:
-                log.warning("the next segment could not be prepared reason=%s", error.strerror)
-
-
-def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:
-    ring, durability, sync_interval_ms, sync_bytes = it
-    if durability == "disk":
-        return Source(ring, "disk", sync_interval_ms, sync_bytes)
-    if durability == "interval":
-        return Source(ring, "interval", sync_interval_ms, sync_bytes)
-    return None

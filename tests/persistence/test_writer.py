@@ -285,6 +285,52 @@ def test_a_ring_damaged_in_memory_is_left_and_the_others_go_on(desk: Desk) -> No
     assert all(bad.writer().publish(b"x" * 1000) is not None for _ in range(200))
 
 
+def test_a_ring_that_is_removed_is_in_the_log_as_far_as_it_went(desk: Desk) -> None:
+    ring, other = desk.ring("interval"), desk.ring("interval")
+    published = fill(ring.writer())
+    other.writer().publish(b"x")
+    assert desk.writer.remove(ring.name)
+    assert ring.slots() == []
+    assert count(desk.files, ring) == published
+    assert desk.writer.remove("nobody")
+
+
+def test_a_ring_removed_from_a_broken_disk_leaves_nothing_behind_that_points_to_it(desk: Desk) -> None:
+    """Its memory may be overwritten now: what was queued of it must never be written."""
+    ring, other = desk.ring("disk"), desk.ring("disk")
+    ring.writer().publish(b"safe")
+    desk.writer.step()
+    for each in (ring, other):
+        each.writer().publish(b"waits")
+    desk.fail(errno.EIO, "fdatasync")
+    desk.writer.step()
+    assert not desk.writer.remove(ring.name)
+    for _ in range(200):
+        assert ring.writer().publish(b"overwrites" * 100) is not None
+    desk.files.hook = None
+    desk.now += 10_000 * MS
+    desk.writer.step()
+    assert desk.log.ends() == {ring.name: (7, 1), other.name: (7, 1)}
+    assert count(desk.files, ring) == 1
+    assert count(desk.files, other) == 1
+
+
+def test_what_was_good_of_a_ring_that_is_damaged_later_becomes_durable(desk: Desk) -> None:
+    ring = desk.ring("interval")
+    ring.writer().publish(b"good")
+    desk.writer.step()
+    at = ring.writer().end_position
+    ring.writer().publish(b"bad")
+    overwrite(ring.path, 16384 + at + 8, b"\xff" * 8)
+    desk.writer.step()
+    assert list(desk.writer.broken) == [ring.name]
+    assert ring.slots() != []
+    desk.now = 2_000 * MS
+    desk.writer.step()
+    assert count(desk.files, ring) == 1
+    assert ring.slots() == []
+
+
 def test_records_filled_in_place_stand_alone(desk: Desk) -> None:
     ring = desk.ring("disk")
     writer = ring.writer()

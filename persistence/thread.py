@@ -1,0 +1,151 @@
+"""The thread of a log: runs a LogWriter, asleep on all rings at once, and prepares segments beside it.
+
+Owns both threads and the doorbell that ends their sleep; decides nothing.  Only the log thread touches the
+writer and the log's queue: what others want of them is called there (add, remove).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+from persistence.errors import LogClosed
+from persistence.log import Log
+from persistence.writer import LogWriter, Source
+from ringbuf import Ring
+from ringbuf.core import ffi, lib
+
+__all__ = ["LogThread"]
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
+
+
+class LogThread:
+    """Runs a LogWriter on a thread of its own, and prepares segments on another.
+
+    `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
+    `on_durable` is called on the log thread and must not block.  The log is recovered before, and closed
+    after, by the caller.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        sources: Sequence[tuple[Ring, str, int, int] | Source],
+        on_durable: Callable[[], object] | None = None,
+    ) -> None:
+        self.writer = LogWriter(log, on_durable)
+        self._sources = [source for it in sources if (source := _source_of(it)) is not None]
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._doorbell = ffi.new("uint32_t *")
+        self._stopping = threading.Event()
+        self._finished = True
+        self._prepare_now = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Joins the rings, brings what they hold beyond the log's end into it, and starts.
+
+        Raises what LogWriter.add() raises; then nothing has been started.
+        """
+        try:
+            for source in self._sources:
+                self.writer.add(source)
+        except BaseException:
+            self.writer.close()
+            raise
+        self._threads = [
+            threading.Thread(target=self._run, name="brim-log"),
+            threading.Thread(target=self._prepare, name="brim-log-prepare", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> bool:
+        """Syncs what the rings hold, ends the threads and lets go of the rings.  False: the disk did not let
+        it.
+        """
+        self._stopping.set()
+        lib.rb_doorbell_ring(self._doorbell)
+        self._prepare_now.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        return self._finished
+
+    def add(self, source: Source) -> None:
+        """See LogWriter.add(); from any thread, while this runs."""
+        self._call(lambda: self.writer.add(source))
+
+    def remove(self, name: str) -> bool:
+        """See LogWriter.remove(); from any thread, while this runs."""
+        return self._call(lambda: self.writer.remove(name))
+
+    def status(self) -> dict[str, object]:
+        """For `brim status`; from any thread."""
+        return self.writer.status()
+
+    def _call(self, call: Callable[[], Result]) -> Result:
+        """What `call` returns, or raises, on the log thread."""
+        done: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:  # noqa: BLE001
+                done.set_exception(error)
+
+        if self._threads:
+            self._calls.put(run)
+            lib.rb_doorbell_ring(self._doorbell)
+        while self._threads and self._threads[0].is_alive() and not done.done():
+            wait([done], CALL_PATIENCE_S)
+        if not done.done():
+            raise LogClosed(f"the log thread of {self.writer.log.directory} does not run")
+        return done.result()
+
+    def _run(self) -> None:
+        writer = self.writer
+        while not self._stopping.is_set():
+            seen = self._doorbell[0]
+            self._serve()
+            pause_ns = writer.step()
+            if writer.log.wants_prepared and not writer.state.failures:
+                self._prepare_now.set()
+            if pause_ns == 0:
+                continue
+            readers = writer.readers()
+            pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
+            lib.rb_readers_wait(pointers, len(pointers), self._doorbell, seen, pause_ns)
+        self._finished = writer.finish()
+        self._serve()
+        writer.close()
+
+    def _serve(self) -> None:
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def _prepare(self) -> None:
+        while self._prepare_now.wait() and not self._stopping.is_set():
+            self._prepare_now.clear()
+            try:
+                self.writer.log.prepare(self._stopping.is_set)
+            except OSError as error:
+                log.warning("the next segment could not be prepared reason=%s", error.strerror)
+
+
+def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:
+    ring, durability, sync_interval_ms, sync_bytes = it
+    if durability == "disk":
+        return Source(ring, "disk", sync_interval_ms, sync_bytes)
+    if durability == "interval":
+        return Source(ring, "interval", sync_interval_ms, sync_bytes)
+    return None
