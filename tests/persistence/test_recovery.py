@@ -9,7 +9,7 @@ import pytest
 
 from persistence import Log, LogLocked
 from persistence.format import HEADER_PAGE_BYTES
-from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered, typical
+from tests.support.logs import DIRECTORY, Written, disk_of, make_log, read_all, recovered, typical
 from tests.support.simfiles import PowerCut, SimFiles
 
 FIRST = f"{DIRECTORY}/00000000000000000000.log"
@@ -106,11 +106,10 @@ def test_the_log_goes_on_behind_the_cut_in_a_new_segment() -> None:
 
 
 def test_a_second_recovery_changes_nothing() -> None:
-    files = typical().files
-    first, report = recovered(files.kill(), segment_bytes=9216)
-    before = {path: bytes(file.cache) for path, file in first.files.names.items()}  # type: ignore[attr-defined]
-    second, again = recovered(first.files.kill(), segment_bytes=9216)  # type: ignore[attr-defined]
-    assert before == {path: bytes(file.cache) for path, file in second.files.names.items()}  # type: ignore[attr-defined]
+    first, report = recovered(typical().files.kill(), segment_bytes=9216)
+    before = disk_of(first).contents()
+    second, again = recovered(disk_of(first).kill(), segment_bytes=9216)
+    assert disk_of(second).contents() == before
     assert (report.rings, report.end_position) == (again.rings, again.end_position)
 
 
@@ -190,7 +189,8 @@ def test_a_sync_that_failed_before_the_process_died_is_not_believed_by_the_next_
     file.dirty, file.sizes = {}, []  # What fail_to_sync() does when it has no luck at all.
     log, report = recovered(written.files.kill())
     assert report.rings["a-0"].end_offset == 2
-    assert read_all(recovered(log.files.crash(Random(0)))[0], "a-0", 7) == written.records["a-0", 7]  # type: ignore[attr-defined]
+    later, _ = recovered(disk_of(log).crash(Random(0)))
+    assert read_all(later, "a-0", 7) == written.records["a-0", 7]
 
 
 def test_a_damaged_first_catalogue_costs_nothing() -> None:

@@ -102,8 +102,7 @@ class Simulation:
         self.files = SimFiles(self.random)
         self.files.short_writes = True
         self.files.hook = self._hook
-        options = {"capacity_bytes": 65536, "epoch": seed + 1, "populate": False}
-        self.rings = [RingModel(Ring.create(memory / name, **options)) for name in ("a-0", "b-0")]  # type: ignore[arg-type]
+        self.rings = [RingModel(_new_ring(memory / name, seed + 1)) for name in ("a-0", "b-0")]
         self.now = 0
         self.states = 0
         self._judged: set[int] = set()
@@ -256,6 +255,10 @@ class Simulation:
             raise Violation("what was appended after recovery is gone")
         if not self.keep_bytes and self._check_ring(later, model, end) != shown[0]:
             raise Violation("what was recovered is gone after what was appended")
+
+
+def _new_ring(path: Path, epoch: int) -> Ring:
+    return Ring.create(path, capacity_bytes=65536, epoch=epoch, populate=False)
 
 
 def run_of(data: bytes, epoch: int, position: int = 0) -> Range:

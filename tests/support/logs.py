@@ -81,6 +81,12 @@ def recovered(files: SimFiles, **options: int) -> tuple[Log, RecoveryReport]:
     return log, log.recover()
 
 
+def disk_of(log: Log) -> SimFiles:
+    """The simulated disk under a log."""
+    assert isinstance(log.files, SimFiles)
+    return log.files
+
+
 def read_all(log: Log, name: str, epoch: int, limit_bytes: int = 1 << 16) -> dict[int, bytes]:
     """Every record of a ring and epoch that the log gives, by offset."""
     found: dict[int, bytes] = {}
