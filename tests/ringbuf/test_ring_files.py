@@ -343,7 +343,8 @@ def test_slots_say_who_reads_and_how_far(ring: Ring) -> None:
     with Ring.attach(ring.path) as attached:
         foreign = attached.reader(name="ä" * 40)
         ring.writer().publish(b"x")
-        foreign.poll()
+        assert foreign.poll() is not None
+        assert foreign.poll() is None, "a slot is told when there is nothing to read, else once a chunk"
         first, second = ring.slots()
         assert (first.own, first.state, first.name, first.offset, first.pid) == (
             True,

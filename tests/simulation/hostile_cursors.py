@@ -4,7 +4,7 @@
 
 The hostile process may do to the file what any reader may: every word of every slot but one, the sleepers and the
 head.  The writer's own gating reader must see every record, and so must the one foreign reader whose slot is
-spared; the writer may be refused now and then, but must come on.
+spared; the writer may be refused until its queue timeout is over, but must come on.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ringbuf import Reader, Ring
-from ringbuf.constants import CURSORS_BYTES
+from ringbuf.constants import CURSORS_BYTES, FOREIGN_SLOTS
 from ringbuf.ring import cursor_file
 from tests.support.rings import payload_of
 
@@ -32,12 +32,15 @@ BOUNDARIES = np.array(
 def scribble(path: Path, count: int, seed: int, spared: int) -> None:
     """In the child: `count` writes, half of them to the words that a writer reads."""
     dice = np.random.default_rng(seed)
+    ring = Ring.attach(path)
+    readers = [ring.reader() for _ in range(FOREIGN_SLOTS - 1)]  # alive, so that no sweep helps
     memory = np.memmap(cursor_file(path), np.uint8, "r+", shape=(CURSORS_BYTES,))
     words, halves = memory.view(np.uint64), memory.view(np.uint32)
     first, last = (SLOTS_AT + SLOT_BYTES * spared) // 8, (SLOTS_AT + SLOT_BYTES * (spared + 1)) // 8
     slots = np.array([slot for slot in range(64) if slot != spared])
     for _ in range(count // (4 * BURST) + 1):
-        near = words[dice.choice(slots, BURST) * 16 + SLOTS_AT // 8 + 1] + dice.choice(BOUNDARIES, BURST)
+        # Where a reader could be: that is what holds a writer back.
+        near = words[first + 1] - np.uint64(32) * dice.integers(0, CAPACITY_BYTES // 32 + 8, BURST, np.uint64)
         words[dice.choice(slots, BURST) * 16 + SLOTS_AT // 8 + 1] = near
         halves[dice.choice(slots, BURST) * 32 + SLOTS_AT // 4] = dice.choice(STATES, BURST)
         anywhere = dice.integers(0, CURSORS_BYTES // 8, BURST)
@@ -47,8 +50,8 @@ def scribble(path: Path, count: int, seed: int, spared: int) -> None:
             dice.integers(0, 1 << 63, BURST, np.uint64),
         )
         words[np.where((first <= anywhere) & (anywhere < last), 0, anywhere)] = values
+        assert all(reader.open for reader in readers)
         words[16] = dice.integers(0, 1 << 63, dtype=np.uint64)  # all kinds of sleepers
-        halves[dice.integers(0, CURSORS_BYTES // 32) * 0 + 1] = values[0] & 0xFFFFFFFF
 
 
 def check(reader: Reader) -> None:
