@@ -9,7 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-PyTypeObject *writer_type, *claim_type, *reader_type, *record_type, *batch_type, *batch_iterator_type, *filter_type;
+PyTypeObject *writer_type, *claim_type, *reader_type, *record_type, *batch_type, *batch_iterator_type,
+    *filter_type;
 unsigned forks;
 
 static void after_fork_in_child(void)
@@ -33,7 +34,8 @@ int64_t monotonic_ns(void)
 
 PyObject *fail(const char *name, const char *format, ...)
 {
-    PyObject *errors = PyImport_ImportModule("ringbuf.errors"), *made = NULL, *class = NULL, *arguments = NULL;
+    PyObject *errors = PyImport_ImportModule("ringbuf.errors"), *made = NULL, *class = NULL,
+             *arguments = NULL;
     if (errors != NULL)
         class = PyObject_GetAttrString(errors, name);
     if (class != NULL) {
@@ -53,8 +55,8 @@ PyObject *fail(const char *name, const char *format, ...)
     return NULL;
 }
 
-int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most, int least,
-              PyObject **out)
+int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most,
+              int least, PyObject **out)
 {
     if (count > most) {
         PyErr_Format(PyExc_TypeError, "at most %d arguments are taken, %zd were given", most, count);

@@ -2,9 +2,9 @@
  *
  * The Python types of ringbuf, in C: what is called once a message.
  *
- * cffi releases the GIL around every call; beside one busy Python thread, getting it back costs milliseconds
- * (CPython's switch interval is 5 ms).  So these are METH_FASTCALL functions that keep it, and give it up only
- * to wait.  The GIL is also what makes a Writer or Reader safe to share between threads.
+ * cffi releases the GIL around every call; beside one busy Python thread, getting it back costs
+ * milliseconds (CPython's switch interval is 5 ms).  So these are METH_FASTCALL functions that keep it, and
+ * give it up only to wait.  The GIL is also what makes a Writer or Reader safe to share between threads.
  *
  * Limited API of Python 3.11 (one abi3 module for 3.11 and later): only these files include Python.h.
  */
@@ -74,8 +74,8 @@ PyObject *fail(const char *name, const char *format, ...);
 PyObject *fail_result(int result, const char *doing);
 
 /* Fills `out` (preset with NULL) from positional and keyword arguments.  0, or -1 with TypeError set. */
-int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most, int least,
-              PyObject **out);
+int arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names, int most,
+              int least, PyObject **out);
 
 /* Bytes of a bytes, str (UTF-8) or buffer object.  `buffer` is released by bytes_done(). */
 typedef struct bytes_view {
@@ -102,6 +102,7 @@ void lease_end(reader_object *self, uint64_t number);
 int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t hash);
 
 PyTypeObject *type_from(PyType_Spec *spec);
-extern PyType_Spec writer_spec, claim_spec, reader_spec, record_spec, batch_spec, batch_iterator_spec, filter_spec;
+extern PyType_Spec writer_spec, claim_spec, reader_spec, record_spec, batch_spec, batch_iterator_spec,
+    filter_spec;
 
 #endif

@@ -27,7 +27,8 @@ static known_key *place_of(known_key *known, uint64_t places, const void *key, u
 {
     for (uint64_t i = hash;; i++) {
         known_key *it = &known[i & (places - 1)];
-        if (it->bytes == NULL || (it->hash == hash && it->length == length && memcmp(it->bytes, key, length) == 0))
+        if (it->bytes == NULL ||
+            (it->hash == hash && it->length == length && memcmp(it->bytes, key, length) == 0))
             return it;
     }
 }
@@ -63,8 +64,8 @@ static void remember(filter_object *self, const char *key, uint32_t length, uint
     self->count++;
 }
 
-/* The key is copied before Python sees it and before it is remembered: it may lie in memory that changes.  Its
- * hash is taken from the copy, since the one in the record need not fit a hostile writer's key. */
+/* The key is copied before Python sees it and before it is remembered: it may lie in memory that changes.
+ * Its hash is taken from the copy, since the one in the record need not fit a hostile writer's key. */
 int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t hash)
 {
     known_key *it = place_of(self->known, self->places, key, length, hash);
@@ -92,7 +93,8 @@ static PyObject *filter_accepts(filter_object *self, PyObject *key)
     bytes_view view;
     if (bytes_of(key, &view) != 0)
         return NULL;
-    int accepted = filter_judge(self, view.bytes, (uint32_t)view.length, rb_crc32c(0, view.bytes, (size_t)view.length));
+    int accepted = filter_judge(self, view.bytes, (uint32_t)view.length,
+                                rb_crc32c(0, view.bytes, (size_t)view.length));
     bytes_done(&view);
     return accepted < 0 ? NULL : PyBool_FromLong(accepted);
 }
@@ -120,7 +122,8 @@ static PyObject *filter_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|L", names, &decide, &capacity))
         return NULL;
     if (!PyCallable_Check(decide) || capacity < 1) {
-        PyErr_SetString(PyExc_TypeError, "KeyFilter takes a callable of one key, and a capacity of at least 1");
+        PyErr_SetString(PyExc_TypeError,
+                        "KeyFilter takes a callable of one key, and a capacity of at least 1");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);

@@ -34,7 +34,8 @@ PyObject *reader_trouble(reader_object *self, int result)
     case RB_EVICTED:
         return fail("Evicted", "(K)", (unsigned long long)self->reader.offset);
     case RB_CORRUPT:
-        return fail("Corrupt", "(s)", "the record at the reader's cursor has lengths, a number or a checksum that cannot be");
+        return fail("Corrupt", "(s)",
+                    "the record at the reader's cursor has lengths, a number or a checksum that cannot be");
     default:
         Py_RETURN_NONE;
     }
@@ -135,8 +136,8 @@ int reader_next(reader_object *self, rb_view *view)
         }
         if (result != RB_OK || self->match == NULL)
             return result;
-        int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES, view->header.key_length,
-                                    view->header.key_hash);
+        int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES,
+                                    view->header.key_length, view->header.key_hash);
         if (accepted < 0 || reader_usable(self) != 0)
             return -100;
         if (!rb_reader_holds(&self->reader, view->position)) { /* the key was written over while judged */
@@ -312,12 +313,13 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"ring", "slots", "own", "slot", "gating", "counts_overruns", "verify", "spin_ns", NULL};
+    static char *names[] = {"ring",   "slots",   "own", "slot", "gating", "counts_overruns",
+                            "verify", "spin_ns", NULL};
     PyObject *ring, *slots;
     int own, slot, gating, counts, verify;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpipppL", names, &ring, &slots, &own, &slot, &gating, &counts,
-                                     &verify, &spin_ns))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpipppL", names, &ring, &slots, &own, &slot, &gating,
+                                     &counts, &verify, &spin_ns))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     reader_object *self = (reader_object *)allocate(type, 0);
@@ -329,8 +331,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         Py_DECREF(self);
         return NULL;
     }
-    if (rb_reader_open(&self->reader, self->ring.buf, (uint64_t)self->ring.len, self->has_slots ? self->slots.buf : NULL,
-                       own, slot, gating) != RB_OK) {
+    if (rb_reader_open(&self->reader, self->ring.buf, (uint64_t)self->ring.len,
+                       self->has_slots ? self->slots.buf : NULL, own, slot, gating) != RB_OK) {
         Py_DECREF(self);
         return fail("Corrupt", "(s)", "the ring's header has changed since it was checked");
     }
@@ -431,21 +433,26 @@ static int reader_set_match(reader_object *self, PyObject *value, void *Py_UNUSE
 
 static PyMethodDef reader_methods[] = {
     {"poll", (PyCFunction)reader_poll, METH_NOARGS, "The next record, or None."},
-    {"read_many", (PyCFunction)(void (*)(void))reader_read_many, METH_FASTCALL, "A Batch of up to `limit` records, perhaps none."},
-    {"wait", (PyCFunction)(void (*)(void))reader_wait, METH_FASTCALL, "Wait for a record; False when the timeout (seconds) is over."},
+    {"read_many", (PyCFunction)(void (*)(void))reader_read_many, METH_FASTCALL,
+     "A Batch of up to `limit` records, perhaps none."},
+    {"wait", (PyCFunction)(void (*)(void))reader_wait, METH_FASTCALL,
+     "Wait for a record; False when the timeout (seconds) is over."},
     {"seek", (PyCFunction)reader_seek, METH_O, "Go to an offset; OffsetGone if it is not in the ring."},
     {"seek_time", (PyCFunction)reader_seek_time, METH_O, "Go to the first record at or after a time in ns."},
     {"seek_oldest", (PyCFunction)reader_seek_oldest, METH_NOARGS, "Go to the oldest record."},
     {"seek_latest", (PyCFunction)reader_seek_latest, METH_NOARGS, "Go behind the newest record."},
     {"_raise", (PyCFunction)reader_raise, METH_O, "Raise what a result code of C means."},
-    {"release", (PyCFunction)reader_release, METH_O, "Give up the hold on everything below a position (after ranges())."},
+    {"release", (PyCFunction)reader_release, METH_O,
+     "Give up the hold on everything below a position (after ranges())."},
     {"holds", (PyCFunction)reader_holds, METH_O, "Whether memory still holds what was read at a position."},
-    {"close", (PyCFunction)reader_close, METH_NOARGS, "Free the slot and refuse further reads; records in hand stay mapped."},
+    {"close", (PyCFunction)reader_close, METH_NOARGS,
+     "Free the slot and refuse further reads; records in hand stay mapped."},
     {0},
 };
 
 static PyGetSetDef reader_fields[] = {
-    {"address", (getter)reader_address, NULL, "Address of the rb_reader, for C; valid while this object lives.", NULL},
+    {"address", (getter)reader_address, NULL,
+     "Address of the rb_reader, for C; valid while this object lives.", NULL},
     {"cursor", (getter)reader_cursor, NULL, "Position of the next record.", NULL},
     {"offset", (getter)reader_offset, NULL, "Offset of the next record.", NULL},
     {"released", (getter)reader_released, NULL, "Position below which nothing is held.", NULL},
@@ -453,7 +460,8 @@ static PyGetSetDef reader_fields[] = {
     {"lag", (getter)reader_lag, NULL, "Records between the cursor and the end.", NULL},
     {"open", (getter)reader_open, NULL, "Whether it has not been closed.", NULL},
     {"spin_ns", (getter)reader_spin_ns, NULL, "How long a wait spins before it sleeps.", NULL},
-    {"match", (getter)reader_get_match, (setter)reader_set_match, "KeyFilter that records must pass, or None.", NULL},
+    {"match", (getter)reader_get_match, (setter)reader_set_match,
+     "KeyFilter that records must pass, or None.", NULL},
     {0},
 };
 

@@ -12,7 +12,7 @@
 
 /* ---- Record ---- */
 
-/* Records are made and dropped one after another, millions a second: the last few are kept to be used again. */
+/* Records are made and dropped one after another, by millions: the last few are kept, to be used again. */
 #define SPARE_RECORDS 32
 static record_object *spare[SPARE_RECORDS];
 static int spares;
@@ -123,7 +123,8 @@ NUMBER(position, self->view.position)
 static PyObject *record_repr(PyObject *object)
 {
     record_object *self = (record_object *)object;
-    return PyUnicode_FromFormat("<Record offset=%llu length=%u>", (unsigned long long)self->view.header.offset,
+    return PyUnicode_FromFormat("<Record offset=%llu length=%u>",
+                                (unsigned long long)self->view.header.offset,
                                 self->view.parts.payload_length);
 }
 
@@ -131,13 +132,15 @@ static PyMethodDef record_methods[] = {
     {"bytes", (PyCFunction)record_bytes, METH_NOARGS, "A copy of the payload; Overrun if it may be torn."},
     {"__bytes__", (PyCFunction)record_bytes, METH_NOARGS, NULL},
     {"valid", (PyCFunction)record_valid, METH_NOARGS, "Whether the memory still holds this record."},
-    {"release", (PyCFunction)record_release, METH_NOARGS, "Give up a gating reader's hold; memory may change from now on."},
+    {"release", (PyCFunction)record_release, METH_NOARGS,
+     "Give up a gating reader's hold; memory may change from now on."},
     {0},
 };
 
 static PyGetSetDef record_fields[] = {
     {"offset", (getter)record_offset, NULL, "Number of the record in its partition.", NULL},
-    {"timestamp_ns", (getter)record_timestamp_ns, NULL, "Wall clock when it was claimed, ns since 1970.", NULL},
+    {"timestamp_ns", (getter)record_timestamp_ns, NULL, "Wall clock when it was claimed, ns since 1970.",
+     NULL},
     {"flags", (getter)record_flags, NULL, "RB_FLAG_* bits.", NULL},
     {"key", (getter)record_key, NULL, "The key (topic), copied.", NULL},
     {"key_hash", (getter)record_key_hash, NULL, "crc32c of the key.", NULL},
@@ -232,7 +235,8 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 {
     uint64_t waiting, unused;
     rb_end_read(reader->reader.header, &unused, &waiting);
-    waiting = waiting > reader->reader.offset ? waiting - reader->reader.offset : 1; /* one may be ahead of the end */
+    /* one may be ahead of the end */
+    waiting = waiting > reader->reader.offset ? waiting - reader->reader.offset : 1;
     batch_object *self = PyObject_New(batch_object, batch_type);
     if (self == NULL)
         return NULL;
@@ -250,7 +254,8 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
     int result = RB_EMPTY;
     rb_view view;
     uint64_t end = gating_limit(reader);
-    while (self->count < self->room && reader->reader.cursor < end && (result = reader_next(reader, &view)) == RB_OK)
+    while (self->count < self->room && reader->reader.cursor < end &&
+           (result = reader_next(reader, &view)) == RB_OK)
         batch_put(self, &view);
     if (self->count == 0 && result != RB_EMPTY) {
         Py_DECREF(self);
@@ -339,7 +344,8 @@ COLUMN(key_lengths, "H")
 COLUMN(flags, "H")
 
 static PyMethodDef batch_methods[] = {
-    {"release", (PyCFunction)batch_release, METH_NOARGS, "Give up a gating reader's hold on all its records."},
+    {"release", (PyCFunction)batch_release, METH_NOARGS,
+     "Give up a gating reader's hold on all its records."},
     {"valid", (PyCFunction)batch_valid, METH_NOARGS, "Whether memory still holds all of its records."},
     {0},
 };
@@ -347,8 +353,10 @@ static PyMethodDef batch_methods[] = {
 static PyGetSetDef batch_fields[] = {
     {"offsets", (getter)batch_offsets, NULL, "u64 memoryview.", NULL},
     {"timestamps_ns", (getter)batch_timestamps_ns, NULL, "u64 memoryview.", NULL},
-    {"positions", (getter)batch_positions, NULL, "u64 memoryview: where each record begins in the ring.", NULL},
-    {"payload_positions", (getter)batch_payload_positions, NULL, "u32 memoryview: from the record's begin.", NULL},
+    {"positions", (getter)batch_positions, NULL, "u64 memoryview: where each record begins in the ring.",
+     NULL},
+    {"payload_positions", (getter)batch_payload_positions, NULL, "u32 memoryview: from the record's begin.",
+     NULL},
     {"payload_lengths", (getter)batch_payload_lengths, NULL, "u32 memoryview.", NULL},
     {"key_hashes", (getter)batch_key_hashes, NULL, "u32 memoryview.", NULL},
     {"key_lengths", (getter)batch_key_lengths, NULL, "u16 memoryview.", NULL},

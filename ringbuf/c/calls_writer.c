@@ -40,13 +40,15 @@ static int properties_take(PyObject *properties, rb_key *out)
 {
     bytes_view view;
     if (!PyBytes_CheckExact(properties)) {
-        PyErr_SetString(PyExc_TypeError, "properties must be bytes, in MQTT 5 wire form with their length in front");
+        PyErr_SetString(PyExc_TypeError,
+                        "properties must be bytes, in MQTT 5 wire form with their length in front");
         return -1;
     }
     if (bytes_of(properties, &view) != 0)
         return -1;
     if (view.length > 0 && !properties_whole(view.bytes, view.length)) {
-        PyErr_Format(PyExc_ValueError, "properties of %zd bytes do not begin with the length of the rest", view.length);
+        PyErr_Format(PyExc_ValueError, "properties of %zd bytes do not begin with the length of the rest",
+                     view.length);
         return -1;
     }
     out->properties = view.bytes;
@@ -83,7 +85,8 @@ static int key_take(writer_object *self, PyObject *key, PyObject *properties, rb
 #define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
 #define TROUBLE (-100)      /* a Python exception is set */
 
-/* A reader that died in the way is found by its lock, at once.  RB_OK: there is room now; RB_FULL; TROUBLE. */
+/* A reader that died in the way is found by its lock, at once.  RB_OK: there is room now; or RB_FULL,
+ * or TROUBLE. */
 static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t now)
 {
     if (now - self->swept_ns >= SWEEP_NS) {
@@ -138,7 +141,8 @@ static int full(writer_object *self, uint64_t length, uint32_t prefix)
 }
 
 /* 0 and *payload set, 1 full, -1 with an exception. */
-static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now, uint8_t **payload)
+static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now,
+                 uint8_t **payload)
 {
     int result = rb_claim(&self->writer, key, length, flags, now, payload);
     if (result == RB_FULL) {
@@ -169,7 +173,8 @@ static int flags_take(PyObject *object, uint16_t *flags)
     if (value == -1 && PyErr_Occurred())
         return -1;
     if (value < 0 || value > UINT16_MAX || value & RB_FLAGS_CRITICAL) {
-        PyErr_Format(PyExc_ValueError, "flags %ld has bits that no version knows (known: 0x%x)", value, ~RB_FLAGS_CRITICAL & 0xffff);
+        PyErr_Format(PyExc_ValueError, "flags %ld has bits that no version knows (known: 0x%x)", value,
+                     ~RB_FLAGS_CRITICAL & 0xffff);
         return -1;
     }
     *flags = (uint16_t)value;
@@ -178,7 +183,8 @@ static int flags_take(PyObject *object, uint16_t *flags)
 
 static const char *const publish_names[] = {"payload", "key", "flags", "properties"};
 
-static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_ssize_t count,
+                                PyObject *keywords)
 {
     PyObject *given[4] = {NULL};
     bytes_view payload;
@@ -205,7 +211,8 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
 static const char *const publish_many_names[] = {"payloads", "key", "flags"};
 
 /* One time stamp and one publication of the end for the whole sequence. */
-static PyObject *writer_publish_many(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *writer_publish_many(writer_object *self, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *keywords)
 {
     PyObject *given[3] = {NULL};
     rb_key key;
@@ -220,12 +227,15 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
     uint64_t now = wall_clock_ns();
     int result = 0;
     for (; done < length && result == 0; done++) {
-        PyObject *item = list ? Py_XNewRef(PyList_GetItem(given[0], done)) : PySequence_GetItem(given[0], done);
+        PyObject *item = list ? Py_XNewRef(PyList_GetItem(given[0], done))
+                              : PySequence_GetItem(given[0], done);
         bytes_view payload;
         uint8_t *room;
         result = item == NULL ? -1 : bytes_of(item, &payload);
         if (result == 0) {
-            result = writer_usable(self) != 0 ? -1 : claim(self, &key, (uint64_t)payload.length, flags, now, &room);
+            result = writer_usable(self) != 0
+                         ? -1
+                         : claim(self, &key, (uint64_t)payload.length, flags, now, &room);
             if (result == 0) {
                 memcpy(room, payload.bytes, (size_t)payload.length);
                 rb_commit(&self->writer, (uint64_t)payload.length, true);
@@ -245,7 +255,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
 
 typedef struct claim_object {
     PyObject_HEAD
-    writer_object *writer; /* owned to the end: views of the claim may outlive its commit, and need the mapping */
+    writer_object *writer; /* owned to the end: views may outlive the commit, and need the mapping */
     uint8_t *payload;
     uint64_t length;
     bool done;             /* committed or aborted */
@@ -253,7 +263,8 @@ typedef struct claim_object {
 
 static const char *const claim_names[] = {"length", "key", "flags", "properties"};
 
-static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *keywords)
 {
     PyObject *given[4] = {NULL};
     rb_key key;
@@ -335,7 +346,8 @@ static PyObject *claim_exit(claim_object *self, PyObject *const *args, Py_ssize_
 {
     if (self->done)
         Py_RETURN_NONE;
-    PyObject *result = count > 0 && args[0] != Py_None ? claim_abort(self, NULL) : claim_commit(self, NULL, 0);
+    PyObject *result = count > 0 && args[0] != Py_None ? claim_abort(self, NULL)
+                                                       : claim_commit(self, NULL, 0);
     if (result == NULL)
         return NULL;
     Py_DECREF(result);
@@ -395,7 +407,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     PyObject *ring, *cursors, *on_full;
     int blocks, listed;
     long long queue_timeout_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOpLp", names, &ring, &cursors, &on_full, &blocks, &queue_timeout_ns, &listed))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOpLp", names, &ring, &cursors, &on_full, &blocks,
+                                     &queue_timeout_ns, &listed))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     writer_object *self = (writer_object *)allocate(type, 0);
@@ -478,7 +491,8 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyGetSetDef writer_fields[] = {
-    {"address", (getter)writer_address, NULL, "Address of the rb_writer, for C; valid while this object lives.", NULL},
+    {"address", (getter)writer_address, NULL,
+     "Address of the rb_writer, for C; valid while this object lives.", NULL},
     {"end_offset", (getter)writer_end_offset, NULL, "Offset of the next record.", NULL},
     {"end_position", (getter)writer_end_position, NULL, "Position of the next record.", NULL},
     {"rejected", (getter)writer_rejected, NULL, "How many publishes found the ring full.", NULL},
@@ -495,4 +509,5 @@ static PyType_Slot writer_slots[] = {
     {0},
 };
 
-PyType_Spec writer_spec = {"ringbuf.Writer", sizeof(writer_object), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};
+PyType_Spec writer_spec = {"ringbuf.Writer", sizeof(writer_object), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};

@@ -2,8 +2,8 @@
  *
  * CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720 appendix B.4).
  *
- * By the processor's instruction where it has one, 8 bytes a step.  From 3 * LANE bytes on, three lanes run at
- * once, because the instruction takes three cycles and starts one each cycle; the lanes are joined by a
+ * By the processor's instruction where it has one, 8 bytes a step.  From 3 * LANE bytes on, three lanes run
+ * at once, because the instruction takes three cycles and starts one each cycle; the lanes are joined by a
  * table that moves a checksum across LANE zero bytes.  By a table of 256 words elsewhere.
  */
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * The memory of a ring: two files in the runtime directory.
  *
- *   NAME.ring      header (16 KiB, below), then `capacity_bytes` of records.  Written by one process.  Readers
- *                  map it read-only; its mode keeps other users from doing more.
+ *   NAME.ring      header (16 KiB, below), then `capacity_bytes` of records.  Written by one process.
+ *                  Readers map it read-only; its mode keeps other users from doing more.
  *   NAME.cursors   64 slots in which readers of other processes say where they are.  Writable by them,
  *                  therefore hostile: every word is read once and clamped, and none can stop a writer that
  *                  was not told to heed that slot, nor for longer than its queue timeout.
@@ -14,9 +14,9 @@
  *   0x0000  geometry       constant once `magic` is there; magic is stored last, with release
  *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
  *                          says which holds: a writer killed between two stores leaves the other pair whole
- *   0x0100  reserve        the lap watermark, twice: `reserve` is what the writer is about to take, and what who
- *                          joins looks at; `granted`, never ahead of it, is what it has taken: everything below
- *                          granted - capacity may be overwritten
+ *   0x0100  reserve        the lap watermark, twice: `reserve` is what the writer is about to take, and what
+ *                          who joins looks at; `granted`, never ahead of it, is what it has taken:
+ *                          everything below granted - capacity may be overwritten
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
  *                          slots sleep (those of the cursor file have their bits there)
  *   0x0200  durable        position up to which the log has synced; 0 without a log
@@ -83,7 +83,7 @@ typedef struct rb_slot {
 } rb_slot;
 
 typedef struct rb_index_entry {
-    _Atomic uint64_t position; /* of the first record that begins in the chunk; RB_NO_POSITION while written */
+    _Atomic uint64_t position; /* of the first record that begins in the chunk, or RB_NO_POSITION */
     _Atomic uint64_t offset;
     _Atomic uint64_t timestamp_ns;
     uint64_t unused;
@@ -108,7 +108,8 @@ typedef struct rb_cursors {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t magic;
     uint32_t format_version;
     uint32_t abi_word;
-    _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers; /* bit i: slot i sleeps; taken back by the writer's wake */
+    /* bit i: slot i sleeps; taken back by the writer's wake */
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers;
     _Alignas(4096) rb_slot slot[RB_FOREIGN_SLOTS];
 } rb_cursors;
 

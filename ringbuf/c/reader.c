@@ -30,8 +30,8 @@ void rb_reader_tell(rb_reader *reader, uint64_t released)
     atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);
 }
 
-/* A store that the writer looks at costs both sides a cache miss, so a chunk is let go at a time.  A writer that
- * waits for room is not kept from it: there is more than a chunk for this reader to read then. */
+/* A store that the writer looks at costs both sides a cache miss, so a chunk is let go at a time.  A writer
+ * that waits for room is not kept from it: there is more than a chunk for this reader to read then. */
 void rb_reader_tell_lazily(rb_reader *reader, uint64_t released)
 {
     reader->released = released;
@@ -52,11 +52,12 @@ static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
     reader->offset = offset;
     rb_reader_tell(reader, position);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
-    return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <= position + reader->capacity;
+    return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <=
+           position + reader->capacity;
 }
 
-/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile.  A hostile one
- * can make them all fail; no loop here waits for it to stop. */
+/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile.  A
+ * hostile one can make them all fail; no loop here waits for it to stop. */
 #define PLACE_TRIES 64
 
 void rb_seek_latest(rb_reader *reader)
@@ -102,7 +103,8 @@ static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted
     uint64_t floor = oldest_safe(reader), first = floor / reader->chunk, end, unused;
     bool any = false;
     rb_end_read(reader->header, &end, &unused);
-    for (uint64_t chunk = first; chunk <= first + reader->capacity / reader->chunk && chunk * reader->chunk <= end; chunk++) {
+    for (uint64_t chunk = first;
+         chunk <= first + reader->capacity / reader->chunk && chunk * reader->chunk <= end; chunk++) {
         entry it;
         if (!index_read(reader, chunk, &it) || it.position < floor)
             continue;
@@ -148,7 +150,8 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
         rb_seek_latest(reader);
         return offset == reader->offset ? RB_OK : RB_EMPTY;
     }
-    if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset || !place(reader, it.position, it.offset)) {
+    if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset ||
+        !place(reader, it.position, it.offset)) {
         rb_seek_oldest(reader);
         return reader->offset == offset ? RB_OK : RB_OVERRUN;
     }
@@ -184,11 +187,13 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
     rb_reader_tell(reader, reader->cursor);
 }
 
-int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot, bool gating)
+int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot,
+                   bool gating)
 {
     const rb_header *header = memory;
     memset(reader, 0, sizeof *reader);
-    uint64_t capacity = *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once: it may be hostile */
+    uint64_t capacity =
+        *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once: it may be hostile */
     if (!rb_capacity_fits(capacity) || bytes < RB_HEADER_BYTES || bytes - RB_HEADER_BYTES < capacity)
         return RB_CORRUPT;
     reader->header = header;
@@ -204,7 +209,8 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
         reader->sleeper_bit = (uint64_t)1 << slot;
         rb_seek_latest(reader);
         /* pairs with the acquire in slot_permits(): the cursor is there before the slot counts */
-        atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN, memory_order_release);
+        atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN,
+                              memory_order_release);
     }
     rb_seek_latest(reader);
     return RB_OK;
@@ -220,7 +226,8 @@ void rb_reader_close(rb_reader *reader)
 static bool gate_lost(const rb_reader *reader)
 {
     /* pairs with the release in rb_writer_evict() */
-    return reader->gating && atomic_load_explicit(&reader->slot->state, memory_order_acquire) != RB_SLOT_GATING;
+    return reader->gating &&
+           atomic_load_explicit(&reader->slot->state, memory_order_acquire) != RB_SLOT_GATING;
 }
 
 static int lapped(rb_reader *reader)
@@ -275,7 +282,8 @@ int rb_read(rb_reader *reader, rb_view *out)
     bool whole = length >= RB_RECORD_HEADER_BYTES &&
                  rb_record_parts(&out->header, out->bytes, room, &out->parts) == RB_OK &&
                  out->header.offset == reader->offset &&
-                 (!reader->verify || rb_record_verifies(&out->header, &out->parts, out->bytes, reader->epoch));
+                 (!reader->verify ||
+                  rb_record_verifies(&out->header, &out->parts, out->bytes, reader->epoch));
     if (!rb_reader_holds(reader, out->position))
         return lapped(reader);
     if (!whole)
@@ -287,8 +295,8 @@ int rb_read(rb_reader *reader, rb_view *out)
 
 /* ---- ranges ---- */
 
-/* A record at the start of the ring continues nothing, even when the one before it filled the ring exactly and
- * positions go on: a range is contiguous in memory. */
+/* A record at the start of the ring continues nothing, even when the one before it filled the ring exactly
+ * and positions go on: a range is contiguous in memory. */
 static bool continues(const rb_reader *reader, const rb_range *range, const rb_view *view, bool alone)
 {
     return !alone && !(view->header.flags & RB_FLAG_UNCHECKED) && (view->position & reader->mask) != 0 &&

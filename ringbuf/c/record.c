@@ -49,7 +49,8 @@ int rb_record_verifies(const rb_record *header, const rb_parts *parts, const uin
 }
 
 /* The record at `bytes`: its span if it is whole and verifies, or 0, with *bad_length set as rb_scan says. */
-static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch, rb_record *header, uint64_t *bad_length)
+static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch, rb_record *header,
+                            uint64_t *bad_length)
 {
     rb_parts parts;
     *bad_length = 0;
@@ -60,7 +61,8 @@ static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch,
     if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > room)
         return 0;
     *bad_length = span;
-    if (rb_record_parts(header, bytes, room, &parts) != RB_OK || !rb_record_verifies(header, &parts, bytes, epoch))
+    if (rb_record_parts(header, bytes, room, &parts) != RB_OK ||
+        !rb_record_verifies(header, &parts, bytes, epoch))
         return 0;
     return span;
 }
@@ -70,7 +72,8 @@ int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_sc
     memset(out, 0, sizeof *out);
     while (out->good_bytes < length) {
         rb_record header;
-        uint64_t span = record_span(bytes + out->good_bytes, length - out->good_bytes, epoch, &header, &out->bad_length);
+        uint64_t span = record_span(bytes + out->good_bytes, length - out->good_bytes, epoch, &header,
+                                    &out->bad_length);
         if (span == 0)
             return RB_CORRUPT;
         if (out->count++ == 0) {

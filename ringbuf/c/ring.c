@@ -23,7 +23,8 @@ uint64_t rb_chunk_bytes(uint64_t capacity)
 
 bool rb_capacity_fits(uint64_t capacity)
 {
-    return capacity >= RB_CAPACITY_MIN_BYTES && capacity <= (uint64_t)1 << 32 && (capacity & (capacity - 1)) == 0;
+    return capacity >= RB_CAPACITY_MIN_BYTES && capacity <= (uint64_t)1 << 32 &&
+           (capacity & (capacity - 1)) == 0;
 }
 
 uint32_t rb_abi_word(void)
@@ -82,7 +83,8 @@ int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts)
     if (geometry.format_version != RB_FORMAT_VERSION || geometry.abi_word != RB_ABI_WORD)
         return RB_FOREIGN;
     if (geometry.crc != geometry_crc(&geometry) || geometry.header_bytes != RB_HEADER_BYTES ||
-        !rb_capacity_fits(geometry.capacity_bytes) || geometry.chunk_bytes != rb_chunk_bytes(geometry.capacity_bytes))
+        !rb_capacity_fits(geometry.capacity_bytes) ||
+        geometry.chunk_bytes != rb_chunk_bytes(geometry.capacity_bytes))
         return RB_CORRUPT;
     facts->capacity_bytes = geometry.capacity_bytes;
     facts->chunk_bytes = geometry.chunk_bytes;
@@ -101,7 +103,8 @@ int rb_inspect_cursors(const void *memory, uint64_t file_bytes)
         /* pairs with the release in rb_format_cursors() */
         atomic_load_explicit(&cursors->magic, memory_order_acquire) != RB_CURSORS_MAGIC)
         return RB_FOREIGN;
-    return cursors->format_version == RB_FORMAT_VERSION && cursors->abi_word == RB_ABI_WORD ? RB_OK : RB_FOREIGN;
+    return cursors->format_version == RB_FORMAT_VERSION && cursors->abi_word == RB_ABI_WORD ? RB_OK
+                                                                                            : RB_FOREIGN;
 }
 
 /* Bounded: a writer of another process may be hostile and count for ever.  What it then reads is a pair of
@@ -133,7 +136,8 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
     rb_seek_oldest(&reader);
     out->oldest_position = reader.cursor;
     out->oldest_offset = reader.offset;
-    out->durable_position = atomic_load_explicit(&header->durable, memory_order_acquire); /* rb_durable_store() */
+    out->durable_position = atomic_load_explicit(&header->durable,
+                                                 memory_order_acquire); /* rb_durable_store() */
     out->reserve_position = atomic_load_explicit(&header->granted, memory_order_relaxed);
     return RB_OK;
 }

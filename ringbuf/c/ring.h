@@ -93,23 +93,27 @@ typedef struct rb_view {
     uint64_t position;
 } rb_view;
 
-/* Joins at the latest record.  `memory` has `bytes`, header included, and has been inspected; what the header says
- * since is held against them, because its writer may be hostile: RB_CORRUPT.  `slots` is the mapping that holds slot number `slot`: the ring's own memory if
- * `own`, else the cursor file's; the caller holds the slot's lock.  slot < 0: a reader without a slot, that
- * cannot gate and naps instead of sleeping. */
-int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot, bool gating);
+/* Joins at the latest record.  `memory` has `bytes`, header included, and has been inspected; what the
+ * header says since is held against them, because its writer may be hostile: RB_CORRUPT.  `slots` is the
+ * mapping that holds slot number `slot`: the ring's own memory if `own`, else the cursor file's; the caller
+ * holds the slot's lock.  slot < 0: a reader without a slot, that cannot gate and naps instead of sleeping.
+ * */
+int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot,
+                   bool gating);
 void rb_reader_close(rb_reader *reader);
 
-/* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands at
- * the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
+/* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands
+ * at the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
 int rb_read(rb_reader *reader, rb_view *out);
-/* Is a record there?  As rb_read says, but changes nothing, so that a thread may wait while another closes. */
+/* Is a record there?  As rb_read says, but changes nothing, so that a thread may wait while another closes.
+ * */
 int rb_peek(const rb_reader *reader);
 /* Whether what was read at `position` is still that: pairs with the last fence in reserve_try(). */
 static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
 {
     atomic_thread_fence(memory_order_acquire);
-    return atomic_load_explicit(&reader->header->granted, memory_order_relaxed) <= position + reader->capacity;
+    return atomic_load_explicit(&reader->header->granted, memory_order_relaxed) <=
+           position + reader->capacity;
 }
 /* Tells the slot how far this reader is: at once, or once a chunk. */
 void rb_reader_tell(rb_reader *reader, uint64_t released);
@@ -117,7 +121,8 @@ void rb_reader_tell_lazily(rb_reader *reader, uint64_t released);
 
 void rb_seek_oldest(rb_reader *reader);
 void rb_seek_latest(rb_reader *reader);
-int rb_seek_offset(rb_reader *reader, uint64_t offset);     /* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
+int rb_seek_offset(rb_reader *reader,
+                   uint64_t offset); /* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
 
 /* RB_OK if a claim would succeed now; RB_FULL, RB_TOO_LARGE, RB_PENDING. */
@@ -129,8 +134,8 @@ void rb_wake(rb_writer *writer);
 /* Evicts every foreign gating reader that stands in the way of `need`, as claim_need() says it: how many. */
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
 
-/* wait.c.  Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from now,
- * looking again each second whatever happens.  RB_OK, RB_TIMEOUT, or what rb_peek() says. */
+/* wait.c.  Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from
+ * now, looking again each second whatever happens.  RB_OK, RB_TIMEOUT, or what rb_peek() says. */
 int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
 /* Waits until a claim would succeed.  RB_OK, RB_TIMEOUT, or what else rb_room() says. */
 int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);

@@ -112,8 +112,9 @@ int rb_slot_read(const void *memory, int own, int slot, rb_slot_facts *out);
 void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pid);
 void rb_slot_free(void *memory, int own, int slot);
 
-/* Which foreign slots a writer heeds: all that say they gate (the default: readers of the same trust), or only
- * those listed here by rb_writer_admit().  Evicting ends it for that slot until it is admitted or freed. */
+/* Which foreign slots a writer heeds: all that say they gate (the default: readers of the same trust), or
+ * only those listed here by rb_writer_admit().  Evicting ends it for that slot until it is admitted or
+ * freed. */
 void rb_writer_heed(rb_writer *writer, int only_listed);
 int rb_writer_admit(rb_writer *writer, int slot);
 int rb_writer_evict(rb_writer *writer, int slot);

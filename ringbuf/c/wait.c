@@ -67,8 +67,8 @@ static void futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
 }
 
-/* Says that this reader sleeps.  After it, a look at the ring decides: if that finds nothing, the writer's next
- * look at the sleepers finds us (fences here and in rb_end_publish()). */
+/* Says that this reader sleeps.  After it, a look at the ring decides: if that finds nothing, the writer's
+ * next look at the sleepers finds us (fences here and in rb_end_publish()). */
 static void say_asleep(rb_reader *reader)
 {
     atomic_fetch_or_explicit(reader->sleepers, reader->sleeper_bit, memory_order_seq_cst);
@@ -159,8 +159,10 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
                 continue;
             }
             const _Atomic uint32_t *word = &readers[i]->header->wake;
-            waiters[used++] = (struct waiter){.value = atomic_load_explicit(word, memory_order_acquire), /* rb_wake() */
-                                              .address = (uintptr_t)word, .flags = WAITER_32_BITS};
+            waiters[used++] = (struct waiter){
+                .value = atomic_load_explicit(word, memory_order_acquire), /* rb_wake() */
+                .address = (uintptr_t)word,
+                .flags = WAITER_32_BITS};
             say_asleep(readers[i]);
         }
         waiters[used++] = (struct waiter){.value = seen, .address = (uintptr_t)bell, .flags = WAITER_32_BITS};
@@ -178,7 +180,8 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
 void rb_doorbell_ring(uint32_t *doorbell)
 {
     _Atomic uint32_t *bell = (_Atomic uint32_t *)doorbell;
-    atomic_fetch_add_explicit(bell, 1, memory_order_release); /* pairs with the acquire in rb_readers_wait() */
+    atomic_fetch_add_explicit(bell, 1,
+                              memory_order_release); /* pairs with the acquire in rb_readers_wait() */
     rb_futex_wake(bell);
 }
 

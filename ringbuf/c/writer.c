@@ -63,8 +63,8 @@ static bool gates_permit(rb_writer *writer, uint64_t to)
     return true;
 }
 
-/* Says where the next record goes.  A fence follows before the next time (in reserve_try or rb_end_publish), so
- * that a reader never takes half of a pair for whole. */
+/* Says where the next record goes.  A fence follows before the next time (in reserve_try or
+ * rb_end_publish), so that a reader never takes half of a pair for whole. */
 static void end_store(rb_writer *writer)
 {
     rb_end *end = &writer->header->end;
@@ -80,14 +80,16 @@ static void end_store(rb_writer *writer)
 static bool end_lags(const rb_writer *writer)
 {
     const rb_end *end = &writer->header->end;
-    return atomic_load_explicit(&end->pair[writer->end_count & 1].position, memory_order_relaxed) != writer->tail;
+    return atomic_load_explicit(&end->pair[writer->end_count & 1].position, memory_order_relaxed) !=
+           writer->tail;
 }
 
-/* Announces that everything below `to` - capacity will be overwritten, makes sure that nobody who gates still
- * holds it, and takes it.  Two scans, because a reader may join between the first and the store: it stores its
- * cursor, fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One of us sees the
- * other.  If we see the reader, nothing is taken; it must not look lapped, so what it reads it holds against
- * `granted`.  The end goes first, so that a batch longer than the ring never leaves it at what was given up. */
+/* Announces that everything below `to` - capacity will be overwritten, makes sure that nobody who gates
+ * still holds it, and takes it.  Two scans, because a reader may join between the first and the store: it
+ * stores its cursor, fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One
+ * of us sees the other.  If we see the reader, nothing is taken; it must not look lapped, so what it reads
+ * it holds against `granted`.  The end goes first, so that a batch longer than the ring never leaves it at
+ * what was given up. */
 static bool reserve_try(rb_writer *writer, uint64_t to)
 {
     if (!gates_permit(writer, to))
@@ -206,12 +208,13 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
     writer->indexed = chunk + 1;
 }
 
-/* Header (without length), key and properties, and zeros wherever no byte of those or of the payload will be: what
- * leaves the process holds no leftovers.  The length word stays 0 throughout.
+/* Header (without length), key and properties, and zeros wherever no byte of those or of the payload will
+ * be: what leaves the process holds no leftovers.  The length word stays 0 throughout.
  *
- * The last three header fields go in one store, because the checksum reads them back as one word at once: a load
- * that several stores must be joined for waits until all are done. */
-static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span, uint16_t flags, uint64_t timestamp_ns)
+ * The last three header fields go in one store, because the checksum reads them back as one word at once: a
+ * load that several stores must be joined for waits until all are done. */
+static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span, uint16_t flags,
+                             uint64_t timestamp_ns)
 {
     uint8_t *bytes = at(writer, writer->tail);
     rb_record *record = (rb_record *)bytes;
@@ -286,7 +289,8 @@ void rb_wake(rb_writer *writer)
     if (atomic_load_explicit(&header->own_sleepers, memory_order_relaxed) == 0 &&
         atomic_load_explicit(&writer->cursors->sleepers, memory_order_relaxed) == 0)
         return;
-    /* Taken back here, so that the bit of a reader that died asleep costs one system call, not one a record. */
+    /* Taken back here, so that the bit of a reader that died asleep costs one system call, not one a
+     * record. */
     atomic_store_explicit(&header->own_sleepers, 0, memory_order_relaxed);
     atomic_store_explicit(&writer->cursors->sleepers, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&header->wake, 1, memory_order_seq_cst);
@@ -296,7 +300,8 @@ void rb_wake(rb_writer *writer)
 void rb_end_publish(rb_writer *writer)
 {
     end_store(writer);
-    /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is seen */
+    /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is
+     * seen */
     atomic_thread_fence(memory_order_seq_cst);
     rb_wake(writer);
 }
@@ -330,8 +335,8 @@ static bool recover_step(rb_writer *writer)
         writer->tail += pad == room ? pad : 0;
         return pad == room;
     }
-    if (header.length < RB_RECORD_HEADER_BYTES || header.length > writer->largest || header.offset != writer->offset ||
-        rb_record_parts(&header, bytes, room, &parts) != RB_OK ||
+    if (header.length < RB_RECORD_HEADER_BYTES || header.length > writer->largest ||
+        header.offset != writer->offset || rb_record_parts(&header, bytes, room, &parts) != RB_OK ||
         !rb_record_verifies(&header, &parts, bytes, writer->epoch))
         return false;
     writer->tail += rb_span(header.length);
@@ -363,7 +368,8 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);
     writer->reserve = atomic_load_explicit(&header->granted, memory_order_relaxed);
-    atomic_store_explicit(&header->reserve, writer->reserve, memory_order_release); /* announced, never taken */
+    atomic_store_explicit(&header->reserve, writer->reserve,
+                          memory_order_release); /* announced, never taken */
     if (writer->tail > writer->reserve || writer->reserve > writer->tail + writer->capacity)
         return RB_CORRUPT;
     while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))
