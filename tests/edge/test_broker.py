@@ -85,6 +85,19 @@ def test_a_subscription_that_is_replaced_has_its_new_qos_also_when_it_is_lower(b
     assert reader.publishes() == [("t", b"2", 0)]
 
 
+def test_a_route_of_a_session_that_has_ended_is_not_mistaken_for_its_successors(bench: Bench) -> None:
+    writer, old = bench.client("w"), bench.client("old")
+    old.subscribe("t")
+    writer.send(Publish("t", b"1"))
+    old.drop()
+    new = bench.client("new")  # in the same place of the engine's memory
+    new.subscribe("t")
+    new.send(Unsubscribe(1, ("t",)))
+    assert new.received() == [UnsubAck(1)]
+    writer.send(Publish("t", b"2"))
+    assert new.publishes() == []
+
+
 def test_wildcards_do_not_match_dollar_topics_at_the_first_level(bench: Bench) -> None:
     reader = bench.client("r")
     bench.broker.publish("$SYS/a", b"known before")
