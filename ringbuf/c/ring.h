@@ -97,7 +97,7 @@ typedef struct rb_view {
  * header says since is held against them, because its writer may be hostile: RB_CORRUPT.  `slots` is the
  * mapping that holds slot number `slot`: the ring's own memory if `own`, else the cursor file's; the caller
  * holds the slot's lock.  slot < 0: a reader without a slot, that cannot gate and naps instead of sleeping.
- * */
+ */
 int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot,
                    bool gating);
 void rb_reader_close(rb_reader *reader);
@@ -106,7 +106,7 @@ void rb_reader_close(rb_reader *reader);
  * at the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
 int rb_read(rb_reader *reader, rb_view *out);
 /* Is a record there?  As rb_read says, but changes nothing, so that a thread may wait while another closes.
- * */
+ */
 int rb_peek(const rb_reader *reader);
 /* Whether what was read at `position` is still that: pairs with the last fence in reserve_try(). */
 static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
@@ -121,8 +121,8 @@ void rb_reader_tell_lazily(rb_reader *reader, uint64_t released);
 
 void rb_seek_oldest(rb_reader *reader);
 void rb_seek_latest(rb_reader *reader);
-int rb_seek_offset(rb_reader *reader,
-                   uint64_t offset); /* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
+/* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
+int rb_seek_offset(rb_reader *reader, uint64_t offset);
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
 
 /* RB_OK if a claim would succeed now; RB_FULL, RB_TOO_LARGE, RB_PENDING. */

@@ -180,8 +180,8 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
 void rb_doorbell_ring(uint32_t *doorbell)
 {
     _Atomic uint32_t *bell = (_Atomic uint32_t *)doorbell;
-    atomic_fetch_add_explicit(bell, 1,
-                              memory_order_release); /* pairs with the acquire in rb_readers_wait() */
+    /* pairs with the acquire in rb_readers_wait() */
+    atomic_fetch_add_explicit(bell, 1, memory_order_release);
     rb_futex_wake(bell);
 }
 

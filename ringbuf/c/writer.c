@@ -368,8 +368,8 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);
     writer->reserve = atomic_load_explicit(&header->granted, memory_order_relaxed);
-    atomic_store_explicit(&header->reserve, writer->reserve,
-                          memory_order_release); /* announced, never taken */
+    /* announced, never taken */
+    atomic_store_explicit(&header->reserve, writer->reserve, memory_order_release);
     if (writer->tail > writer->reserve || writer->reserve > writer->tail + writer->capacity)
         return RB_CORRUPT;
     while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))
