@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from edge.cli import main
+from edge.cli.assembly import Assembly
 from edge.cli.notify import notify, watchdog_interval_s
+from edge.cli.run import _watch
 from edge.client import Client, connect
+from edge.config import Config, Listener
 from edge.local_client import producer, subscribe_shm
 from ringbuf import Bell
 from tests.support.children import ModuleChild
@@ -335,19 +338,21 @@ def test_a_service_manager_is_told_when_it_is_ready_alive_and_stopping(site):
                 pass
 
 
-def test_a_broker_whose_mqtt_thread_hangs_stops_saying_that_it_is_alive(site):
+async def test_a_broker_whose_mqtt_thread_hangs_stops_saying_that_it_is_alive(site, monkeypatch):
     manager = Manager(site.state_dir / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
+    monkeypatch.setenv("WATCHDOG_USEC", "50000")
+    config = Config(runtime_dir=site.runtime_dir, state_dir=site.state_dir, listener=(Listener(port=0),))
+    free = threading.Event()
     with manager.socket:
-        environment = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "50000"}
-        with site.broker(**environment) as broker:
-            while manager.heard() != "WATCHDOG=1":
-                pass
-            broker.process.send_signal(signal.SIGSTOP)
-            wait_until(partial(quiet, manager))
-            broker.process.send_signal(signal.SIGCONT)
-            while manager.heard() != "WATCHDOG=1":
-                pass
-            ended(broker)
+        async with Assembly(config, "test", lambda: None) as broker:
+            watching = asyncio.create_task(_watch(broker))
+            assert await asyncio.to_thread(manager.heard) == "WATCHDOG=1"
+            broker.listener.call(free.wait)
+            await asyncio.to_thread(wait_until, partial(quiet, manager))
+            free.set()
+            assert await asyncio.to_thread(manager.heard) == "WATCHDOG=1"
+            watching.cancel()
 
 
 def quiet(manager: Manager) -> bool:

@@ -31,7 +31,7 @@ def config(runtime_directory, tmp_path):
 
 def gating_config(runtime_directory, tmp_path, when_full="reject"):
     stream = Stream(
-        name="default", topics=("#",), ring_bytes=1 << 16, when_full=when_full, queue_timeout_ms=100
+        name="default", topics=("#",), ring_bytes=1 << 16, when_full=when_full, queue_timeout_ms=60_000
     )
     return small_config(runtime_directory, tmp_path, stream=(stream,))
 
