@@ -1,7 +1,13 @@
 """The jobs: from files to a table, once; from the table to minutes; and proof that nothing is missing."""
 
+import contextlib
 import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ import pyarrow.parquet as pq
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, gaps, windows
 from tests.support.drained_files import store, unit_of
+from tests.support.house import ROOT
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -167,3 +174,35 @@ def test_a_field_or_payload_that_cannot_be_is_refused(spark: Any, lake: Path) ->
     for payload, field in (("xml", "value"), ("json", "a b"), ("json", "a'] or $['b")):
         with pytest.raises(SourceOptionError):
             windows.with_value(records, payload, field)
+
+
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_a_driver_that_is_killed_again_and_again_makes_the_same_table(
+    spark: Any, tmp_path: Path, table: Path
+) -> None:
+    """kill -9 of driver, JVM and workers together, at random times while batches are being written."""
+    lake, chosen = tmp_path / "lake", random.Random(11)
+    store(lake, *(unit_of(100 * seq, 100 * seq + 99, drain_seq=seq + 1) for seq in range(60)))
+    command = [sys.executable, "-m", "bridge.spark.jobs.bronze", str(lake), "--to", str(table)]
+    killed = 0
+    for _ in range(5):
+        limited = [*command, "--option=maxFilesPerTrigger=1"]
+        driver = subprocess.Popen(limited, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE)
+        batches = len(list(table.glob("batch=*")))
+        while driver.poll() is None and len(list(table.glob("batch=*"))) < batches + 2:
+            ended_within(driver, 0.1)
+        ended_within(driver, chosen.uniform(0, 2))
+        killed += driver.poll() is None
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    assert subprocess.run(command, cwd=ROOT, check=True, timeout=300).returncode == 0
+    assert killed >= 3
+    assert gaps.main([str(lake), "--table", str(table)]) == 0
+    tables = [pq.read_table(path, partitioning=None) for path in table.glob("batch=*/*.parquet")]
+    assert sorted(offset for it in tables for offset in it["offset"].to_pylist()) == list(range(6000))
