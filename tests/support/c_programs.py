@@ -54,7 +54,15 @@ def compiled(
             source.write_text(text)
         sources.append(source)
     target = directory / main.stem
-    command = [*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}", *map(str, sources), "-o", str(target)]
+    command = [
+        *(compiler or compiler_or_skip()),
+        *FLAGS,
+        *flags,
+        f"-I{CORE}",
+        *map(str, sources),
+        "-o",
+        str(target),
+    ]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, f"{shlex.join(command)}\n{made.stderr}"
     return target

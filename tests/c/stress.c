@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Threads on one ring, for sanitizers: a writer, gating readers that must see all, plain readers that come and go,
+ * and one that joins in the past while the writer advances.
+ *
+ *     stress RECORDS [gating]      with `gating`, no reader is ever lapped
+ *
+ * Under ThreadSanitizer run it with `gating`: then nothing may race.  Plain readers race by design (a sequence
+ * lock: they read first, and look afterwards whether that counts), which is outside of what it can judge.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ring.h"
+
+#define CAPACITY RB_CAPACITY_MIN_BYTES
+#define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
+#define GATING 3
+#define PLAIN 2
+#define PAYLOAD_MOST 500
+
+static _Alignas(4096) uint8_t ring[RING_BYTES], cursors[RB_CURSORS_BYTES];
+static uint64_t records;
+static _Atomic bool over;
+static _Atomic uint64_t lost, joined;
+
+static void wrong(const char *what, uint64_t offset)
+{
+    printf("%s at offset %llu\n", what, (unsigned long long)offset);
+    exit(1);
+}
+
+static uint32_t payload_make(uint64_t offset, uint8_t *out)
+{
+    uint32_t length = (uint32_t)(offset * 37 % PAYLOAD_MOST);
+    memset(out, (int)(offset & 0xff), length);
+    return length;
+}
+
+static void *write_all(void *unused)
+{
+    rb_writer writer;
+    rb_key key = {.bytes = "key", .length = 3};
+    uint8_t payload[PAYLOAD_MOST];
+    if (rb_writer_open(&writer, ring, cursors) != RB_OK)
+        wrong("no writer", 0);
+    while (writer.offset < records) {
+        uint32_t length = payload_make(writer.offset, payload);
+        int result = rb_append(&writer, &key, payload, length, 0, writer.offset);
+        if (result == RB_FULL)
+            result = rb_writer_wait(&writer, length, 3, 1000000000);
+        else if (result == RB_OK && writer.offset % 5 == 0)
+            rb_end_publish(&writer);
+        if (result != RB_OK && result != RB_TIMEOUT)
+            wrong("refused", writer.offset);
+    }
+    rb_end_publish(&writer);
+    return unused;
+}
+
+/* Whether the record is as it should be; a plain reader asks afterwards whether it still was there. */
+static bool judge(const rb_reader *reader, const rb_view *view)
+{
+    uint8_t expected[PAYLOAD_MOST];
+    uint32_t length = payload_make(view->header.offset, expected);
+    bool same = view->parts.payload_length == length &&
+                memcmp(view->bytes + view->parts.payload_position, expected, length) == 0;
+    return same || (!reader->gating && !rb_reader_holds(reader, view->position));
+}
+
+static void *read_gating(void *number)
+{
+    rb_reader reader;
+    rb_view view;
+    int slot = (int)(intptr_t)number;
+    rb_reader_open(&reader, ring, RING_BYTES, slot % 2 ? ring : cursors, slot % 2, slot, true);
+    if (reader.offset != 0)
+        wrong("joined late", reader.offset);
+    joined++;
+    while (reader.offset < records) {
+        uint64_t expected = reader.offset;
+        int result = rb_read(&reader, &view);
+        if (result == RB_EMPTY) {
+            rb_reader_wait(&reader, 2000, 1000000000);
+            continue;
+        }
+        if (result != RB_OK || view.header.offset != expected || !judge(&reader, &view))
+            wrong("a gating reader was told wrong", expected);
+        rb_reader_release(&reader, reader.cursor);
+    }
+    rb_reader_close(&reader);
+    return NULL;
+}
+
+static void *read_plain(void *unused)
+{
+    rb_reader reader;
+    rb_view view;
+    rb_reader_open(&reader, ring, RING_BYTES, NULL, false, -1, false);
+    for (uint64_t turns = 0; !over; turns++) {
+        uint64_t before = reader.offset;
+        int result = rb_read(&reader, &view);
+        if (result == RB_OK && !judge(&reader, &view))
+            wrong("a plain reader was told wrong", view.header.offset);
+        if (result == RB_CORRUPT || reader.offset < before)
+            wrong("a plain reader got lost", before);
+        if (turns % 1000 == 999)
+            rb_seek_oldest(&reader);
+    }
+    lost += reader.lost;
+    return unused;
+}
+
+/* Joins at the oldest record, gating, and reads some: once in, nothing may be missing. */
+static void *replay(void *unused)
+{
+    rb_reader reader;
+    rb_view view;
+    while (!over) {
+        rb_reader_open(&reader, ring, RING_BYTES, ring, true, 7, true);
+        rb_seek_oldest(&reader);
+        for (int i = 0; i < 50; i++) {
+            int result = rb_read(&reader, &view);
+            if (result != RB_EMPTY && (result != RB_OK || !judge(&reader, &view)))
+                wrong("a replay was told wrong", reader.offset);
+            rb_reader_release(&reader, reader.cursor);
+        }
+        rb_reader_close(&reader);
+    }
+    return unused;
+}
+
+int main(int count, char **arguments)
+{
+    pthread_t threads[GATING + PLAIN + 1], writer;
+    bool gating = count > 2 && strcmp(arguments[2], "gating") == 0;
+    int started = 0;
+    records = count > 1 ? strtoull(arguments[1], NULL, 10) : 100000;
+    rb_format(ring, CAPACITY, 1, 0, "stress", 1);
+    rb_format_cursors(cursors);
+    for (; started < GATING; started++)
+        pthread_create(&threads[started], NULL, read_gating, (void *)(intptr_t)started);
+    while (joined < GATING)
+        ;
+    for (int i = 0; !gating && i < PLAIN; i++)
+        pthread_create(&threads[started++], NULL, read_plain, NULL);
+    pthread_create(&threads[started++], NULL, replay, NULL);
+    pthread_create(&writer, NULL, write_all, NULL);
+    pthread_join(writer, NULL);
+    for (int i = 0; i < GATING; i++)
+        pthread_join(threads[i], NULL);
+    over = true;
+    for (int i = GATING; i < started; i++)
+        pthread_join(threads[i], NULL);
+    printf("%llu records, %llu lost to plain readers\n", (unsigned long long)records, (unsigned long long)lost);
+    return 0;
+}

@@ -1,0 +1,141 @@
+"""The C core under sanitizers, and on another processor.
+
+Short runs of what `python build.py --sanitize ...` and tests/c are for; each is skipped, and says why, where the
+compiler has no such thing.  The long run is the whole ring test set under ASan and UBSan: a campaign.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.c_programs import compiled, compiler_or_skip
+from tests.support.house import ROOT
+
+C = ROOT / "tests" / "c"
+ADDRESS = (
+    "-O1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+)
+THREAD = ("-O1", "-fsanitize=thread", "-Wno-error")
+
+
+def run(program: Path, *arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """What it says, with addresses that sanitizers can live with."""
+    command = [str(program), *map(str, arguments)]
+    if shutil.which("setarch"):  # ThreadSanitizer of older compilers knows only some layouts
+        command = ["setarch", os.uname().machine, "-R", *command]
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def sanitized_or_skip(directory: Path, main: str, *flags: str, **more) -> Path:
+    """The program, if the compiler and its libraries can make and start such a thing."""
+    empty = directory / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    command = [*compiler_or_skip(), *flags, str(empty), "-o", str(directory / "empty")]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode or run(directory / "empty", check=False).returncode:
+        pytest.skip(f"{command[0]} has no working {flags[1]}: {made.stderr.strip()[-100:]}")
+    return compiled(directory, C / f"{main}.c", *flags, **more)
+
+
+@pytest.mark.parametrize("program", ["functional", "stress"])
+def test_the_core_is_clean_under_asan_and_ubsan(tmp_path: Path, program: str) -> None:
+    run(sanitized_or_skip(tmp_path, program, *ADDRESS), *([20_000] if program == "stress" else []))
+
+
+def test_threads_on_one_ring_do_not_race(tmp_path: Path) -> None:
+    assert "WARNING" not in run(sanitized_or_skip(tmp_path, "stress", *THREAD), 20_000, "gating").stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new"),
+    [
+        (
+            "writer",
+            "store_length(writer, writer->tail, length, memory_order_release);",
+            "store_length(writer, writer->tail, length, memory_order_relaxed);",
+        ),
+        (
+            "reader",
+            "atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);",
+            "atomic_store_explicit(&reader->slot->cursor, released, memory_order_relaxed);",
+        ),
+    ],
+    ids=["commit", "release"],
+)
+def test_a_missing_release_is_a_race_that_is_found(tmp_path: Path, source: str, old: str, new: str) -> None:
+    program = sanitized_or_skip(tmp_path, "stress", *THREAD, planted={source: [(old, new)]})
+    assert "ThreadSanitizer: data race" in run(program, 20_000, "gating", check=False).stderr
+
+
+def test_gating_readers_miss_nothing_and_plain_ones_are_never_told_wrong(tmp_path: Path) -> None:
+    assert run(compiled(tmp_path, C / "stress.c", "-O2"), 100_000).stdout.startswith("100000 records")
+
+
+def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
+    """Under qemu, which shows what the code does there, though not how weak the memory of the real thing is."""
+    compiler = compiler_or_skip("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
+    qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+    if qemu is None:
+        pytest.skip("no qemu-aarch64: apt-get install qemu-user")
+    program = compiled(tmp_path, C / "functional.c", "-O2", "-static", compiler=compiler)
+    subprocess.run([qemu, program, "dump", tmp_path / "dump"], check=True)
+    dump = (tmp_path / "dump").read_bytes()
+    golden = (ROOT / "tests" / "golden" / "ringbuf" / "ring-v1.bin").read_bytes()
+    assert dump[: len(golden)] == golden
+
+
+SELECTED = ("test_writer.py", "test_reader.py", "test_gating.py")
+
+
+def python_under_asan(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """pytest with a sanitized module in the place of the ordinary one."""
+    library = subprocess.run(
+        [*compiler_or_skip(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not Path(library).is_absolute():
+        pytest.skip("no libasan.so beside this compiler")
+    built = tmp_path / "house"
+    built.mkdir()
+    for name in ("ringbuf", "tests", "edge", "persistence", "bridge"):
+        ignore = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / name, built / name, ignore=ignore)
+    for name in ("build.py", "dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, built / name)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+        "PYTHONPATH": str(built),
+        "PYTHONMALLOC": "malloc",
+    }
+    build = [sys.executable, "build.py", "--sanitize", "address,undefined"]
+    made = subprocess.run(build, cwd=built, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=built, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.timeout(300)
+def test_the_python_types_are_clean_under_asan_and_ubsan(tmp_path: Path) -> None:
+    done = python_under_asan(tmp_path, *(f"tests/ringbuf/{name}" for name in SELECTED))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_every_ring_test_is_clean_under_asan_and_ubsan(tmp_path: Path) -> None:
+    done = python_under_asan(
+        tmp_path, "tests/ringbuf", "--timeout", "600", "--deselect", "tests/ringbuf/test_sanitizers.py"
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
