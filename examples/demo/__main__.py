@@ -13,10 +13,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.text import Text
 
+from bridge.errors import SparkUnavailable
+from bridge.spark.session import check_java
 from examples.demo.broker import BrokerFailed
 from examples.demo.cast import DemoFailed
 from examples.demo.page import render
@@ -77,24 +80,38 @@ def leave(report: Report, out: Path, commands: Sequence[tuple[str, str]]) -> Non
     (out / "index.html").write_text(render(report, svg, commands))
 
 
-def next_commands(out: Path) -> list[tuple[str, str]]:
+def next_commands() -> list[tuple[str, str]]:
     """What to try next, and what it does."""
     return [
         ("./dev shell -c 'brim run'", "a broker of your own, on 127.0.0.1:1883"),
         ("./dev shell -c 'brim sub --shm \"#\"'", "beside it: all that it gets, without a copy"),
-        (f"./dev demo --keep --seconds 120 --out {out}", "this again, longer, and every file is kept"),
+        ("./dev demo --keep --seconds 120", "this again, longer, and every file is kept"),
     ]
 
 
-def finish(report: Report, screen: Screen, out: Path, *, spark: bool) -> None:
+def why_no_spark(options: argparse.Namespace) -> str:
+    """Why the table has to be made without Spark, and what would change that; empty: it need not."""
+    if options.no_spark:
+        return "as --no-spark says"
+    missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed; pip install 'brim[spark]'"
+    try:
+        check_java()
+    except SparkUnavailable as error:
+        return f"{error}; {error.hint}"
+    return ""
+
+
+def finish(report: Report, screen: Screen, out: Path, no_spark: str) -> None:
     """Print and write the results."""
     console = screen.console
-    commands = next_commands(out)
+    commands = next_commands()
     leave(report, out, commands)
     console.print()
     print_table(console, report.lake)
-    if not spark:
-        text = "SPARK WAS LEFT OUT: this table was decoded from the drained files by ringbuf, in Python."
+    if no_spark:
+        text = f"SPARK WAS LEFT OUT ({no_spark}): the table was decoded from the drained files by ringbuf."
         console.print(Text(text, "bold yellow"))
     print_ledger(console, report.ledger)
     console.print(f"\n{out / 'index.html'} is a page that shows it all and needs no network.  To try next:")
@@ -105,14 +122,16 @@ def finish(report: Report, screen: Screen, out: Path, *, spark: bool) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """One demo; its exit status."""
-    screen = screen_for(plain=options.plain)
     scene = Scene()
-    keep = True
-    script = Script(scene, screen, Options(options.seconds, options.rate, not options.no_spark))
+    screen = screen_for(plain=options.plain)
+    keep, no_spark = True, why_no_spark(options)
+    script = Script(scene, screen, Options(options.seconds, options.rate, spark=not no_spark))
+    if no_spark:
+        screen.happened(f"SPARK IS LEFT OUT: {no_spark}")
     try:
         report = asyncio.run(play(script))
         screen.close()
-        finish(report, screen, options.out, spark=not options.no_spark)
+        finish(report, screen, options.out, no_spark)
         keep = options.keep or not report.ledger.matches
     except (asyncio.CancelledError, KeyboardInterrupt):
         screen.close()

@@ -109,6 +109,18 @@ def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path: Path, temporary
         shutil.rmtree(directory)
 
 
+def test_without_java_the_demo_says_why_spark_is_left_out_and_what_would_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark", reason="without it that is what is said first")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    reason = demo.why_no_spark(demo.parse([]))
+    assert "no java on PATH" in reason
+    assert "apt-get install" in reason
+    assert demo.why_no_spark(demo.parse(["--no-spark"])) == "as --no-spark says"
+
+
 def test_a_ledger_that_does_not_match_is_exit_status_1_and_the_files_are_kept(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

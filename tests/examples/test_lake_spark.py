@@ -1,33 +1,43 @@
 """The table that Spark makes is the one that decoding the files by hand makes."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from examples.demo.lake import Lake, read_drained
-from tests.support.house import ROOT
+from examples.demo import lake
 from tests.support.vital_files import drain
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[None]:
+    """A session, as the demo takes it; one that other tests have started is taken, too."""
+    from bridge.spark.session import session
+
+    made = session("brim tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    yield
+    made.stop()
 
 
 @pytest.mark.java
 @pytest.mark.timeout(150)
-def test_spark_finds_the_same_records_and_aggregates_as_decoding_by_hand(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_spark_finds_the_same_records_and_aggregates_as_decoding_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, out = tmp_path / "drained", tmp_path / "out"
     out.mkdir()
     drain(root, 1, 0, 70)
     drain(root, 2, 70, 50)
-    command = [sys.executable, "-m", "examples.demo.lake", "--drained", str(root), "--out", str(out)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    lake = Lake.load(out)
-    arrived, minutes, seconds = read_drained(root)
-    assert (lake.records, lake.twice, lake.gaps) == (arrived.records, 0, 0) == (120, 0, 0)
-    assert lake.by_minute == minutes
-    assert lake.by_second == seconds
-    assert list(lake.tally.missing(arrived.tally)) == list(arrived.tally.missing(lake.tally)) == []
-    assert lake.made_by.startswith("Spark 4")
-    assert [name for name, _, _ in lake.steps] == ["starting Spark", "bronze", "windows", "gaps", "ledger"]
-    assert json.loads(run.stdout.splitlines()[-1]) == {"step": "done", "records": 120}
+    monkeypatch.setattr("sys.argv", ["lake", "--drained", str(root), "--out", str(out)])
+    lake.main()
+    made = lake.Lake.load(out)
+    arrived, minutes, seconds = lake.read_drained(root)
+    assert (made.records, made.twice, made.gaps) == (arrived.records, 0, 0) == (120, 0, 0)
+    assert made.by_minute == minutes
+    assert made.by_second == seconds
+    assert list(made.tally.missing(arrived.tally)) == list(arrived.tally.missing(made.tally)) == []
+    assert made.made_by.startswith("Spark 4")
+    assert [name for name, _, _ in made.steps] == ["starting Spark", "bronze", "windows", "gaps", "ledger"]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"step": "done", "records": 120}
