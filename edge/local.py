@@ -58,6 +58,7 @@ __all__ = ["LocalEndpoint", "filters_meet"]
 log = logging.getLogger(__name__)
 
 BACKLOG = 64
+SEND_BUFFER_BYTES = 2 * ANSWER_MAX_BYTES  # an answer is one datagram, and the kernel counts its own part
 TURN_AWAY_S = 0.2  # others wait so long, while none can be let in anyway
 ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no descriptors left
 
@@ -147,6 +148,7 @@ class LocalEndpoint:
                 continue
             credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
             pid, uid, _ = CREDENTIALS.unpack(credentials)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             peer = _Peer(connected, pid, uid)
             self.counts["connections"] += 1
             if len(self._peers) >= self._connections_max:

@@ -51,6 +51,19 @@ async def test_the_report_and_the_rings_are_told(config):
                 assert ring.epoch == rings[0].epoch
 
 
+async def test_an_answer_may_be_as_long_as_the_limit_and_no_longer(config):
+    async with LocalBroker(config) as broker:
+        with Connection(config.runtime_dir) as connection:
+            for size in (1, control.ANSWER_MAX_BYTES - 40):
+                broker.report = {"x": "y" * size}
+                assert (await connection.ask_async(Status(), Report)).report == broker.report
+            broker.report = {"x": "y" * control.ANSWER_MAX_BYTES}
+            with pytest.raises(Refused, match="above the limit"):
+                await connection.ask_async(Status(), Report)
+            broker.report = {}
+            await connection.ask_async(Status(), Report)
+
+
 async def test_the_socket_is_for_the_group_and_goes_with_the_broker(config):
     path = control_socket(config.runtime_dir)
     async with LocalBroker(config):
