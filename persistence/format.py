@@ -207,9 +207,8 @@ def extent_checks(seed: int, header: ExtentHeader, body: bytes | memoryview) -> 
     return len(body) == header.length and crc32c(body, crc32c(covered, seed)) == header.crc
 
 
-def extent_verifies(seed: int, extent: memoryview) -> bool:
-    """extent_checks() for an extent as it stands in the file, header and body."""
-    header = unpack_extent(extent)
+def extent_verifies(seed: int, header: ExtentHeader, extent: memoryview) -> bool:
+    """extent_checks() for an extent as it stands in the file, `header` in front of its body."""
     covered = extent[_LENGTH_AND_CRC.size :]
     return len(extent) == EXTENT_HEADER_BYTES + header.length and crc32c(covered, seed) == header.crc
 

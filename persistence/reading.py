@@ -28,6 +28,7 @@ from persistence.format import (
     base_of_name,
     extent_verifies,
     segment_name,
+    unpack_extent,
 )
 from persistence.salvage import Window, runs_of
 from persistence.scan import (
@@ -346,7 +347,7 @@ class LogReader:
             scan = scan_records(body, epoch)
             found = (scan.first_offset, scan.count, scan.good_bytes)
             same = found == (row.first_offset, row.count, row.length)
-            if same and (not row.whole or extent_verifies(table.seed, data)):
+            if same and (not row.whole or extent_verifies(table.seed, unpack_extent(data), data)):
                 times = scan.first_timestamp_ns, scan.last_timestamp_ns
                 return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
         if self._gone(handle, table):

@@ -101,7 +101,7 @@ class _Found(NamedTuple):
     place: int
     header: ExtentHeader
     scan: Scan | None  # None for a catalogue
-    entries: dict[int, CatalogueEntry]
+    entries: dict[int, CatalogueEntry] | None  # of a catalogue
 
     @property
     def end(self) -> int:
@@ -162,7 +162,7 @@ def open_table(files: Files, handle: int, name: str) -> SegmentTable:
     header = read_header(files, handle)
     table = SegmentTable(name, header, proven=header.base_position)
     found = _extent_at(_Bytes(files, handle, files.size(handle)), table.seed, HEADER_PAGE_BYTES)
-    if found is not None and found.header.ring_id == CATALOGUE_RING_ID:
+    if found is not None and found.entries is not None:
         table.announce(found.entries)
         table.first_is_whole = True
     return table
@@ -187,13 +187,14 @@ def read_table(
     size = files.size(handle)
     data = _Bytes(files, handle, size if ends_at is None else min(ends_at, size))
     table = SegmentTable(name, header)
-    found, gaps = _walk(data, table.seed, header.base_position)
-    proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
-    table.proven = max([proven, *(it.header.durable_position for it in found)])
-    table.end = _end(found, gaps, table.proven - header.base_position)
+    table.proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
+    place = _enter_chain(table, data, known or {})
+    found, gaps = _walk(data, table.seed, header.base_position, place)
+    table.proven = max([table.proven, *(it.header.durable_position for it in found)])
+    table.end = _end(place, found, gaps, table.proven - header.base_position)
     if table.end > data.end:
         gaps.append(_Gap(data.end, table.end))
-    _enter(table, data, found, gaps, known or {})
+    _enter_parts(table, data, found, gaps, known or {})
     return table
 
 
@@ -207,9 +208,10 @@ def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
         found.append(it)
         place = it.end
     table.proven = max([table.proven, *(it.header.durable_position for it in found)])
-    found = [it for it in found if base + it.end <= table.proven]
-    table.end = found[-1].end if found else table.end
-    _enter(table, data, found, [], {})
+    for it in found:
+        if base + it.end <= table.proven:
+            _enter(table, data, it, [], {})
+            table.end = it.end
 
 
 def _extent_at(data: _Bytes, seed: int, place: int) -> _Found | None:
@@ -221,22 +223,34 @@ def _extent_at(data: _Bytes, seed: int, place: int) -> _Found | None:
     if header.length == 0 or header.length % ALIGN_BYTES or header.length > room:
         return None
     extent = data.at(place, EXTENT_HEADER_BYTES + header.length)
-    if not extent_verifies(seed, extent):
+    if not extent_verifies(seed, header, extent):
         return None
     body = extent[EXTENT_HEADER_BYTES:]
     if header.ring_id != CATALOGUE_RING_ID:
-        return _Found(place, header, scan_records(body, header.ring_epoch), {})
+        return _Found(place, header, scan_records(body, header.ring_epoch), None)
     try:
         return _Found(place, header, None, unpack_catalogue(body))
     except FormatError:
         return None
 
 
-def _walk(data: _Bytes, seed: int, base: int) -> tuple[list[_Found], list[_Gap]]:
-    """All valid extents in the order of their places, and the gaps between them and behind them."""
+def _enter_chain(table: SegmentTable, data: _Bytes, known: Mapping[int, CatalogueEntry]) -> int:
+    """Enters extents from the first one on, up to the first place that does not verify: that place.
+
+    In an undamaged segment that is all; nothing but the table's rows is kept of it.
+    """
+    place = HEADER_PAGE_BYTES
+    while (it := _extent_at(data, table.seed, place)) is not None:
+        table.proven = max(table.proven, it.header.durable_position)
+        _enter(table, data, it, [], known)
+        place = it.end
+    return place
+
+
+def _walk(data: _Bytes, seed: int, base: int, place: int) -> tuple[list[_Found], list[_Gap]]:
+    """All valid extents from `place` on, in their order, and the gaps between them and behind them."""
     found: list[_Found] = []
     gaps: list[_Gap] = []
-    place = HEADER_PAGE_BYTES
     while place < data.end:
         it = _extent_at(data, seed, place)
         if it is None:
@@ -269,45 +283,52 @@ def _search(data: _Bytes, seed: int, base: int, place: int) -> _Found | None:
     return None
 
 
-def _end(found: list[_Found], gaps: list[_Gap], proven: int) -> int:
-    """Where the segment ends, if everything below the place `proven` was once on the disk."""
+def _end(place: int, found: list[_Found], gaps: list[_Gap], proven: int) -> int:
+    """Where a segment ends whose chain breaks at `place`, if all below the place `proven` was on the disk."""
     for gap in gaps:
         if gap.end > proven:
             return max(gap.place, proven)
-    return max(found[-1].end if found else HEADER_PAGE_BYTES, proven)
+    return max(found[-1].end if found else place, proven)
 
 
-def _enter(
+def _enter_parts(
     table: SegmentTable,
     data: _Bytes,
     found: list[_Found],
     gaps: list[_Gap],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Fills the table from what lies below its end, in the order of the file."""
+    """Enters what lies behind the chain and below the end, in the order of the file."""
     parts: list[_Found | _Gap] = [*found, *gaps]
     for part in sorted(parts, key=lambda part: part.place):
         if part.place >= table.end:
             break
         if isinstance(part, _Gap):
             _save(table, data, _Gap(part.place, min(part.end, table.end)), found, known)
-        elif part.scan is None:
-            table.announce(part.entries)
-            table.first_is_whole |= part.place == HEADER_PAGE_BYTES
-        elif part.scan.good_bytes == part.header.length and _continues(table, part):
-            place = part.place + EXTENT_HEADER_BYTES
-            row = Row(part.scan.first_offset, part.scan.count, place, part.header.length,
-                      part.header.ring_position, whole=True)  # fmt: skip
-            table.add(part.header.ring_id, part.header.ring_epoch, row, known)
         else:
-            _save(table, data, _Gap(part.place, part.end), found, known)
+            _enter(table, data, part, found, known)
 
 
-def _continues(table: SegmentTable, part: _Found) -> bool:
+def _enter(
+    table: SegmentTable,
+    data: _Bytes,
+    part: _Found,
+    found: list[_Found],
+    known: Mapping[int, CatalogueEntry],
+) -> None:
+    """Enters one valid extent; its records may be damaged all the same, if they were when it was written."""
     scan, header = part.scan, part.header
-    assert scan is not None
-    dense = scan.last_offset - scan.first_offset == scan.count - 1
-    return dense and scan.first_offset >= table.rows(header.ring_id, header.ring_epoch).end_offset
+    if scan is None:
+        table.announce(part.entries or {})
+        table.first_is_whole |= part.place == HEADER_PAGE_BYTES
+        return
+    dense = scan.good_bytes == header.length and scan.last_offset - scan.first_offset == scan.count - 1
+    if dense and scan.first_offset >= table.rows(header.ring_id, header.ring_epoch).end_offset:
+        place = part.place + EXTENT_HEADER_BYTES
+        row = Row(scan.first_offset, scan.count, place, header.length, header.ring_position, whole=True)
+        table.add(header.ring_id, header.ring_epoch, row, known)
+    else:
+        _save(table, data, _Gap(part.place, part.end), found, known)
 
 
 def _save(

@@ -126,11 +126,13 @@ def sync_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan, "extent_verifies", lambda seed, extent: True)
+    patch.setattr(scan, "extent_verifies", lambda seed, header, extent: True)
 
 
 def tail_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan, "_end", lambda found, gaps, proven: max((it.end for it in found), default=proven))
+    patch.setattr(
+        scan, "_end", lambda place, found, gaps, proven: max((it.end for it in found), default=place)
+    )
 
 
 def everything_claimed_durable(patch: pytest.MonkeyPatch) -> None:
