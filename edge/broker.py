@@ -24,6 +24,7 @@ import logging
 import secrets
 import socket
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -111,7 +112,7 @@ class Broker:
         self.on_source_bad: Callable[[int], object] = lambda source: None
         self.router = Router(engine, partition_of, self.limits.topics)
         self.sessions = Sessions(engine, self.limits.sessions)
-        self.retained = Retained(engine, self.router.names, self._topic_if_valid)
+        self.retained = Retained(engine, self._topic_if_valid)
         self._engine = engine
         self._authenticator = authenticator
         self._access = access
@@ -273,7 +274,8 @@ class Broker:
             return
         self.sessions.came(session, connection)
         self._clients[connection] = _Client(connection, facts, packet.version, session, packet.will)
-        log.debug("client connected %s", pairs(client=facts.client_id, peer=self._peer(connection)))
+        if log.isEnabledFor(logging.DEBUG):  # a fleet that comes back at once should not pay for the words
+            log.debug("client connected %s", pairs(client=facts.client_id, peer=facts.address))
 
     def _idle_max_ms(self, keep_alive_s: int) -> int:
         """One and a half times the keep alive [MQTT-3.1.2-24]; who asked for none gets the longest."""
@@ -287,25 +289,29 @@ class Broker:
     # ---- SUBSCRIBE, UNSUBSCRIBE ----
 
     def _subscribe(self, client: _Client, packet: Subscribe) -> None:
-        codes = tuple(self._granted(client, subscription) for subscription in packet.subscriptions)
-        self._engine.send(client.connection, encode(SubAck(packet.packet_id, codes), client.version))
-        for subscription, code in zip(packet.subscriptions, codes, strict=True):
-            if not code.failed:
-                self.retained.send(client.session.handle, subscription.topic_filter, subscription.qos)
+        codes = []
+        granted: list[tuple[array[int], int]] = []
+        for subscription in packet.subscriptions:
+            code = self._refusal(client, subscription)
+            if code is None:
+                code = ReasonCode(subscription.qos)
+                topics = self.router.subscribe(client.session, subscription.topic_filter, subscription.qos)
+                granted.append((topics, subscription.qos))
+            codes.append(code)
+        self._engine.send(client.connection, encode(SubAck(packet.packet_id, tuple(codes)), client.version))
+        for topics, tag in granted:
+            self.retained.send(client.session.handle, topics, tag)
 
-    def _granted(self, client: _Client, subscription: Subscription) -> ReasonCode:
-        topic_filter, session = subscription.topic_filter, client.session
+    def _refusal(self, client: _Client, subscription: Subscription) -> ReasonCode | None:
+        """Why a subscription is not granted."""
+        topic_filter, known = subscription.topic_filter, client.session.subscriptions
         if not self.limits.topics.allow(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
-        if (
-            topic_filter not in session.subscriptions
-            and len(session.subscriptions) >= self.limits.subscriptions_max
-        ):
+        if topic_filter not in known and len(known) >= self.limits.subscriptions_max:
             return ReasonCode.QUOTA_EXCEEDED
         if self._access is not None and not self._access.may_subscribe(client.facts, topic_filter):
             return ReasonCode.NOT_AUTHORIZED
-        self.router.subscribe(session, topic_filter, subscription.qos)
-        return ReasonCode(subscription.qos)
+        return None
 
     def _unsubscribe(self, client: _Client, packet: Unsubscribe) -> None:
         codes = tuple(
@@ -364,7 +370,8 @@ class Broker:
 
     def _closed(self, connection: int, cause: CloseCause) -> None:
         client = self._clients.get(connection)
-        log.debug("connection ended %s", pairs(client=client and client.facts.client_id, cause=cause.words))
+        if client is not None and log.isEnabledFor(logging.DEBUG):
+            log.debug("connection lost %s", pairs(client=client.facts.client_id, cause=cause.words))
         self._end(connection, will=True)
 
     def _end(self, connection: int, *, will: bool) -> None:

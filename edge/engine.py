@@ -238,6 +238,9 @@ class Engine(Protocol):
     def topic_find(self, name: bytes, /) -> int:
         """The topic, or NO_TOPIC."""
 
+    def topics_scan(self, topic_filter: bytes, /) -> bytes:
+        """The topics whose names a valid filter matches, as uint32: looks at every name there is."""
+
     def topics_recycle(self, most: int, /) -> list[bytes]:
         """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
 

@@ -1,18 +1,18 @@
-"""Retained messages: which of them a new subscription gets.
+"""Retained messages: what a new subscription gets, and what a restart puts back.
 
-Owns the question; the messages are the engine's, one copy each, set and cleared in C as they are published,
-because that may happen at any rate.  A retained copy keeps its topic known, so the trie of names finds it.
+The messages are the engine's, one copy each, set and cleared in C as they are published, because that may
+happen at any rate.  A retained copy keeps its topic known, so whoever knows the topics finds it.
 
 Retained messages live in memory.  After a restart they are put back from what the rings still hold.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from edge.engine import Engine
-from edge.topics import TopicNames
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ __all__ = ["Retained"]
 class Retained:
     """Sends retained messages to who subscribes, and puts them back after a restart."""
 
-    def __init__(self, engine: Engine, names: TopicNames, topic_of: Callable[[str], int | None]) -> None:
+    def __init__(self, engine: Engine, topic_of: Callable[[str], int | None]) -> None:
         self._engine = engine
-        self._names = names
         self._topic_of = topic_of
 
-    def send(self, session: int, topic_filter: str, tag: int) -> int:
-        """Queue for `session` what is retained under `topic_filter` [MQTT-3.3.1-6]; how many there were."""
-        return self._engine.retained_send(self._names.match(topic_filter), session, tag)
+    def send(self, session: int, topics: array[int], tag: int) -> int:
+        """Queue for `session` what `topics` retain [MQTT-3.3.1-6]; how many there were."""
+        return self._engine.retained_send(topics, session, tag)
 
     def restore(self, records: Iterable[Record]) -> int:
         """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.

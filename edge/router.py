@@ -15,13 +15,14 @@ from typing import Literal, Protocol
 
 from edge.engine import NO_TOPIC, OK, TAG_QOS, Engine
 from edge.sessions import Session
-from edge.topics import SubscriptionTree, TopicNames
+from edge.topics import SubscriptionTree, TopicNames, has_wildcard
 from ringbuf import FLAG_RETAIN, Writer
 
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
 RECYCLE_SHARE = 64  # of the table at a time, so that a full one does not ask for every new topic
 RECYCLE_MIN = 16
+WALK_MOST = 4_096  # names that are worth finding one by one: Python takes a microsecond for each
 
 
 class PartitionLike(Protocol):
@@ -89,22 +90,32 @@ class Router:
         """
         return self._engine.publish(topic, payload, qos | (FLAG_RETAIN if retain else 0))
 
-    def subscribe(self, session: Session, topic_filter: str, tag: int) -> None:
-        """Add a subscription, or replace it [MQTT-3.8.4-3]."""
+    def subscribe(self, session: Session, topic_filter: str, tag: int) -> array[int]:
+        """Add a subscription, or replace it [MQTT-3.8.4-3]; the known topics that it matches."""
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = tag
         self._tree.add(topic_filter, session.handle, tag)
+        topics = self.topics_under(topic_filter)
         if known is None or known & TAG_QOS <= tag & TAG_QOS:
-            self._engine.routes_merge(self.names.match(topic_filter), session.handle, tag)
+            self._engine.routes_merge(topics, session.handle, tag)
         else:
-            self._derive(session, topic_filter)
+            self._derive(session, topics)
+        return topics
+
+    def topics_under(self, topic_filter: str) -> array[int]:
+        """Ids of the known topics that `topic_filter` matches."""
+        if not has_wildcard(topic_filter):
+            topic = self._engine.topic_find(topic_filter.encode())
+            return array("I", () if topic == NO_TOPIC else (topic,))
+        found = self.names.match(topic_filter, WALK_MOST)
+        return array("I", self._engine.topics_scan(topic_filter.encode())) if found is None else found
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         """Whether there was such a subscription."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return False
         self._tree.remove(topic_filter, session.handle)
-        self._derive(session, topic_filter)
+        self._derive(session, self.topics_under(topic_filter))
         return True
 
     def forget(self, session: Session) -> None:
@@ -113,16 +124,16 @@ class Router:
             self._tree.remove(topic_filter, session.handle)
         session.subscriptions.clear()
 
-    def _derive(self, session: Session, topic_filter: str) -> None:
-        """Make the routes of all topics under `topic_filter` what the session's filters say together."""
-        topics = self.names.match(topic_filter)
+    def _derive(self, session: Session, topics: array[int]) -> None:
+        """Make the routes of `topics` to `session` what its filters say together."""
         tags: dict[int, int] = {}
-        wanted = set(topics)
-        for other, tag in session.subscriptions.items():
-            for topic in wanted.intersection(self.names.match(other)) if wanted else ():
-                if topic not in tags or tag & TAG_QOS > tags[topic] & TAG_QOS:
-                    tags[topic] = tag
-        gone = array("I", (topic for topic in topics if topic not in tags))
+        if session.subscriptions:
+            wanted = set(topics)
+            for topic_filter, tag in session.subscriptions.items():
+                for topic in wanted.intersection(self.topics_under(topic_filter)):
+                    if topic not in tags or tag & TAG_QOS > tags[topic] & TAG_QOS:
+                        tags[topic] = tag
+        gone = array("I", (topic for topic in topics if topic not in tags)) if tags else topics
         self._engine.routes_drop(gone, session.handle, 0)
         for tag in set(tags.values()):
             same = array("I", (topic for topic, its_tag in tags.items() if its_tag == tag))

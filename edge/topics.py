@@ -16,6 +16,8 @@ from array import array
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
+from edge.mqtt.topics import matches
+
 __all__ = ["SubscriptionTree", "TopicNames", "has_wildcard"]
 
 S = TypeVar("S", bound=Hashable)
@@ -128,16 +130,18 @@ def _merge(found: dict[S, int], node: _Node[S] | None) -> None:
             found[subscriber] = tag
 
 
-# A name that is no prefix of another is an int in its parent's dict; else a dict whose key None is its own
-# id.
-_Names: TypeAlias = "dict[str | None, _Names | int]"
+# What is under a level of a name: an int, the id of the one name that ends here; a pair, the rest of the one
+# name that goes on here and its id; a dict, for more than one: their next levels, and None for a name that ends
+# here.  Most devices have one topic of their own: the pair saves them a dict each.
+_Below: TypeAlias = "int | tuple[str, int] | _Level"
+_Level: TypeAlias = "dict[str | None, _Below]"
 
 
 class TopicNames:
     """Known names -> ids, asked by filter."""
 
     def __init__(self) -> None:
-        self._root: _Names = {}
+        self._root: _Level = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -145,84 +149,103 @@ class TopicNames:
 
     def add(self, name: str, topic: int) -> None:
         """A name that is not there yet."""
-        *above, last = name.split("/")
-        node = self._root
-        for level in above:
-            child = node.get(level)
-            if not isinstance(child, dict):
-                fresh: _Names = {} if child is None else {None: child}
-                node[level] = child = fresh
-            node = child
-        child = node.get(last)
-        if isinstance(child, dict):
-            child[None] = topic
-        else:
-            node[last] = topic
         self._count += 1
+        node, rest = self._root, name
+        while True:
+            level, slash, rest = rest.partition("/")
+            child = node.get(level)
+            if child is None:
+                node[level] = (rest, topic) if slash else topic
+                return
+            if not isinstance(child, dict):
+                node[level] = child = _opened(child)
+            if not slash:
+                child[None] = topic
+                return
+            node = child
 
     def remove(self, name: str) -> None:
         """A name that is there."""
-        path: list[tuple[_Names, str]] = []
-        node: _Names | int = self._root
-        for level in name.split("/"):
-            assert isinstance(node, dict)
-            path.append((node, level))
-            node = node[level]
-        if isinstance(node, dict):
-            del node[None]
-        else:
-            parent, level = path.pop()
-            del parent[level]
-            node = parent
-        while not node and path:
-            parent, level = path.pop()
-            del parent[level]
-            node = parent
         self._count -= 1
+        path: list[tuple[_Level, str]] = []
+        node = self._root
+        for level in name.split("/"):
+            path.append((node, level))
+            child = node[level]
+            if not isinstance(child, dict):
+                break
+            node = child
+        else:
+            del node[None]
+            if node:
+                return
+        for parent, level in reversed(path):
+            del parent[level]
+            if parent:
+                return
 
-    def match(self, topic_filter: str) -> array[int]:
-        """Ids of the names that `topic_filter` matches: array("I"), in no particular order."""
+    def match(self, topic_filter: str, most: int | None = None) -> array[int] | None:
+        """Ids of the names that `topic_filter` matches: array("I"), in no particular order.
+
+        None when there are more than about `most`: then a look through all names, in C, is faster.
+        """
         found: array[int] = array("I")
-        nodes: list[_Names | int] = [self._root]
+        nodes: list[_Level] = [self._root]
         levels = topic_filter.split("/")
         for depth, level in enumerate(levels):
             if level == "#":
-                found.extend(_ids_below(nodes, at_root=depth == 0))
-                return found
-            below: list[_Names | int] = []
-            for node in nodes:
-                if isinstance(node, int):
-                    continue
-                if level == "+":
-                    below.extend(_children(node, at_root=depth == 0))
-                elif (child := node.get(level)) is not None:
+                return _collect(nodes, found, at_root=depth == 0, most=most)
+            rest, below = levels[depth + 1 :], []
+            for child in _children(nodes, level, at_root=depth == 0):
+                if isinstance(child, dict):
                     below.append(child)
+                elif _ends_as(child, rest):
+                    found.append(child if isinstance(child, int) else child[1])
             nodes = below
-        for node in nodes:
-            own = node if isinstance(node, int) else node.get(None)
-            if isinstance(own, int):
-                found.append(own)
+            if most is not None and len(nodes) + len(found) > most:
+                return None
+        found.extend(own for node in nodes if isinstance(own := node.get(None), int))
         return found
 
 
-def _children(node: _Names, *, at_root: bool) -> Iterator[_Names | int]:
-    """What a wildcard stands for here: not what begins with $, at the root [MQTT-4.7.2-1]."""
-    for level, child in node.items():
-        if level is not None and not (at_root and level[:1] == "$"):
-            yield child
+def _opened(child: int | tuple[str, int]) -> _Level:
+    """What stood for one name, ready for a second."""
+    if isinstance(child, int):
+        return {None: child}
+    level, slash, rest = child[0].partition("/")
+    return {level: (rest, child[1]) if slash else child[1]}
 
 
-def _ids_below(nodes: list[_Names | int], *, at_root: bool) -> Iterator[int]:
-    stack: list[_Names | int] = list(_children(_only_dict(nodes), at_root=True)) if at_root else nodes[:]
+def _ends_as(child: int | tuple[str, int], rest: list[str]) -> bool:
+    """Whether the one name below matches what is left of a filter.  No level of it is a first one."""
+    if isinstance(child, int):
+        return not rest or rest == ["#"]
+    return bool(rest) and matches("/".join(["_", *rest]), f"_/{child[0]}")
+
+
+def _children(nodes: list[_Level], level: str, *, at_root: bool) -> Iterator[_Below]:
+    """What is under `level`, or under every level for +: but for $ at the root [MQTT-4.7.2-1]."""
+    for node in nodes:
+        if level != "+":
+            if (child := node.get(level)) is not None:
+                yield child
+            continue
+        for name, child in node.items():
+            if name is not None and not (at_root and name[:1] == "$"):
+                yield child
+
+
+def _collect(nodes: list[_Level], found: array[int], *, at_root: bool, most: int | None) -> array[int] | None:
+    """Adds all ids under `nodes`, their own too: `a/#` also matches `a`."""
+    stack: list[_Below] = list(_children(nodes, "+", at_root=True)) if at_root else [*nodes]
     while stack:
         node = stack.pop()
         if isinstance(node, int):
-            yield node
+            found.append(node)
+        elif isinstance(node, tuple):
+            found.append(node[1])
         else:
             stack.extend(node.values())
-
-
-def _only_dict(nodes: list[_Names | int]) -> _Names:
-    (root,) = nodes
-    assert isinstance(root, dict)
-    return root
+        if most is not None and len(found) + len(stack) > most:
+            return None
+    return found

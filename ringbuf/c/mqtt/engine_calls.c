@@ -398,6 +398,7 @@ static PyMethodDef engine_methods[] = {
     {"topic_add", FAST(engine_topic_add),
      "(name, source, reserved) -> topic, or MQ_NO_TOPIC when the table is full"},
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},
+    {"topics_scan", ONE(engine_topics_scan), "(filter) -> topics, as uint32"},
     {"topics_recycle", ONE(engine_topics_recycle), "(most) -> names of topics that were forgotten"},
     {"routes_new", FAST(engine_routes_new), "(topic, sessions, tags): of a topic that has none"},
     {"routes_set", FAST(engine_routes_set), "(topics, session, tag) -> int"},

@@ -280,6 +280,7 @@ bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uin
 /* topics.c */
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
+bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
 mq_topic *mq_topic_recyclable(
     mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */

@@ -81,6 +81,7 @@ PyObject *engine_session_close(engine_object *self, PyObject *argument);
 PyObject *engine_session_facts(engine_object *self, PyObject *argument);
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_find(engine_object *self, PyObject *argument);
+PyObject *engine_topics_scan(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);

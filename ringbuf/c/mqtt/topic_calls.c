@@ -5,6 +5,7 @@
  */
 #include "mqtt_calls.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- sessions ---- */
@@ -84,6 +85,26 @@ PyObject *engine_topic_find(engine_object *self, PyObject *object)
     const mq_topic *topic = mq_topic_find(self->engine, name.bytes, (uint32_t)name.length);
     bytes_done(&name);
     return PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+}
+
+PyObject *engine_topics_scan(engine_object *self, PyObject *object)
+{
+    bytes_view filter;
+    uint32_t count = 0, *found = malloc((self->engine->topics.live + 1) * sizeof *found);
+    if (found == NULL || bytes_of(object, &filter) != 0) {
+        free(found);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    for (uint32_t i = 0; i < self->engine->topics.made; i++) {
+        const mq_topic *topic = mq_slab_at(&self->engine->topics, i);
+        if (topic->item.generation & 1 && mq_filter_matches(filter.bytes, (uint32_t)filter.length,
+                                                            (const char *)topic->name, topic->length))
+            found[count++] = i;
+    }
+    bytes_done(&filter);
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)found, count * (Py_ssize_t)sizeof *found);
+    free(found);
+    return bytes;
 }
 
 PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
