@@ -131,8 +131,8 @@ def _merge(found: dict[S, int], node: _Node[S] | None) -> None:
 
 
 # What is under a level of a name: an int, the id of the one name that ends here; a pair, the rest of the one
-# name that goes on here and its id; a dict, for more than one: their next levels, and None for a name that ends
-# here.  Most devices have one topic of their own: the pair saves them a dict each.
+# name that goes on here and its id; a dict, for more than one: their next levels, and None for a name that
+# ends here.  Most devices have one topic of their own: the pair saves them a dict each.
 _Below: TypeAlias = "int | tuple[str, int] | _Level"
 _Level: TypeAlias = "dict[str | None, _Below]"
 
