@@ -51,7 +51,10 @@ class Sink(Protocol):
         """
 
     def probe(self) -> None:
-        """Nothing, if a put() now would probably work.  Raises SinkUnavailable with the remedy."""
+        """Nothing, if a put() now would probably work.  Raises SinkUnavailable with the remedy.
+
+        Asked when a drain begins, so that a lake out of reach is told of before the first record comes.
+        """
 
     def close(self) -> None:
         """Connections and descriptors are gone.  May be called twice."""

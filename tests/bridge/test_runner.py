@@ -102,6 +102,17 @@ def test_a_lake_that_goes_away_is_waited_for(runtime_directory: Path, tmp_path: 
     assert offsets_drained(mount / "lake") == {("default", 0, EPOCH): list(range(20))}
 
 
+def test_a_lake_out_of_reach_is_told_of_before_there_is_anything_to_drain(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path, to=(tmp_path / "mount" / "lake").as_uri())
+    with running(chosen) as bridge:
+        wait_until(lambda: bridge.state().condition == "retrying")
+        assert "mount" in bridge.state().remedy
+        (tmp_path / "mount").mkdir()
+        wait_until(lambda: bridge.state().condition == "idle")
+
+
 def test_a_lake_that_is_removed_meanwhile_gets_what_comes_from_then_on(
     runtime_directory: Path, tmp_path: Path
 ) -> None:

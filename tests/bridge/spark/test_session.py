@@ -1,0 +1,57 @@
+"""What is said where Spark cannot start, without starting it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SparkUnavailable
+from bridge.spark.session import INSTALL_JAVA, check_java
+
+
+def a_java(directory: Path, version: str) -> Path:
+    """A JAVA_HOME whose java says that version, on standard error as java does."""
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    java.chmod(0o755)
+    return directory
+
+
+def test_without_java_the_line_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="no java on PATH") as caught:
+        check_java()
+    assert caught.value.hint == INSTALL_JAVA
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=f"no java in JAVA_HOME, {tmp_path}"):
+        check_java()
+
+
+@pytest.mark.parametrize(("version", "number"), [("17.0.15", 17), ("21", 21), ("25.0.2-ea", 25)])
+def test_a_java_that_is_new_enough_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, number: int
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path, version)))
+    assert check_java() == number
+
+
+@pytest.mark.parametrize(("version", "said"), [("11.0.2", "Java 11"), ("1.8.0_392", "Java 8")])
+def test_a_java_that_is_too_old_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path, version)))
+    with pytest.raises(SparkUnavailable, match=said):
+        check_java()
+
+
+def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bridge.spark.session import session
+
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # as if it were not installed
+    with pytest.raises(SparkUnavailable, match="pyspark is not installed") as caught:
+        session("test")
+    assert "brim[spark]" in caught.value.hint
