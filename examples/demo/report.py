@@ -85,7 +85,8 @@ def gather(
 
 def _received(name: str, path: Path) -> Stage:
     facts = json.loads(path.read_text())
-    note = f"half within {facts['age_us'] / 1000:.1f} ms"
+    half_ms = facts["age_us"] / 1000  # from the device to it
+    note = f"half within {half_ms:.1f} ms" if half_ms < 1_000 else f"half within {half_ms / 1000:.1f} s"
     if facts["fetched"]:
         note += f"; {facts['fetched']:,} fetched from the ring"
     tally = Tally.load(path.with_suffix(".tally"))

@@ -23,7 +23,7 @@ __all__ = ["Bridge", "LiveScreen", "PlainScreen", "Publisher", "Screen", "Subscr
 EVENTS_SHOWN = 9
 BAR_CELLS = 24
 PLAIN_INTERVAL_S = 5.0
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 132
 
 
 @dataclass(frozen=True)
