@@ -156,6 +156,7 @@ def decode_request(data: bytes) -> Request:
 class Connection:
     """A client's side of the control socket.  Blocks in ask() only; `news` is what was not asked for.
 
+    Without `runtime_dir` this user's own broker is meant, and nobody else's who has put a socket there.
     Raises BrokerUnreachable when nobody listens there, or once the broker is gone.
     """
 
@@ -172,6 +173,10 @@ class Connection:
             self._socket.close()
             raise _unreachable(path, error) from error
         self.broker_pid, self.broker_uid, _ = CREDENTIALS.unpack(credentials)
+        if runtime_dir is None and self.broker_uid not in {os.geteuid(), 0}:
+            self._socket.close()
+            text = f"{path} is answered by a broker of user {self.broker_uid}"
+            raise BrokerUnreachable(text, hint="if you trust that user, name the runtime directory yourself")
 
     def ask(self, request: Request, expected: type[A]) -> A:
         """The answer to `request`, after REPLY_TIMEOUT_S at most.  Raises Refused if the broker says no."""

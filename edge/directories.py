@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,19 +47,23 @@ def control_socket(runtime_dir: Path) -> Path:
 def make_directory(path: Path, key: str) -> None:
     """Makes `path` (0750) with the directories above it, and checks that this user may write there.
 
-    /dev/shm is open to everybody: a directory that another user has put there first is refused, because its
-    owner could swap the files in it.  `key` is the setting to name.
+    /dev/shm is open to everybody: a directory, or a link to one, that another user has put there first is
+    refused, and so is one that everybody may write to: others could swap the files in it.  `key` is the
+    setting to name.
     """
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        owner = path.stat().st_uid
+        owners = {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}
+        mode = path.stat().st_mode
     except OSError as error:
         raise EdgeError(f"{key}: {path} cannot be made: {error.strerror}", hint=f"set {key}") from error
-    if owner not in (os.geteuid(), 0):
+    if owners:
         raise EdgeError(
-            f"{key}: {path} belongs to user {owner}, and this is user {os.geteuid()}",
+            f"{key}: {path} belongs to user {owners.pop()}, and this is user {os.geteuid()}",
             hint=f"remove the directory, or set {key} to one of your own",
         )
+    if mode & stat.S_IWOTH:
+        raise EdgeError(f"{key}: everybody may write to {path}", hint=f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
         raise EdgeError(f"{key}: {path} is not writable by user {os.geteuid()}", hint=f"set {key}")
 

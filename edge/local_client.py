@@ -55,8 +55,8 @@ def subscribe_shm(
     subscription stood.  `gating`: the broker waits for this reader (on streams that block or reject, for
     users that may) instead of overwriting what it has not read.  `name` is for people, in `brim status`.
     """
-    directory = runtime_dir or default_runtime_dir()
-    return ShmSubscription(_checked(filters), directory, start=start, gating=gating, name=name, limit=limit)
+    found = _checked(filters)
+    return ShmSubscription(found, runtime_dir, start=start, gating=gating, name=name, limit=limit)
 
 
 def subscribe_zmq(
@@ -85,7 +85,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = N
     comes back, and the broker, which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not
     permitted, or another process is this producer.
     """
-    with Connection(runtime_dir or default_runtime_dir()) as connection:
+    with Connection(runtime_dir) as connection:
         facts = connection.ask(Produce(name, stream), RingList).rings[0]
         try:
             ring = Ring.reattach(facts.path)

@@ -5,6 +5,9 @@ broker makes the file, says who may have it, and hands out the path (local.py); 
 and believes nothing in it: every record is checked.  Whoever feeds the records on is told of each ring once,
 by `on_ring`.
 
+A producer of another user has the right to write its file, and so to shorten it, which the kernel answers
+with SIGBUS in whoever reads it: list only users whose processes may stop the broker.
+
 Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
 attaches what is there.  Their records are as durable as memory (`process`): the log reads only rings that the
 broker writes.

@@ -111,7 +111,7 @@ class ShmSubscription:
     def __init__(
         self,
         filters: tuple[str, ...],
-        runtime_dir: Path,
+        runtime_dir: Path | None,
         *,
         start: Start = "latest",
         gating: bool = False,

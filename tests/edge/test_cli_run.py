@@ -249,6 +249,41 @@ async def test_a_local_producers_records_reach_mqtt_clients(site):
         ended(broker)
 
 
+RELIABLE = """
+[[stream]]
+name = "cam"
+topics = ["cam/#"]
+when_full = "block"
+queue_timeout_ms = 20000
+[[producer]]
+name = "one"
+stream = "cam"
+ring_bytes = "64 KiB"
+"""
+
+
+async def test_a_producer_that_is_too_fast_waits_for_the_broker_instead_of_losing_records(site):
+    """Forty times what its ring holds, on a stream that blocks."""
+    count = 2500
+    with site.broker(RELIABLE) as broker:
+        async with site.client() as client, client.subscribe("cam/#") as messages:
+            writing = asyncio.create_task(asyncio.to_thread(write_frames, site, count))
+            async with asyncio.timeout(30):
+                got = [int(bytes((await anext(messages)).payload[:8])) for _ in range(count)]
+            assert await writing == count
+        assert got == list(range(count))
+        assert site.status()["lost"] == {}
+        ended(broker)
+
+
+def write_frames(site: Site, count: int) -> int:
+    """How many went in."""
+    with producer("one", "cam", runtime_dir=site.runtime_dir) as writer:
+        return sum(
+            writer.publish(f"{number:8}" + "x" * 1000, key="cam/1") is not None for number in range(count)
+        )
+
+
 def spoil(ring: Path) -> None:
     """Garbage over its first records."""
     with ring.open("r+b") as file:

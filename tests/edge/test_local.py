@@ -20,6 +20,7 @@ from edge.local import filters_meet
 from edge.mqtt.topics import matches
 from ringbuf import Ring
 from ringbuf.errors import Evicted
+from tests.support.children import Child
 from tests.support.local_broker import LocalBroker, small_config
 from tests.support.waiting import until
 
@@ -83,6 +84,28 @@ async def test_a_socket_left_by_a_killed_broker_is_replaced(config):
     async with LocalBroker(config):
         with Connection(config.runtime_dir) as connection:
             assert connection.broker_pid == os.getpid()
+
+
+IMPOSTOR = """
+import os, socket, sys
+os.setuid(12345)
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listening.bind(sys.argv[1])
+listening.listen()
+print("listening", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for a moment")
+def test_without_a_directory_only_ones_own_broker_is_believed(config, monkeypatch):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(config.runtime_dir))
+    config.runtime_dir.chmod(0o777)
+    with Child(IMPOSTOR, control_socket(config.runtime_dir)) as impostor:
+        assert impostor.line() == "listening"
+        with pytest.raises(BrokerUnreachable, match="is answered by a broker of user 12345"):
+            Connection()
+        Connection(config.runtime_dir).close()  # who names the directory has decided whom to trust
 
 
 async def test_a_wrong_filter_is_refused_and_the_connection_goes_on(config):

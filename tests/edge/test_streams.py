@@ -241,10 +241,18 @@ def test_a_runtime_directory_is_private_and_must_be_our_own(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EdgeError, match=r"runtime_dir: .* cannot be made"):
         make_directory(tmp_path / "file", "runtime_dir")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(EdgeError, match="everybody may write to"):
+        make_directory(tmp_path / "open", "runtime_dir")
     if os.geteuid() == 0:
         os.chown(tmp_path / "a" / "b", 12345, -1)
         with pytest.raises(EdgeError, match="belongs to user 12345"):
             make_directory(tmp_path / "a" / "b", "runtime_dir")
+        (tmp_path / "link").symlink_to(tmp_path / "a")
+        os.lchown(tmp_path / "link", 12345, -1)
+        with pytest.raises(EdgeError, match="belongs to user 12345"):
+            make_directory(tmp_path / "link", "runtime_dir")
 
 
 def test_epochs_rise_even_when_the_clock_goes_back_or_the_file_is_lost(tmp_path):
