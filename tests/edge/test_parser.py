@@ -177,14 +177,14 @@ def spoiled(draw: st.DrawFn) -> list[bytes]:
     return [*parts[:at], bytes(data), *parts[at + 1 :]]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cut(STREAMS))
 def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, list[int]]) -> None:
     data, cuts = stream
     assert meaning_of(data, cuts) == model_of(data)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cut(spoiled()))
 def test_spoiled_bytes_end_a_connection_exactly_where_the_codec_refuses_them(
     stream: tuple[bytes, list[int]],
