@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -21,7 +20,7 @@ from rich.text import Text
 __all__ = ["Bridge", "LiveScreen", "PlainScreen", "Publisher", "Screen", "Subscriber", "View", "screen_for"]
 
 EVENTS_SHOWN = 9
-BAR_CELLS = 24
+BAR_CELLS = 20
 PLAIN_INTERVAL_S = 5.0
 PLAIN_WIDTH = 132
 
@@ -172,9 +171,9 @@ class LiveScreen:
     def _parts(self, view: View) -> list[RenderableType]:
         parts: list[RenderableType] = [self._head(view), Text()]
         if view.publishers:
-            parts.append(_publishers(view.publishers))
+            parts += [_publishers(view.publishers), Text()]
         if view.subscribers:
-            parts.append(_subscribers(view.subscribers))
+            parts += [_subscribers(view.subscribers), Text()]
         if view.bridge:
             parts += [self._bridge(view.bridge), Text()]
         parts += [Text.assemble((f"{at:6.1f} s  ", "dim"), text) for at, text in self._events]
@@ -188,9 +187,14 @@ class LiveScreen:
         head.append("  from a device to a Spark table   ")
         head.append(f"{minutes}:{seconds:02d}   ", "bold")
         head.append(view.broker + "\n", "dim")
+        column = 0
         for title, state in view.acts:
             mark, style = marks[state]
-            head.append(mark + title + "   ", style)
+            if column + len(mark + title) > self.console.width:
+                head.append("\n")
+                column = 0
+            head.append(mark + title + "  ", style)
+            column += len(mark + title) + 2
         return head
 
     def _bridge(self, bridge: Bridge) -> Table:
@@ -205,7 +209,7 @@ class LiveScreen:
 
 
 def _publishers(publishers: Sequence[Publisher]) -> Table:
-    table = _table("Publishers", "published", "acknowledged", "in flight", "a second", "sent again")
+    table = _table("Publishers", "published", "acked", "in flight", "per s", "again")
     for it in publishers:
         numbers = (it.published, it.acked, it.published - it.acked, round(it.per_second), it.resent)
         table.add_row(it.name, _state(it.state), *(f"{number:,}" for number in numbers))
@@ -213,7 +217,7 @@ def _publishers(publishers: Sequence[Publisher]) -> Table:
 
 
 def _subscribers(subscribers: Sequence[Subscriber]) -> Table:
-    table = _table("Subscribers", "records", "a second", "gaps", "fetched", "age p50", "age p99")
+    table = _table("Subscribers", "records", "per s", "gaps", "fetched", "age p50", "age p99")
     for it in subscribers:
         numbers = [f"{number:,}" for number in (it.records, round(it.per_second), it.gaps, it.fetched)]
         table.add_row(it.name, _state(it.state), *numbers, _age(it.age_p50_us), _age(it.age_p99_us))
@@ -221,11 +225,11 @@ def _subscribers(subscribers: Sequence[Subscriber]) -> Table:
 
 
 def _table(title: str, *numbers: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column(title, min_width=19)
-    table.add_column("", min_width=12)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column(title, min_width=16)  # all of it fits 80 columns
+    table.add_column("", min_width=10)
     for name in numbers:
-        table.add_column(name, justify="right", min_width=9)
+        table.add_column(name, justify="right", min_width=7)
     return table
 
 

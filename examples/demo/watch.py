@@ -84,7 +84,7 @@ class Watch:
 
 
 def _publisher(name: str, child: Child) -> Publisher:
-    state = "connected" if child.facts.get("connected") else "not connected"
+    state = "connected" if child.facts.get("connected") else "connecting"
     return Publisher(
         name,
         "finished" if child.ended else state if child.facts else "starting",
