@@ -1,7 +1,8 @@
 """Whether every record has come, once: offsets by ring and epoch, as a subscriber sees them.
 
 A ring numbers its records 0, 1, 2, ... without a hole, so a subscriber to all of a ring can tell by itself
-what it has missed, and notice when it comes after all.  Pure.
+what it has missed, and notice when it comes after all.  A new epoch (memory lost, the log there) goes on with
+the numbers where the log ended, which may be before what this subscriber had seen.  Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Offsets:
 
     def accept(self, ring: str, epoch: int, offset: int) -> bool:
         """Take note of a record; False: it was seen before."""
-        seen = self._rings.setdefault((ring, epoch), _Ring())
+        seen = self._ring(ring, epoch, offset)
         if offset >= seen.next:
             seen.missing.update(range(seen.next, offset))
             seen.next = offset + 1
@@ -47,9 +48,18 @@ class Offsets:
 
     def expect(self, ring: str, epoch: int, end: int) -> None:
         """The ring has records up to `end`, exclusive: what has not come of them is missing."""
-        seen = self._rings.setdefault((ring, epoch), _Ring())
+        seen = self._ring(ring, epoch, end)
         seen.missing.update(range(seen.next, end))
         seen.next = max(seen.next, end)
+
+    def _ring(self, ring: str, epoch: int, offset: int) -> _Ring:
+        """That ring in that epoch; one seen for the first time goes on where the epoch before it ended."""
+        seen = self._rings.get((ring, epoch))
+        if seen is None:
+            before = max((e for name, e in self._rings if name == ring and e < epoch), default=None)
+            end = 0 if before is None else self._rings[ring, before].next
+            seen = self._rings[ring, epoch] = _Ring(min(offset, end))
+        return seen
 
     def missing(self) -> Iterator[tuple[str, int, list[int]]]:
         """Ring, epoch and the offsets that are missing, sorted; rings without any are left out."""

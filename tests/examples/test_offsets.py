@@ -49,3 +49,13 @@ def test_any_order_of_records_is_counted_as_sets_do(seen: list[tuple[str, int]])
     assert found.twice == len(seen) - len(model)
     ends = {ring: max(offset for name, offset in model if name == ring) + 1 for ring, _ in model}
     assert found.gaps == sum(ends.values()) - len(model)
+
+
+def test_a_new_epoch_goes_on_where_the_log_ended() -> None:
+    seen = Offsets()
+    for offset in range(10):
+        seen.accept("a", 1, offset)
+    assert seen.accept("a", 2, 8), "the log had ended at 8, before what was seen"
+    assert seen.gaps == 0
+    assert seen.accept("a", 3, 12)
+    assert list(seen.missing()) == [("a", 3, [9, 10, 11])], "nobody has seen these"
