@@ -158,15 +158,17 @@ def ledger_cells(row: Row) -> list[str]:
 
 def print_ledger(console: Console, ledger: Ledger) -> None:
     """All of it, and the verdict."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(LEDGER_COLUMNS):
-        table.add_column(name, justify="left" if number in {0, len(LEDGER_COLUMNS) - 1} else "right")
+        words = number in {0, len(LEDGER_COLUMNS) - 1}
+        table.add_column(name, justify="left" if words else "right", no_wrap=number == 0)
     for row in ledger.rows:
         bad = bool(row.lost or row.twice or row.gaps)
         table.add_row(*ledger_cells(row), style="bold red" if bad else "")
     console.print()
-    console.print("Ledger", style="bold")
+    console.print("Ledger\n", style="bold")
     console.print(table)
+    console.print()
     if ledger.matches:
         text = f"The ledger matches: {ledger.lost} lost, {ledger.twice} duplicated."
         console.print(Text(text, "bold green"))
