@@ -37,8 +37,8 @@ LOCAL = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "4",  # for one machine; 200 is Spark's own
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a quarter off a short run
 }
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # The level of the gateway is what Spark asks for before it announces a level of its own.
 LOG4J = """\
@@ -54,11 +54,14 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 
-def session(name: str, *, master: str = "", settings: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    name: str, *, master: str = "", settings: Mapping[str, str] | None = None, brief: bool = False
+) -> SparkSession:
     """The session, made if there is none yet.
 
     `master`: where, if not by spark-submit; "local[*]", all cores of this machine, if not given.  `settings`
-    come last.  Raises SparkUnavailable.
+    come last.  `brief`: for runs of a minute or two; Java then optimises less, which takes a quarter off them
+    and makes longer ones slower.  Raises SparkUnavailable.
     """
     try:
         from pyspark.sql import SparkSession
@@ -70,9 +73,8 @@ def session(name: str, *, master: str = "", settings: Mapping[str, str] | None =
         check_java()
         builder = builder.master(master or "local[*]").config(map=dict(LOCAL))
         _prepare_environment()
-        builder = builder.config(
-            "spark.driver.extraJavaOptions", f"{LOCAL['spark.driver.extraJavaOptions']} {_quiet()}"
-        )
+        options = f"{_quiet()} {BRIEF}" if brief else _quiet()
+        builder = builder.config("spark.driver.extraJavaOptions", options)
     made = builder.config(map=dict(settings or {})).getOrCreate()
     from bridge.spark.source import BrimDataSource
 

@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 
+SETTINGS = {  # no query is compiled: for a few rows that takes longer than it saves
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """A session on this machine, with two cores at most."""
+    """A session on this machine."""
     from bridge.spark.session import session
 
-    made = session("brim tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "2"})
+    made = session("brim tests", master="local[2]", settings=SETTINGS, brief=True)
     yield made
     made.stop()
