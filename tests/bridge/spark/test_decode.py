@@ -16,7 +16,7 @@ from bridge.drained import DrainedFile
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import decode_numpy
 from bridge.spark.columns import TYPES, Constants, batch_of, corrupt_batch_of
-from bridge.spark.decode import decode_compiled, decode_file, decoder_of
+from bridge.spark.decode import compiled, decode_compiled, decode_file, decoder_of
 from bridge.unit import Intent, build
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
 from ringbuf import constants as ringbuf_constants
@@ -243,3 +243,32 @@ def test_the_golden_file_is_decoded_as_it_was_written() -> None:
         assert [row[0] for row in found] == [100, 101, 102, 103, 104]
         assert found[0][2:] == ("plant/0/temp", 1, True, None, b"payload 0")
         assert found[2][6] == b"in place" * 10
+
+
+@pytest.mark.parametrize("part", ["key", "properties", "payload"])
+def test_bytes_that_change_between_the_two_passes_are_refused(part: str) -> None:
+    """As a mapped file may, that somebody still writes: columns were allocated for what was there before."""
+    core = compiled()
+    assert core is not None
+    ffi, lib = core
+    lengths = {"key": (40, 0, 40), "properties": (8, 40, 40), "payload": (8, 0, 100)}[part]
+    small = encode(0, b"p" * 40, epoch=EPOCH, key=b"k" * 8, properties=mqtt_properties(0))
+    large = encode(
+        0, b"p" * lengths[2], epoch=EPOCH, key=b"k" * lengths[0], properties=mqtt_properties(lengths[1])
+    )
+    records = bytearray(small.ljust(len(large), b"\0"))
+    data, sizes = ffi.from_buffer("uint8_t[]", records, require_writable=True), ffi.new("rb_decode_sizes *")
+    lib.rb_decode_measure(data, len(records), EPOCH, 0, 1, 1 << 20, sizes)
+    assert sizes.rows == 1
+    sizes.consumed_bytes = len(records)  # as if a second record had been there
+    out = ffi.new("rb_decode_columns *")
+    room = {name: ffi.new("uint8_t[]", 256) for name in ("key", "properties", "payload")}
+    ends = {name: ffi.new("int32_t[]", 2) for name in room}
+    for name, memory in room.items():
+        setattr(out, name, memory)
+        setattr(out, f"{name}_ends", ends[name])
+    assert lib.rb_decode_fill(data, sizes, out) == lib.RB_OK
+    records[:] = large
+    assert lib.rb_decode_fill(data, sizes, out) == lib.RB_CORRUPT
+    measured = {"key": 8, "properties": 0, "payload": 40}
+    assert bytes(room[part])[measured[part] :].strip(b"\0") == b""
