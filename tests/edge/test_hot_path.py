@@ -279,6 +279,16 @@ def test_records_of_a_local_producer_reach_subscribers_without_being_copied_to_a
         assert bench.stats.totals()["sourced"] == 3
 
 
+def test_properties_of_a_record_are_not_for_clients_whose_version_has_none() -> None:
+    with Bench() as bench, producer_of(bench) as producer:
+        client = bench.client()
+        client.subscribe("cam/1")
+        assert producer.writer.publish(b"frame", key="cam/1", properties=b"\x02\x01\x01") is not None
+        bench.engine.wake_sources()
+        bench.settle()
+        assert client.publishes() == [("cam/1", b"frame", 0)]
+
+
 def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
