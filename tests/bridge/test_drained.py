@@ -173,3 +173,13 @@ def test_a_unit_is_the_same_however_its_records_were_cut_into_ranges() -> None:
         batch = dataclasses.replace(batch_of(records), runs=runs)
         files.add(b"".join(build("edge-1", intent, batch).parts))
     assert len(files) == 1
+
+
+def test_a_footer_that_promises_more_records_than_the_file_can_hold_is_refused() -> None:
+    """Its checksum holds, as anybody can make it; nobody shall allocate for it."""
+    data = content(unit_of(0, 3))
+    footer = parse(data).footer
+    forged = dataclasses.replace(footer, last_offset=2**40, count=2**40 + 1)
+    body = data[: len(data) - len(drained.footer_and_trailer(footer))]
+    with pytest.raises(DrainedFileError, match="cannot hold 1099511627777 records"):
+        parse(body + drained.footer_and_trailer(forged))

@@ -272,3 +272,26 @@ def test_bytes_that_change_between_the_two_passes_are_refused(part: str) -> None
     assert lib.rb_decode_fill(data, sizes, out) == lib.RB_CORRUPT
     measured = {"key": 8, "properties": 0, "payload": 40}
     assert bytes(room[part])[measured[part] :].strip(b"\0") == b""
+
+
+def test_offsets_that_do_not_follow_are_taken_as_they_are_or_left_out() -> None:
+    """Each record verifies; but rows are only what their offsets say, in rising order."""
+    said = [0, 1, 5, 6, 3, 6, 7, 99]
+    records = memoryview(b"".join(encode(offset, b"%d" % offset, epoch=EPOCH, key=b"k") for offset in said))
+    for decoder in (decode_compiled, decode_numpy.decode, decode_numpy.decode_verified):
+        found = []
+        for decoded in decoder(records, EPOCH, 0, 50, COLUMNS):
+            payloads = [int(payload) for payload in decoded.columns["payload"].to_pylist()]
+            assert payloads == list(range(decoded.first_offset, decoded.first_offset + decoded.rows))
+            found += payloads
+        assert found == [0, 1, 5, 6, 7]
+
+
+def test_a_payload_that_only_its_extent_covers_is_not_believed_when_that_does_not_hold() -> None:
+    contents = [(b"k", 0, b"%d" % number, FLAG_UNCHECKED if number == 3 else 0, T0_NS) for number in range(6)]
+    data = bytearray(file_of(contents, first=0))
+    (extent,) = [extent for extent in drained.parse(data).extents if extent.unchecked]
+    data[extent.at + 32 + 40] ^= 1  # its payload: 32 bytes of header, a key, zeros up to 8
+    file = drained.parse(data)
+    for decoder in DECODERS.values():
+        assert [row[0] for row in rows(file, decoder)] == [0, 1, 2, 4, 5]
