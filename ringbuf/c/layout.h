@@ -18,7 +18,8 @@
  *                          who joins looks at; `granted`, never ahead of it, is what it has taken:
  *                          everything below granted - capacity may be overwritten
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
- *                          slots sleep (those of the cursor file have their bits there)
+ *                          slots sleep, and how often one has begun to gate (the cursor file has both words
+ *                          for its own slots): only when that has changed are all slots looked at
  *   0x0200  durable        position up to which the log has synced; 0 without a log
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
@@ -99,6 +100,7 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
     uint32_t unused;
     _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
+    _Atomic uint64_t own_joined;   /* raised after the state of an own slot has become RB_SLOT_GATING */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable;
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
@@ -110,6 +112,7 @@ typedef struct rb_cursors {
     uint32_t abi_word;
     /* bit i: slot i sleeps; taken back by the writer's wake */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers;
+    _Atomic uint64_t joined;
     _Alignas(4096) rb_slot slot[RB_FOREIGN_SLOTS];
 } rb_cursors;
 
@@ -120,6 +123,8 @@ _Static_assert(offsetof(rb_header, end) == 0x0080, "end at 0x80");
 _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
 _Static_assert(offsetof(rb_header, granted) == 0x0108, "granted at 0x108");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
+_Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
+_Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");
 _Static_assert(offsetof(rb_header, durable) == 0x0200, "durable at 0x200");
 _Static_assert(offsetof(rb_header, own) == 0x0400, "own slots at 0x400");
 _Static_assert(offsetof(rb_header, index) == 0x1000, "index at 0x1000");

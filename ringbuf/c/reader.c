@@ -211,6 +211,9 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
         /* pairs with the acquire in slot_permits(): the cursor is there before the slot counts */
         atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN,
                               memory_order_release);
+        if (reader->gating) /* pairs with the acquire in gates_look(); the fence it needs is in place() */
+            atomic_fetch_add_explicit(own ? &((rb_header *)slots)->own_joined : &((rb_cursors *)slots)->joined, 1,
+                                      memory_order_release);
     }
     rb_seek_latest(reader);
     return RB_OK;

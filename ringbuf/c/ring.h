@@ -21,6 +21,8 @@ struct rb_writer {
     uint64_t reserve;      /* up to here gates have allowed writing: header->granted */
     _Atomic uint64_t gates; /* foreign slots that are heeded, one bit each; other threads admit and evict */
     bool listed;           /* gates holds only what was admitted */
+    uint64_t gating, own_gating; /* slots that gated when the counts of joins were these */
+    uint64_t joined, own_joined;
     uint64_t end_count;
     uint64_t indexed;      /* chunks below this have their index entry */
     uint32_t epoch, crc_seed;

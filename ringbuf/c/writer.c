@@ -35,32 +35,51 @@ static bool slot_permits(const rb_writer *writer, const rb_slot *slot, uint64_t 
     return to <= cursor + writer->capacity;
 }
 
-/* A slot that was evicted counts again once it has been free: its next reader did nothing wrong. */
-static void gates_refill(rb_writer *writer)
+static uint64_t gating_of(const rb_slot *slots, int count)
 {
-    for (int i = 0; !writer->listed && i < RB_FOREIGN_SLOTS; i++) {
-        uint32_t state = atomic_load_explicit(&writer->cursors->slot[i].state, memory_order_relaxed);
-        if (state == RB_SLOT_FREE || state == RB_SLOT_PLAIN)
-            atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << i, memory_order_relaxed);
-    }
+    uint64_t gating = 0;
+    for (int i = 0; i < count; i++) /* pairs with the release in rb_reader_open() */
+        if (atomic_load_explicit(&slots[i].state, memory_order_acquire) == RB_SLOT_GATING)
+            gating |= (uint64_t)1 << i;
+    return gating;
 }
 
+/* Looks at all slots if somebody has begun to gate since the last time.  A slot that was evicted counts again
+ * when it gates again: its next reader did nothing wrong. */
+static void gates_look(rb_writer *writer)
+{
+    /* both pair with the release in rb_reader_open() */
+    uint64_t own_joined = atomic_load_explicit(&writer->header->own_joined, memory_order_acquire);
+    uint64_t joined = atomic_load_explicit(&writer->cursors->joined, memory_order_acquire);
+    if (own_joined == writer->own_joined && joined == writer->joined)
+        return;
+    writer->own_joined = own_joined;
+    writer->joined = joined;
+    writer->own_gating = gating_of(writer->header->own, RB_OWN_SLOTS);
+    writer->gating = gating_of(writer->cursors->slot, RB_FOREIGN_SLOTS);
+    if (!writer->listed)
+        atomic_fetch_or_explicit(&writer->gates, writer->gating, memory_order_relaxed);
+}
+
+/* Foreign slots that may hold the writer back. */
 static uint64_t gates_of(const rb_writer *writer)
 {
-    return atomic_load_explicit(&writer->gates, memory_order_relaxed);
+    return writer->gating & atomic_load_explicit(&writer->gates, memory_order_relaxed);
+}
+
+static bool slots_permit(const rb_writer *writer, const rb_slot *slots, uint64_t which, uint64_t to)
+{
+    for (; which != 0; which &= which - 1)
+        if (!slot_permits(writer, &slots[__builtin_ctzll(which)], to))
+            return false;
+    return true;
 }
 
 static bool gates_permit(rb_writer *writer, uint64_t to)
 {
-    for (int i = 0; i < RB_OWN_SLOTS; i++)
-        if (!slot_permits(writer, &writer->header->own[i], to))
-            return false;
-    if (~gates_of(writer) != 0)
-        gates_refill(writer);
-    for (uint64_t gates = gates_of(writer); gates != 0; gates &= gates - 1)
-        if (!slot_permits(writer, &writer->cursors->slot[__builtin_ctzll(gates)], to))
-            return false;
-    return true;
+    gates_look(writer);
+    return slots_permit(writer, writer->header->own, writer->own_gating, to) &&
+           slots_permit(writer, writer->cursors->slot, gates_of(writer), to);
 }
 
 /* Says where the next record goes.  A fence follows before the next time (in reserve_try or
@@ -377,6 +396,8 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     if (writer->reserve > 0)
         store_length(writer, writer->tail, 0, memory_order_relaxed);
     recover_index(writer);
+    /* not the count that is there, so that all slots are looked at once */
+    writer->own_joined = ~atomic_load_explicit(&header->own_joined, memory_order_relaxed);
     rb_end_publish(writer);
     return RB_OK;
 }
