@@ -46,6 +46,7 @@ __all__ = ["Assembly", "bridge_settings"]
 
 log = logging.getLogger(__name__)
 
+RESTORE_RECORDS = 4096  # looked at in one batch
 DESCRIPTORS_BESIDE_CONNECTIONS = 512  # rings, segments, local processes, the interpreter's own
 
 
@@ -136,6 +137,7 @@ class Assembly:
     def _bind(self, streams: Streams) -> Stats:
         engine = engine_of(_engine_limits(self.config.limits))
         broker = Broker(engine, streams.partition_of, limits=_broker_limits(self.config.limits))
+        _restore_retained(broker, streams)
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
         self._down.callback(
@@ -250,6 +252,17 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
         )
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
+
+
+def _restore_retained(broker: Broker, streams: Streams) -> None:
+    """What re-attached rings still hold of retained messages, in the order in which it was published."""
+    for partition in streams.all():
+        with partition.ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
+            kept = 0
+            while len(batch := reader.read_many(RESTORE_RECORDS)) > 0:
+                kept += broker.retained.restore(batch)
+        if kept:
+            log.info("retained messages put back %s", pairs(ring=partition.name, messages=kept))
 
 
 def _engine_limits(limits: Limits) -> EngineLimits:

@@ -211,6 +211,26 @@ async def test_what_was_acknowledged_survives_kill_9_of_the_broker(site):
         ended(broker)
 
 
+async def test_retained_messages_survive_kill_9_of_the_broker(site):
+    """As they were: the last one of a topic, and none where an empty one cleared it."""
+    with site.broker() as broker:
+        async with site.client() as client:
+            for topic, payload in (("a", b"old"), ("b", b"gone"), ("a", b"new"), ("b", b"")):
+                await client.publish(f"kept/{topic}", payload, qos=1, retain=True)
+            await client.publish("kept/c", b"never retained", qos=1)
+        broker.kill()
+    with site.broker() as broker:
+        async with site.client() as client, client.subscribe("kept/#", qos=1) as kept:
+            await client.publish("kept/end", b"", qos=1)
+            found = []
+            async for message in kept:
+                if message.topic == "kept/end":
+                    break
+                found.append((message.topic, bytes(message.payload), message.retain))
+        assert found == [("kept/a", b"new", True)]
+        ended(broker)
+
+
 DURABLE = '[[stream]]\nname = "safe"\ntopics = ["safe/#"]\ndurability = "disk"\nring_bytes = "8 MiB"\n'
 
 
