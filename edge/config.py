@@ -69,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 256  # 23 is what MQTT 3.1.1 guarantees
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = KIB
     topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
-    topics_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000  # known topics, about 300 bytes each
+    topics_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000  # known topics, about 400 bytes each
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
     queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
