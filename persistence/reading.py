@@ -44,7 +44,7 @@ from persistence.segment import Pending
 from ringbuf import RECORD_ALIGN, Range, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["Epoch", "LogReader", "RingEnd"]
+__all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
 
 DAMAGED_MOST = 1024  # places remembered
 TABLES_MOST = 8  # of sealed segments, kept in memory; some MB each when records come one by one
@@ -180,7 +180,7 @@ class LogReader:
         for shelved in self._from(ring_name, epoch, offset):
             ranges = self._read(shelved, ring_name, epoch, offset, limit_bytes)
             if ranges:
-                ranges[0] = _from_offset(ranges[0], offset)
+                ranges[0] = from_offset(ranges[0], offset)
                 return ranges
         return []
 
@@ -380,8 +380,8 @@ def _range(body: memoryview, epoch: int, row: Row, run: tuple[int, int, int, int
     return Range(row.ring_position + at, epoch, first_offset, count, *times, body[at : at + length])
 
 
-def _from_offset(found: Range, offset: int) -> Range:
-    """The part of a run that begins at `offset`, or all of it if that lies before."""
+def from_offset(found: Range, offset: int) -> Range:
+    """The part of a run that begins at `offset`, which it holds, or all of it if that lies before."""
     at, number = 0, found.offset
     while number < offset:
         at += -(-RECORD.unpack_from(found.view, at)[0] // RECORD_ALIGN) * RECORD_ALIGN

@@ -15,8 +15,8 @@ When the disk fails, nothing is published; the next rounds write everything agai
 at once the first time, then with growing pauses.  Until it works the state says read_only and why, rings fill
 up, and their writers reject: nothing is acknowledged that is not safe.  It resumes by itself.
 
-Invariants: a ring's memory is released only below what is durable; durable words only grow; a ring that is
-damaged in memory is left, with its reason in `broken`, and holds nobody up.
+Invariants: a ring's memory is released only below what is durable, by whole chunks of its index; durable
+words only grow; a ring that is damaged in memory is left, with its reason in `broken`, and holds nobody up.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Literal, NamedTuple
 
 from persistence.errors import EpochConflict, TooManyRings
 from persistence.log import Log
+from persistence.reading import from_offset
 from persistence.stats import LogState
-from ringbuf import Ring, RingError
-from ringbuf.errors import OffsetGone
-from ringbuf.reader import Reader
+from ringbuf import Range, Reader, Ring, RingError
+from ringbuf.core import lib
 
 __all__ = ["RINGS_MOST", "LogWriter", "Source"]
 
@@ -71,8 +71,11 @@ class Source(NamedTuple):
 class _Joined:
     """A ring in the log."""
 
-    def __init__(self, source: Source, reader: Reader, ring_id: int) -> None:
+    def __init__(
+        self, source: Source, reader: Reader, ring_id: int, position: int, ahead: list[Range]
+    ) -> None:
         self.ring = source.ring
+        self.ahead = ahead  # read, and not yet taken
         self.reader = reader
         self.ring_id = ring_id
         self.on_disk = source.durability == "disk"
@@ -80,7 +83,7 @@ class _Joined:
         self.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
         self.waits_since: int | None = None  # when its first record that is not durable was taken
         self.leaving = False  # nothing more is taken, and it goes when what was taken is durable
-        self.taken = self.durable = reader.cursor  # ring positions
+        self.taken = self.durable = position  # in the ring
 
     def due_ns(self) -> int | None:
         """When it wants a sync: a time, 0 for now, None: never."""
@@ -122,10 +125,12 @@ class LogWriter:
         ring = source.ring
         if len(self._joined) >= RINGS_MOST:
             raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MOST} rings")
-        reader = _reader_behind(self.log, ring)
-        joined = _Joined(source, reader, self.log.join(ring.name, ring.epoch, reader.offset))
-        ring.durable(reader.cursor)  # The log has it, or it has gone from the ring and nobody waits for it.
+        reader, ahead = _behind(self.log, ring)
+        offset, position = (ahead[0].offset, ahead[0].position) if ahead else (reader.offset, reader.cursor)
+        joined = _Joined(source, reader, self.log.join(ring.name, ring.epoch, offset), position, ahead)
         self._joined[joined.ring_id] = joined
+        reader.release(_chunk(ring, position))
+        ring.durable(position)  # The log has what is before, or the ring has it no more and nobody waits.
 
     def remove(self, name: str) -> bool:
         """Logs a ring no longer, after what it holds.  False: the disk refused, and the rest is dropped."""
@@ -134,7 +139,7 @@ class LogWriter:
             return True
         end = joined.ring.extremes().end_offset
         self.step(sync=True)
-        while joined.reader.offset < end and not (joined.leaving or self.state.failures):
+        while (joined.ahead or joined.reader.offset < end) and not (joined.leaving or self.state.failures):
             self.step(sync=True)
         safe = joined.taken == joined.durable
         if not safe:
@@ -210,7 +215,8 @@ class LogWriter:
 
     def _take_from(self, joined: _Joined, now: int) -> int:
         try:
-            ranges = joined.reader.ranges(EXTENT_BYTES)
+            ranges = joined.ahead or joined.reader.ranges(EXTENT_BYTES)
+            joined.ahead = []
         except RingError as error:
             reason = self.broken[joined.ring.name] = str(error)
             log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
@@ -239,7 +245,7 @@ class LogWriter:
             joined.durable = position
             joined.waits_since = None if joined.taken == position else now
             joined.ring.durable(position)
-            joined.reader.release(position)
+            joined.reader.release(_chunk(joined.ring, position))
         for joined in [it for it in self._joined.values() if it.leaving and it.taken == it.durable]:
             self._leave(joined)
         if ends and self._on_durable is not None:
@@ -278,13 +284,20 @@ class LogWriter:
         self._pause_ns = self._retry_at = 0
 
 
-def _reader_behind(log_: Log, ring: Ring) -> Reader:
-    """A gating reader of `ring` at the first record that the log does not have."""
+def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
+    """A gating reader of `ring`, and what it has read already of what the log does not have.
+
+    It reads the ring from its oldest record on, and does not seek: a ring finds offsets by the first record
+    of each chunk, so the last few that a full ring still holds cannot be sought once that record has been
+    overwritten.  For the same reason _chunk() is held as a whole.
+    """
     end = log_.ends().get(ring.name)
+    reader = ring.reader(name="log", start="oldest", gating=True, own=True)
     if end is None or end.epoch < ring.epoch:
-        return ring.reader(name="log", start="oldest", gating=True, own=True)
+        return reader, []
     ring_end = ring.extremes().end_offset
     if end.epoch > ring.epoch or end.end_offset > ring_end:
+        reader.close()
         raise EpochConflict(
             f"ring {ring.name} is of epoch {ring.epoch} and ends at offset {ring_end}, but the log "
             f"{log_.directory} holds it up to offset {end.end_offset} of epoch {end.epoch}; "
@@ -292,8 +305,16 @@ def _reader_behind(log_: Log, ring: Ring) -> Reader:
             name=ring.name,
             epoch=end.epoch,
         )
-    try:
-        return ring.reader(name="log", start=end.end_offset, gating=True, own=True)
-    except OffsetGone as error:
-        log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, error.nearest)
-        return ring.reader(name="log", start="oldest", gating=True, own=True)
+    if reader.offset > end.end_offset:
+        log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, reader.offset)
+    ahead: list[Range] = []
+    while reader.offset < end.end_offset and (found := reader.ranges(EXTENT_BYTES)):
+        news = [it for it in found if it.offset + it.count > end.end_offset]
+        ahead = [from_offset(it, end.end_offset) for it in news]
+    return reader, ahead
+
+
+def _chunk(ring: Ring, position: int) -> int:
+    """Where the chunk of the ring's index begins that `position` is in."""
+    chunk_bytes = max(ring.capacity_bytes // lib.RB_INDEX_ENTRIES, lib.RB_CHUNK_MIN_BYTES)
+    return int(position - position % chunk_bytes)

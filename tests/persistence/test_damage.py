@@ -174,6 +174,19 @@ def test_damage_that_comes_later_is_found_when_it_is_read() -> None:
     assert len(written.log.reader.damaged) == 1
 
 
+def test_damage_of_a_record_filled_in_place_is_found_by_its_extent() -> None:
+    written = Written.empty()
+    written.add("a-0", 7, [b"x"])
+    written.add_in_place("a-0", 7, bytes(range(256)) * 20)
+    written.add("a-0", 7, [b"y"])
+    written.sync()
+    assert sorted(read_all(written.log, "a-0", 7)) == [0, 1, 2]
+    path = segments(written.files)[0]
+    at = bytes(written.files.names[path].cache).find(bytes(range(256)))
+    written.files.flip(path, (at + 3000) * 8)
+    assert sorted(read_all(written.log, "a-0", 7)) == [0, 2]
+
+
 def test_a_payload_that_imitates_records_and_extents_is_never_taken_for_them() -> None:
     """Even when the record around it is damaged: another seed, and offsets that do not fit."""
     forged = Written.empty(1)
@@ -304,3 +317,27 @@ def test_rings_in_step_are_not_confused_when_two_of_their_extents_are_damaged() 
     for name in ("a-0", "b-0"):
         for offset, record in read_all(log, name, 7).items():
             assert record == written.records[name, 7][offset]
+
+
+def test_a_wild_length_does_not_reach_for_the_records_of_another_ring() -> None:
+    """The damaged extent claims most of the next one, which is damaged as well, and its second record is."""
+    written = Written.empty()
+    for name in ("a-0", "b-0"):
+        written.add(name, 7, [b"0"])
+    first = written.add("a-0", 7, [b"1" * 40] * 2)
+    written.add("b-0", 7, [b"2" * 40] * 3)
+    written.add("b-0", 7, [b"3" * 40])
+    written.sync()
+    written.log.close()
+    path = segments(written.files)[0]
+    data = written.files.names[path].cache
+    places = [it for it in extents(written.files, path) if it[2]]
+    ours, theirs = places[2][0], places[3][0]
+    assert theirs == places[2][1]
+    struct.pack_into("<I", data, ours, theirs - ours + len(first.view))
+    second = ours + EXTENT_HEADER_BYTES + len(first.view) // 2
+    data[second : second + 8] = bytes(8)
+    data[theirs : theirs + 8] = bytes(8)
+    log, _ = recovered(written.files)
+    assert list(read_all(log, "a-0", 7)) == [0, 1]
+    assert list(read_all(log, "b-0", 7)) == [0, 4]

@@ -195,6 +195,37 @@ def test_a_reader_of_another_process_survives_retention() -> None:
     assert reader.read("a-0", 7, 0, 1)[0].offset == first > 0
 
 
+def test_a_segment_used_again_while_it_is_read_is_gone_and_not_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader of another process has opened the file; before it reads, the file gets another life."""
+    written = Written.empty(segment_bytes=8192, retain_bytes=3 << 16)
+
+    def go_on(runs: int) -> None:
+        for i in range(runs):
+            written.add("a-0", 7, [bytes([i]) * 500] * 3)
+            written.sync()
+            if written.log.wants_prepared:
+                written.log.prepare()
+
+    go_on(20)
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    first = reader.epochs("a-0")[0].first_offset
+    assert reader.read("a-0", 7, first, 1)
+    read, once = written.files.read, iter([40])
+
+    def late(handle: int, length: int, position: int) -> bytes:
+        go_on(next(once, 0))
+        return read(handle, length, position)
+
+    monkeypatch.setattr(written.files, "read", late)
+    found = reader.read("a-0", 7, first, 1)
+    assert reader.damaged == {}
+    assert [it.offset for it in found if it.offset == first] == []
+    assert all(bytes(it.view).startswith(written.records["a-0", 7][it.offset]) for it in found)
+
+
 def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     written = filled(runs=60)
     assert len(written.log.reader.bases()) > 2 * TABLES_MOST

@@ -183,7 +183,7 @@ def test_a_sync_that_failed_before_the_process_died_is_not_believed_by_the_next_
     written = Written.empty()
     written.add("a-0", 7, [b"safe"])
     written.sync()
-    written.add("a-0", 7, [b"not on the disk"])
+    written.add("a-0", 7, [b"not on the disk" * 200])
     written.log.write()
     file = written.files.names[FIRST]
     file.dirty, file.sizes = {}, []  # What fail_to_sync() does when it has no luck at all.

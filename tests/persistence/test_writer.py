@@ -197,6 +197,10 @@ def test_a_disk_that_takes_nothing_is_read_only_until_it_does(desk: Desk, code: 
     assert pauses[0] == 0
     assert 0 < pauses[1] < pauses[3] <= max(pauses) <= 5_000 * MS
     assert desk.writer.readers() == []
+    desk.writer.step()
+    tried, desk.now = desk.files.operations, desk.now + 1 * MS
+    assert desk.writer.step() > 0
+    assert desk.files.operations == tried  # Not before its time.
     assert durable(ring) == before
     assert count(desk.files, ring) == 1
     desk.files.hook = None
@@ -223,6 +227,35 @@ def test_a_taken_over_ring_is_appended_from_where_the_log_ends(desk: Desk, runti
     assert writer.finish()
     assert sorted(read_all(log, "r-0", 7)) == [0, 1, 2]
     assert durable(ring) == end(ring)
+    writer.close()
+    ring.close()
+
+
+def test_a_ring_full_to_the_brim_is_appended_whole_when_it_is_taken_over(
+    desk: Desk, runtime_directory: Path
+) -> None:
+    """What waits begins in the middle of a chunk of the ring's index, whose first record has gone: no seek
+    finds it.
+    """
+    ring = desk.ring("disk")
+    for _ in range(100):
+        ring.writer().publish(b"x" * 300)
+    desk.writer.step()
+    desk.fail(errno.EIO, "pwritev", "open")
+    desk.writer.step()
+    published = 100 + fill(ring.writer(), 300)
+    desk.writer.close()
+    ring.close()
+    desk.rings.clear()
+    log, _ = recovered(desk.files.kill())
+    ring = Ring.reattach(runtime_directory / "r-0")
+    writer = LogWriter(log)
+    writer.add(Source(ring, "disk"))
+    assert log.ends()["r-0"].end_offset == 100
+    assert ring.writer().publish(b"x" * 300) is None
+    assert writer.finish()
+    assert sorted(read_all(log, "r-0", 7)) == list(range(published))
+    assert ring.writer().publish(b"x" * 300) is not None
     writer.close()
     ring.close()
 
