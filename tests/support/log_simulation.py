@@ -109,6 +109,7 @@ class Simulation:
         self._salts = count(seed << 8)
         self._failing = 0  # operations of the disk that are still to fail
         self._error = errno.EIO
+        self._upset = False  # the last operation failed: what the kernel holds is not what the disk holds
         self._only = ""  # the operation that fails; "" is any
 
     def run(self) -> int:
@@ -165,17 +166,19 @@ class Simulation:
 
     def _hook(self, operation: str, path: str) -> None:
         """Before each operation of the log that runs."""
-        most = 5 if operation == "fdatasync" else 2  # Before a sync there is most to lose.
+        most = 5 if operation == "fdatasync" or self._upset else 2  # Before a sync there is most to lose.
         for _ in range(self.random.randint(0, most)):
-            cut = self.random.random() < 0.8
-            self._judge(self.files.crash() if cut else self.files.kill())
+            cut = self.random.random() < (0.3 if self._upset else 0.8)
+            self._judge(self.files.crash() if cut else self.files.kill(), killed=not cut)
+        self._upset = False
         if self._failing and self._only in ("", operation):
             self._failing -= self.random.randrange(1, self._failing + 1)
+            self._upset = True
             raise OSError(self._error, "injected")
 
     # ---- one state ----
 
-    def _judge(self, files: SimFiles) -> None:
+    def _judge(self, files: SimFiles, *, killed: bool) -> None:
         self.states += 1
         state = hash((*files.contents(), *(model.acknowledged() for model in self.rings)))
         if state in self._judged:  # Nothing was unsynced, or all of it was lost once more.
@@ -190,7 +193,7 @@ class Simulation:
                 raise Violation(f"{model.name}: {model.acknowledged()} acknowledged, {end} recovered")
             if first > 0 and not self.keep_bytes:
                 raise Violation(f"{model.name}: the first {first} records are gone")
-        if self.random.random() < 0.2:
+        if self.random.random() < (0.5 if killed else 0.2):
             again = self.log(files.crash(Random(0)) if self.random.random() < 0.5 else files.kill())
             if (now := self._shown(again)) != shown:
                 raise Violation(f"shown at first: {shown}, after a second crash: {now}")
