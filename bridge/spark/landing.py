@@ -12,7 +12,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -68,21 +68,13 @@ class Landing:
             raise SourceOptionError(
                 f"path {self.root!r} is no directory", hint="write the root that the bridge has"
             )
-        found: dict[tuple[object, ...], StoredFile] = {}
+        found: dict[Name, StoredFile] = {}
         for info in self._entries(opened, edges):
             name = Name.parse(info.path)
             if name is None:
                 continue
             stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
-            key = (
-                name.edge,
-                name.drain_seq,
-                name.stream,
-                name.partition,
-                name.epoch,
-                name.first_offset,
-                name.last_offset,
-            )
+            key = replace(name, day="")
             found[key] = min(found.get(key, stored), stored)
         return sorted(found.values())
 
@@ -132,13 +124,4 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _without_day(path: str) -> Name | None:
     name = Name.parse(path)
-    return name and Name(
-        name.edge,
-        name.drain_seq,
-        name.stream,
-        name.partition,
-        name.epoch,
-        name.first_offset,
-        name.last_offset,
-        "",
-    )
+    return name and replace(name, day="")

@@ -15,22 +15,6 @@
 
 #define COLUMN_MAX_BYTES INT32_MAX /* Arrow's 32-bit ends */
 
-/* The record at `bytes`, with its parts.  Its span, or 0 if its lengths reach beyond `room`; then *bad_length
- * is the span it claims, if that at least fits. */
-static uint64_t record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
-                          uint64_t *bad_length)
-{
-    *bad_length = 0;
-    if (room < RB_RECORD_HEADER_BYTES)
-        return 0;
-    memcpy(header, bytes, sizeof *header);
-    uint64_t span = rb_span(header->length);
-    if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > room)
-        return 0;
-    *bad_length = span;
-    return rb_record_parts(header, bytes, room, parts) == RB_OK ? span : 0;
-}
-
 int rb_decode_measure(const uint8_t *bytes, uint64_t length, uint32_t epoch, uint64_t first_offset,
                       uint64_t rows_max, uint64_t bytes_max, rb_decode_sizes *out)
 {
@@ -41,7 +25,7 @@ int rb_decode_measure(const uint8_t *bytes, uint64_t length, uint32_t epoch, uin
         bytes_max = COLUMN_MAX_BYTES;
     while (out->consumed_bytes < length && out->rows < rows_max) {
         const uint8_t *record = bytes + out->consumed_bytes;
-        uint64_t span = record_at(record, length - out->consumed_bytes, &header, &parts, &out->bad_length);
+        uint64_t span = rb_record_at(record, length - out->consumed_bytes, &header, &parts, &out->bad_length);
         if (span == 0 || header.offset != first_offset + out->rows ||
             !rb_record_verifies(&header, &parts, record, epoch))
             return RB_CORRUPT;
@@ -104,7 +88,7 @@ int rb_decode_fill(const uint8_t *bytes, const rb_decode_sizes *sizes, const rb_
         out->payload_ends[0] = 0;
     for (uint64_t row = 0; row < sizes->rows; row++) {
         const uint8_t *record = bytes + position;
-        uint64_t span = record_at(record, sizes->consumed_bytes - position, &header, &parts, &ignored);
+        uint64_t span = rb_record_at(record, sizes->consumed_bytes - position, &header, &parts, &ignored);
         if (span == 0 ||
             !append(out->key_ends, out->key, row, &keys, sizes->key_bytes, record + RB_RECORD_HEADER_BYTES,
                     header.key_length) ||

@@ -48,11 +48,9 @@ int rb_record_verifies(const rb_record *header, const rb_parts *parts, const uin
     return rb_crc32c(crc, bytes + RB_RECORD_HEADER_BYTES, end - RB_RECORD_HEADER_BYTES) == header->crc;
 }
 
-/* The record at `bytes`: its span if it is whole and verifies, or 0, with *bad_length set as rb_scan says. */
-static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch, rb_record *header,
-                            uint64_t *bad_length)
+uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
+                      uint64_t *bad_length)
 {
-    rb_parts parts;
     *bad_length = 0;
     if (room < RB_RECORD_HEADER_BYTES)
         return 0;
@@ -61,10 +59,7 @@ static uint64_t record_span(const uint8_t *bytes, uint64_t room, uint32_t epoch,
     if (header->length < RB_RECORD_HEADER_BYTES || header->length & RB_PADDING_BIT || span > room)
         return 0;
     *bad_length = span;
-    if (rb_record_parts(header, bytes, room, &parts) != RB_OK ||
-        !rb_record_verifies(header, &parts, bytes, epoch))
-        return 0;
-    return span;
+    return rb_record_parts(header, bytes, room, parts) == RB_OK ? span : 0;
 }
 
 int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_scan *out)
@@ -72,9 +67,11 @@ int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_sc
     memset(out, 0, sizeof *out);
     while (out->good_bytes < length) {
         rb_record header;
-        uint64_t span = record_span(bytes + out->good_bytes, length - out->good_bytes, epoch, &header,
-                                    &out->bad_length);
-        if (span == 0)
+        rb_parts parts;
+        const uint8_t *record = bytes + out->good_bytes;
+        uint64_t span =
+            rb_record_at(record, length - out->good_bytes, &header, &parts, &out->bad_length);
+        if (span == 0 || !rb_record_verifies(&header, &parts, record, epoch))
             return RB_CORRUPT;
         if (out->count++ == 0) {
             out->first_offset = header.offset;
