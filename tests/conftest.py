@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.directories import memory_directory
 from tests.support.house import dev
 from tests.support.leaks import Holdings, left_since
+
+settings.register_profile("brim", deadline=None, print_blob=True)  # a busy machine is no failure
+settings.load_profile("brim")
 
 
 @pytest.fixture(scope="session", autouse=True)
