@@ -14,13 +14,14 @@
  *   0x0000  geometry       constant once `magic` is there; magic is stored last, with release
  *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
  *                          says which holds: a writer killed between two stores leaves the other pair whole
- *   0x0100  reserve        the lap watermark, twice: `reserve` is what the writer is about to take, and what
- *                          who joins looks at; `granted`, never ahead of it, is what it has taken:
- *                          everything below granted - capacity may be overwritten
+ *   0x0100  reserve        how far the writer is about to take; who joins looks at it
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
- *                          slots sleep, and how often one has begun to gate (the cursor file has both words
- *                          for its own slots): only when that has changed are all slots looked at
+ *                          slots sleep, and how often one that gates was placed (the cursor file has both words
+ *                          for its own slots): else the writer goes by what it knows of their cursors
  *   0x0200  durable        position up to which the log has synced; 0 without a log
+ *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
+ *                          ahead of reserve.  A line of its own: readers look at it with each record, and would
+ *                          make the writer wait at the fence behind reserve
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x4000  records
@@ -96,12 +97,12 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) rb_geometry geometry;
     _Alignas(RB_LINE_BYTES) rb_end end;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t reserve;
-    _Atomic uint64_t granted;
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
     uint32_t unused;
     _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
-    _Atomic uint64_t own_joined;   /* raised after the state of an own slot has become RB_SLOT_GATING */
+    _Atomic uint64_t own_joined;   /* raised after an own slot that gates has got its cursor by a seek */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable;
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
 } rb_header;
@@ -121,7 +122,7 @@ _Static_assert(sizeof(rb_slot) == RB_LINE_BYTES, "one slot, one line");
 _Static_assert(sizeof(rb_index_entry) == 32, "index entries are 32 bytes");
 _Static_assert(offsetof(rb_header, end) == 0x0080, "end at 0x80");
 _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
-_Static_assert(offsetof(rb_header, granted) == 0x0108, "granted at 0x108");
+_Static_assert(offsetof(rb_header, granted) == 0x0280, "granted at 0x280");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
 _Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");

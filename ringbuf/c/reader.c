@@ -26,7 +26,7 @@ void rb_reader_tell(rb_reader *reader, uint64_t released)
         return;
     atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
     atomic_store_explicit(&reader->slot->lost, reader->lost, memory_order_relaxed);
-    /* pairs with the acquire in slot_permits(): our reads of what we give up are done */
+    /* pairs with the acquire in slot_limit(): our reads of what we give up are done */
     atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);
 }
 
@@ -51,6 +51,8 @@ static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
     reader->cursor = position;
     reader->offset = offset;
     rb_reader_tell(reader, position);
+    if (reader->gating) /* pairs with the acquire in gates_changed(): who sees it, sees the cursor */
+        atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
     return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <=
            position + reader->capacity;
@@ -207,13 +209,11 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
     if (reader->slot != NULL) {
         reader->sleepers = own ? &((rb_header *)slots)->own_sleepers : &((rb_cursors *)slots)->sleepers;
         reader->sleeper_bit = (uint64_t)1 << slot;
+        reader->joined = own ? &((rb_header *)slots)->own_joined : &((rb_cursors *)slots)->joined;
         rb_seek_latest(reader);
-        /* pairs with the acquire in slot_permits(): the cursor is there before the slot counts */
+        /* pairs with the acquire in slot_limit(): the cursor is there before the slot counts */
         atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN,
                               memory_order_release);
-        if (reader->gating) /* pairs with the acquire in gates_look(); the fence it needs is in place() */
-            atomic_fetch_add_explicit(own ? &((rb_header *)slots)->own_joined : &((rb_cursors *)slots)->joined, 1,
-                                      memory_order_release);
     }
     rb_seek_latest(reader);
     return RB_OK;
@@ -222,7 +222,7 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
 void rb_reader_close(rb_reader *reader)
 {
     if (reader->slot != NULL && !reader->closed)
-        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_permits() */
+        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_limit() */
     reader->closed = true; /* the pointers stay: another thread may be waiting with them */
 }
 

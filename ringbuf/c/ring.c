@@ -184,6 +184,6 @@ void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pi
 void rb_slot_free(void *memory, int own, int slot)
 {
     rb_slot *it = rb_slot_of(memory, own, slot);
-    if (it != NULL) /* pairs with the acquire in slot_permits(): a freed slot holds nobody back */
+    if (it != NULL) /* pairs with the acquire in slot_limit(): a freed slot holds nobody back */
         atomic_store_explicit(&it->state, RB_SLOT_FREE, memory_order_release);
 }

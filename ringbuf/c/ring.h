@@ -21,8 +21,8 @@ struct rb_writer {
     uint64_t reserve;      /* up to here gates have allowed writing: header->granted */
     _Atomic uint64_t gates; /* foreign slots that are heeded, one bit each; other threads admit and evict */
     bool listed;           /* gates holds only what was admitted */
-    uint64_t gating, own_gating; /* slots that gated when the counts of joins were these */
-    uint64_t joined, own_joined;
+    uint64_t permitted;    /* gating readers let it go this far, as long as the next three are as they were */
+    uint64_t joined, own_joined, heeded;
     uint64_t end_count;
     uint64_t indexed;      /* chunks below this have their index entry */
     uint32_t epoch, crc_seed;
@@ -77,6 +77,7 @@ struct rb_reader {
     rb_slot *slot;           /* its own until it is closed; NULL for a reader that nobody sees */
     _Atomic uint64_t *sleepers; /* where it says that it sleeps, and its bit; NULL without a slot */
     uint64_t sleeper_bit;
+    _Atomic uint64_t *joined;   /* where it says that it has been placed */
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
     uint64_t released;       /* gating: what it holds no longer; plain: the cursor */

@@ -21,65 +21,63 @@ static uint8_t *at(const rb_writer *writer, uint64_t position)
 
 /* ---- gates: how far readers let the writer go ---- */
 
-/* Whether the slot lets everything below `to` be written.  Its words are read once; a cursor outside the ring
- * holds nobody back: ahead of the tail there is nothing to keep, behind it is already gone. */
-static bool slot_permits(const rb_writer *writer, const rb_slot *slot, uint64_t to)
+/* How far the slot lets the writer go.  Its words are read once; a cursor outside the ring holds nobody back:
+ * ahead of the tail there is nothing to keep, behind it is already gone. */
+static uint64_t slot_limit(const rb_writer *writer, const rb_slot *slot)
 {
     /* pairs with the release in rb_reader_open() */
     if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_GATING)
-        return true;
+        return UINT64_MAX;
     /* pairs with the release in rb_reader_tell(): its last reads of what it gave up come before our writes */
     uint64_t cursor = atomic_load_explicit(&slot->cursor, memory_order_acquire);
     if (cursor > writer->tail || cursor + writer->capacity < writer->reserve)
-        return true;
-    return to <= cursor + writer->capacity;
+        return UINT64_MAX;
+    return cursor + writer->capacity;
 }
 
-static uint64_t gating_of(const rb_slot *slots, int count)
+static uint64_t slots_limit(const rb_writer *writer, const rb_slot *slots, uint64_t which)
 {
-    uint64_t gating = 0;
-    for (int i = 0; i < count; i++) /* pairs with the release in rb_reader_open() */
-        if (atomic_load_explicit(&slots[i].state, memory_order_acquire) == RB_SLOT_GATING)
-            gating |= (uint64_t)1 << i;
-    return gating;
+    uint64_t least = UINT64_MAX;
+    for (; which != 0; which &= which - 1) {
+        uint64_t limit = slot_limit(writer, &slots[__builtin_ctzll(which)]);
+        least = limit < least ? limit : least;
+    }
+    return least;
 }
 
-/* Looks at all slots if somebody has begun to gate since the last time.  A slot that was evicted counts again
- * when it gates again: its next reader did nothing wrong. */
-static void gates_look(rb_writer *writer)
+/* A slot that was evicted counts again when another reader gates in it: that one did nothing wrong. */
+static void gates_refill(rb_writer *writer)
 {
-    /* both pair with the release in rb_reader_open() */
+    for (int i = 0; i < RB_FOREIGN_SLOTS; i++)
+        if (atomic_load_explicit(&writer->cursors->slot[i].state, memory_order_relaxed) != RB_SLOT_EVICTED)
+            atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << i, memory_order_relaxed);
+}
+
+/* Whether a gating reader was placed, or another set of slots is to be heeded, since the last time. */
+static bool gates_changed(rb_writer *writer)
+{
+    /* both pair with the release in place() of reader.c */
     uint64_t own_joined = atomic_load_explicit(&writer->header->own_joined, memory_order_acquire);
     uint64_t joined = atomic_load_explicit(&writer->cursors->joined, memory_order_acquire);
-    if (own_joined == writer->own_joined && joined == writer->joined)
-        return;
+    if (joined != writer->joined && !writer->listed)
+        gates_refill(writer);
+    uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed);
+    bool same = own_joined == writer->own_joined && joined == writer->joined && gates == writer->heeded;
     writer->own_joined = own_joined;
     writer->joined = joined;
-    writer->own_gating = gating_of(writer->header->own, RB_OWN_SLOTS);
-    writer->gating = gating_of(writer->cursors->slot, RB_FOREIGN_SLOTS);
-    if (!writer->listed)
-        atomic_fetch_or_explicit(&writer->gates, writer->gating, memory_order_relaxed);
+    writer->heeded = gates;
+    return !same;
 }
 
-/* Foreign slots that may hold the writer back. */
-static uint64_t gates_of(const rb_writer *writer)
-{
-    return writer->gating & atomic_load_explicit(&writer->gates, memory_order_relaxed);
-}
-
-static bool slots_permit(const rb_writer *writer, const rb_slot *slots, uint64_t which, uint64_t to)
-{
-    for (; which != 0; which &= which - 1)
-        if (!slot_permits(writer, &slots[__builtin_ctzll(which)], to))
-            return false;
-    return true;
-}
-
+/* Cursors only rise but when a reader is placed, so what was permitted once stays so until that. */
 static bool gates_permit(rb_writer *writer, uint64_t to)
 {
-    gates_look(writer);
-    return slots_permit(writer, writer->header->own, writer->own_gating, to) &&
-           slots_permit(writer, writer->cursors->slot, gates_of(writer), to);
+    if (!gates_changed(writer) && to <= writer->permitted)
+        return true;
+    uint64_t own = slots_limit(writer, writer->header->own, ((uint64_t)1 << RB_OWN_SLOTS) - 1);
+    uint64_t foreign = slots_limit(writer, writer->cursors->slot, writer->heeded);
+    writer->permitted = own < foreign ? own : foreign;
+    return to <= writer->permitted;
 }
 
 /* Says where the next record goes.  A fence follows before the next time (in reserve_try or
@@ -172,9 +170,9 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
 {
     uint64_t pad, need = claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
     int evicted = 0;
-    for (uint64_t gates = gates_of(writer); gates != 0; gates &= gates - 1) {
+    for (uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed); gates != 0; gates &= gates - 1) {
         int slot = __builtin_ctzll(gates);
-        if (!slot_permits(writer, &writer->cursors->slot[slot], need)) {
+        if (slot_limit(writer, &writer->cursors->slot[slot]) < need) {
             rb_writer_evict(writer, slot);
             evicted++;
         }
@@ -396,8 +394,6 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     if (writer->reserve > 0)
         store_length(writer, writer->tail, 0, memory_order_relaxed);
     recover_index(writer);
-    /* not the count that is there, so that all slots are looked at once */
-    writer->own_joined = ~atomic_load_explicit(&header->own_joined, memory_order_relaxed);
     rb_end_publish(writer);
     return RB_OK;
 }

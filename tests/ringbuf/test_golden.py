@@ -78,7 +78,8 @@ def header(count: int, stale: tuple[int, int], reserve: int) -> bytes:
     index = [INDEX.pack(NOWHERE, 0, 0, 0)] * INDEX_ENTRIES
     for i in reversed(range(len(records))):
         index[positions[i] // CHUNK] = INDEX.pack(positions[i], FIRST + i, MADE_NS + FIRST + i, 0)
-    parts = geometry(), END.pack(count, *pairs[0], *pairs[1]), struct.pack("<QQ", reserve, reserve)
+    watermark = struct.pack("<Q", reserve)
+    parts = geometry(), END.pack(count, *pairs[0], *pairs[1]), watermark, b"", b"", watermark
     lines = b"".join(part.ljust(128, b"\0") for part in parts)
     return (lines.ljust(INDEX_AT, b"\0") + b"".join(index)).ljust(HEADER, b"\0")
 
@@ -104,7 +105,7 @@ def test_python_writes_the_golden_records() -> None:
 
 def test_python_writes_the_golden_header() -> None:
     count, *pairs = END.unpack_from(RING, 128)
-    reserve, granted = struct.unpack_from("<QQ", RING, 256)
+    (reserve,), (granted,) = struct.unpack_from("<Q", RING, 256), struct.unpack_from("<Q", RING, 640)
     stale = (pairs[2], pairs[3]) if count % 2 == 0 else (pairs[0], pairs[1])
     assert header(count, stale, reserve) == RING[:HEADER]
     assert granted == reserve

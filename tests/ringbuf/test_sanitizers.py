@@ -81,6 +81,13 @@ def test_gating_readers_miss_nothing_and_plain_ones_are_never_told_wrong(tmp_pat
     assert run(compiled(tmp_path, C / "stress.c", "-O2"), 100_000).stdout.startswith("100000 records")
 
 
+def test_a_seek_that_the_writer_is_not_told_of_is_found(tmp_path: Path) -> None:
+    """The stress can tell: its replaying reader would be lapped."""
+    told = "        atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);\n"
+    program = compiled(tmp_path, C / "stress.c", "-O2", planted={"reader": [(told, "        ;\n")]})
+    assert "at offset" in run(program, 2_000_000, "gating", check=False).stdout
+
+
 def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
     """Under qemu, which shows what the code does there, though not how weak the memory of the real thing is."""
     compiler = compiler_or_skip("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
