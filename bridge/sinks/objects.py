@@ -133,6 +133,8 @@ def _remedy(error: Exception) -> str:
     kind = type(error).__name__
     if kind in {"UnauthenticatedError", "PermissionDeniedError"}:
         return "check the credentials of the bridge, and that they may put and list below this prefix"
+    if isinstance(error, FileNotFoundError):
+        return "make the bucket or container, or correct the URL"
     if "error sending request" in str(error) or "dns error" in str(error):
         return "check the network and the endpoint"
     return ""
