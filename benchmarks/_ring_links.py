@@ -9,6 +9,8 @@ What was tried and is not used, because it was slower: iceoryx2 by slices instea
 memory_view; zenoh by callback; pyzmq with asyncio, or with copy=False below 64 KiB.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 from collections.abc import Callable
@@ -61,15 +63,18 @@ class Brim:
 
     def touch(self, message: Any) -> int:
         """First and last byte."""
-        view = memoryview(message)
-        return view[0] + view[-1]
+        return message[0] + message[-1]
 
-    def fill(self, size: int) -> None:
+    def filler(self, size: int) -> Callable[[int], None]:
         """In place."""
-        claim = self._writer.claim(size)
-        view = memoryview(claim)
-        view[0], view[-1] = 1, 2
-        claim.commit()
+        room = self._writer.claim
+
+        def fill(_: int) -> None:
+            claim = room(size)
+            claim[0], claim[-1] = 1, 2
+            claim.commit()
+
+        return fill
 
     def close(self) -> None:
         """Remove both rings."""

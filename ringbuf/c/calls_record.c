@@ -99,6 +99,19 @@ static Py_ssize_t record_length(PyObject *object)
     return (Py_ssize_t)((record_object *)object)->view.parts.payload_length;
 }
 
+/* One byte where it lies: for a glance, a third of what a memoryview costs. */
+static PyObject *record_item(PyObject *object, Py_ssize_t i)
+{
+    record_object *self = (record_object *)object;
+    if (self->reader->forks != forks)
+        return fail("UsedAfterFork", "(s)", "record");
+    if (i < 0 || i >= record_length(object)) {
+        PyErr_SetString(PyExc_IndexError, "record index out of range");
+        return NULL;
+    }
+    return PyLong_FromLong(self->view.bytes[self->view.parts.payload_position + (uint64_t)i]);
+}
+
 static PyObject *record_key(record_object *self, void *Py_UNUSED(closure))
 {
     return copied(self, RB_RECORD_HEADER_BYTES, self->view.header.key_length);
@@ -157,6 +170,7 @@ static PyType_Slot record_slots[] = {
     {Py_tp_getset, record_fields},
     {Py_bf_getbuffer, record_buffer},
     {Py_sq_length, record_length},
+    {Py_sq_item, record_item},
     {0},
 };
 

@@ -367,6 +367,22 @@ static Py_ssize_t claim_length(PyObject *self)
     return (Py_ssize_t)((claim_object *)self)->length;
 }
 
+static int claim_put(PyObject *self, Py_ssize_t i, PyObject *value)
+{
+    claim_object *it = (claim_object *)self;
+    long byte = value == NULL ? -1 : PyLong_AsLong(value);
+    if (claim_usable(it) != 0 || PyErr_Occurred())
+        return -1;
+    if (i < 0 || (uint64_t)i >= it->length || byte < 0 || byte > 255) {
+        bool outside = i < 0 || (uint64_t)i >= it->length;
+        PyErr_SetString(outside ? PyExc_IndexError : PyExc_ValueError,
+                        outside ? "claim index out of range" : "a byte must be in range(0, 256)");
+        return -1;
+    }
+    it->payload[i] = (uint8_t)byte;
+    return 0;
+}
+
 /* A claim that is dropped was never there. */
 static void claim_dealloc(PyObject *self)
 {
@@ -393,6 +409,7 @@ static PyType_Slot claim_slots[] = {
     {Py_tp_methods, claim_methods},
     {Py_bf_getbuffer, claim_buffer},
     {Py_sq_length, claim_length},
+    {Py_sq_ass_item, claim_put},
     {0},
 };
 

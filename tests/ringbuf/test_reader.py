@@ -402,6 +402,18 @@ def test_a_number_out_of_line_is_corrupt(ring: Ring) -> None:
         ring.reader(start="oldest").poll()
 
 
+def test_a_byte_of_a_record_can_be_looked_at_without_a_view(ring: Ring) -> None:
+    reader = ring.reader()
+    ring.writer().publish(bytes(range(200)), key="k")
+    record = reader.poll()
+    assert record is not None
+    assert (record[0], record[77], record[-1]) == (0, 77, 199)
+    assert list(record) == list(range(200))  # type: ignore[call-overload]
+    for beyond in (200, -201):
+        with pytest.raises(IndexError):
+            record[beyond]
+
+
 def test_a_record_is_small(ring: Ring) -> None:
     """Millions are made a second: a record is one allocation, without a dictionary."""
     reader = ring.reader()

@@ -84,7 +84,7 @@ def test_gating_readers_miss_nothing_and_plain_ones_are_never_told_wrong(tmp_pat
 def test_a_seek_that_the_writer_is_not_told_of_is_found(tmp_path: Path) -> None:
     """The stress can tell: its replaying reader would be lapped."""
     told = "        atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);\n"
-    program = compiled(tmp_path, C / "stress.c", "-O2", planted={"reader": [(told, "        ;\n")]})
+    program = compiled(tmp_path, C / "stress.c", "-O2", planted={"reader": [(told, "        (void)0;\n")]})
     assert "at offset" in run(program, 2_000_000, "gating", check=False).stdout
 
 

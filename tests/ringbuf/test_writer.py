@@ -217,6 +217,21 @@ def test_a_claim_is_filled_in_place(ring: Ring) -> None:
     assert (record.bytes(), record.key, record.flags) == (b"hello", b"k", 2)
 
 
+def test_a_byte_of_a_claim_can_be_set_without_a_view(ring: Ring) -> None:
+    reader, claim = ring.reader(), ring.writer().claim(3)
+    assert claim is not None
+    claim[0], claim[1], claim[-1] = 65, 66, 67
+    for place, byte, error in ((3, 0, IndexError), (-4, 0, IndexError), (0, 256, ValueError), (0, -1, ValueError)):
+        with pytest.raises(error):
+            claim[place] = byte
+    with pytest.raises(TypeError):
+        claim[0] = "A"  # type: ignore[assignment]
+    claim.commit()
+    assert drained(reader) == [b"ABC"]
+    with pytest.raises(RingClosed):
+        claim[0] = 1
+
+
 @pytest.mark.parametrize("actual", [0, 1, 31, 32, 33, 99, 100])
 def test_a_commit_may_keep_less_than_was_claimed(ring: Ring, actual: int) -> None:
     reader, writer = ring.reader(verify=True), ring.writer()
