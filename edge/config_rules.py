@@ -46,7 +46,7 @@ def names_are_unique(config: Config, problems: Problems) -> None:
     for index, (host, port), first in _repeated(addresses):
         text = f"{host}:{port} is taken by listener[{first}]; give each its own port"
         problems.add(("listener", index), text)
-    for index, to, first in _repeated(bridge.to.rstrip("/") for bridge in config.bridge):
+    for index, to, first in _repeated(bridge.to and bridge.to.rstrip("/") for bridge in config.bridge):
         text = f"{to} is taken by bridge[{first}]; give each its own place: each numbers its files from 1"
         problems.add(("bridge", index, "to"), text)
 
