@@ -221,7 +221,12 @@ def test_a_byte_of_a_claim_can_be_set_without_a_view(ring: Ring) -> None:
     reader, claim = ring.reader(), ring.writer().claim(3)
     assert claim is not None
     claim[0], claim[1], claim[-1] = 65, 66, 67
-    for place, byte, error in ((3, 0, IndexError), (-4, 0, IndexError), (0, 256, ValueError), (0, -1, ValueError)):
+    for place, byte, error in (
+        (3, 0, IndexError),
+        (-4, 0, IndexError),
+        (0, 256, ValueError),
+        (0, -1, ValueError),
+    ):
         with pytest.raises(error):
             claim[place] = byte
     with pytest.raises(TypeError):

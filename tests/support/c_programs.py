@@ -5,7 +5,9 @@ import platform
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from tests.support.house import ROOT
 
 CORE = ROOT / "ringbuf" / "c"
 RING = ("writer", "reader", "ring", "record", "crc32c", "wait")
-FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-Wl,-z,now")
+FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
+_OBJECTS = tempfile.TemporaryDirectory(prefix="brim-test-objects-")
 
 
 def compiler_or_skip(command: str = "", package: str = "gcc") -> list[str]:
@@ -43,26 +46,33 @@ def compiled(
     `planted`: for a source of the ring, by stem, texts that are replaced by others; each must occur once, so that
     a plant that no longer fits fails the test.
     """
-    sources = [main]
+    command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}")
+    parts = [main]
     for stem in RING:
         source = CORE / f"{stem}.c"
+        changes = (planted or {}).get(stem, ())
+        if not changes:
+            parts.append(_object(command, source))
+            continue
         text = source.read_text()
-        for old, new in (planted or {}).get(stem, ()):
+        for old, new in changes:
             assert text.count(old) == 1, f"not once in {source.name}: {old}"
             text = text.replace(old, new)
-            source = directory / f"{stem}.c"
-            source.write_text(text)
-        sources.append(source)
+        parts.append(directory / source.name)
+        parts[-1].write_text(text)
     target = directory / main.stem
-    command = [
-        *(compiler or compiler_or_skip()),
-        *FLAGS,
-        *flags,
-        f"-I{CORE}",
-        *map(str, sources),
-        "-o",
-        str(target),
-    ]
+    _run([*command, *map(str, parts), "-Wl,-z,now", "-o", str(target)])
+    return target
+
+
+@cache
+def _object(command: tuple[str, ...], source: Path) -> Path:
+    """What `source` compiles to, once for all tests of a run."""
+    target = Path(_OBJECTS.name) / f"{len(os.listdir(_OBJECTS.name))}-{source.stem}.o"
+    _run([*command, "-c", str(source), "-o", str(target)])
+    return target
+
+
+def _run(command: Sequence[str]) -> None:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, f"{shlex.join(command)}\n{made.stderr}"
-    return target
