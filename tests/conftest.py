@@ -48,6 +48,12 @@ def runtime_directory() -> Iterator[Path]:
         yield path
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with Spark come last: its threads, and what it sets for its workers, stay in the process."""
+    items.sort(key=lambda item: item.get_closest_marker("java") is not None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine cannot run."""
     if item.get_closest_marker("java"):
