@@ -154,9 +154,9 @@ class Ring:
     def reattach(cls, path: Path | str) -> Self:
         """The ring at `path`, which this process goes on writing.
 
-        For a ring whose writer died, at whatever instruction, or was made for this process to write.  A cursor
-        file that is missing or damaged, as its readers can do, is made anew; readers that still map the old
-        one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its kin.
+        For a ring whose writer died, at whatever instruction, or was made for this process to write.  A
+        cursor file that is missing or damaged, as its readers can do, is made anew; readers that still map
+        the old one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its kin.
         """
         path = Path(path)
         memory = Mapping.open(ring_file(path), writable=True)

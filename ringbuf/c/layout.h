@@ -16,12 +16,12 @@
  *                          says which holds: a writer killed between two stores leaves the other pair whole
  *   0x0100  reserve        how far the writer is about to take; who joins looks at it
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
- *                          slots sleep, and how often one that gates was placed (the cursor file has both words
- *                          for its own slots): else the writer goes by what it knows of their cursors
+ *                          slots sleep, and how often one that gates was placed (the cursor file has both
+ *                          words for its own slots): else the writer goes by what it knows of their cursors
  *   0x0200  durable        position up to which the log has synced; 0 without a log
  *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
- *                          ahead of reserve.  A line of its own: readers look at it with each record, and would
- *                          make the writer wait at the fence behind reserve
+ *                          ahead of reserve.  A line of its own: readers look at it with each record, and
+ *                          would make the writer wait at the fence behind reserve
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x4000  records

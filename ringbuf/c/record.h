@@ -87,8 +87,8 @@ typedef struct rb_parts {
 } rb_parts;
 int rb_record_parts(const rb_record *header, const uint8_t *bytes, uint64_t room, rb_parts *out);
 
-/* The record at `bytes`, not a padding one, with its parts.  Its span, or 0 if its lengths reach beyond `room`;
- * *bad_length is then the span that it claims, if that at least fits, else 0. */
+/* The record at `bytes`, not a padding one, with its parts.  Its span, or 0 if its lengths reach beyond
+ * `room`; *bad_length is then the span that it claims, if that at least fits, else 0. */
 uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb_parts *parts,
                       uint64_t *bad_length);
 

@@ -170,7 +170,8 @@ int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix)
 {
     uint64_t pad, need = claim_need(writer, rb_span(rb_payload_position(prefix, 0) + length), &pad);
     int evicted = 0;
-    for (uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed); gates != 0; gates &= gates - 1) {
+    for (uint64_t gates = atomic_load_explicit(&writer->gates, memory_order_relaxed); gates != 0;
+         gates &= gates - 1) {
         int slot = __builtin_ctzll(gates);
         if (slot_limit(writer, &writer->cursors->slot[slot]) < need) {
             rb_writer_evict(writer, slot);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Crash points: a writer is stopped at every single instruction of what it does, killed there, and taken over.
+ * Crash points: a writer is stopped at every single instruction of what it does, killed there, and taken
+ * over.
  *
  *     step SCENARIO      prints how many points passed; status 1 and a line that says what went wrong
  *
- * A child writes to a ring in shared memory.  The first is single-stepped by ptrace, which tells the address of
- * each instruction in turn.  Then, for each of them, another child runs up to it (a breakpoint; loops come by more
- * than once), and while it stands still, readers in the parent look at the ring; it is killed, the parent takes the
- * ring over, and writes on.  Every payload is a function of its offset, so that whatever is read can be judged.
+ * A child writes to a ring in shared memory.  The first is single-stepped by ptrace, which tells the
+ * address of each instruction in turn.  Then, for each of them, another child runs up to it (a breakpoint;
+ * loops come by more than once), and while it stands still, readers in the parent look at the ring; it is
+ * killed, the parent takes the ring over, and writes on.  Every payload is a function of its offset, so
+ * that whatever is read can be judged.
  *
  * x86-64 only: the breakpoint and the program counter are its.
  */
@@ -34,9 +36,10 @@
 static uint8_t *ring, *cursors;                                /* shared with the child */
 static uint8_t base_ring[RING_BYTES], base_cursors[RB_CURSORS_BYTES]; /* as each child finds them */
 static uint64_t base_offset, final_offset;                     /* before and after an undisturbed run */
-static uint64_t place_of[4096], behind[4096]; /* of each offset: where it lies; where the one before it ends */
+static uint64_t place_of[4096],
+    behind[4096]; /* of each offset: where it lies; where the one before it ends */
 static uint8_t made[AHEAD][PAYLOAD_MOST];
-static uint64_t address_of[POINTS_MOST];                       /* of the instruction that comes next at each point */
+static uint64_t address_of[POINTS_MOST]; /* of the instruction that comes next at each point */
 static long point, points;
 static const char *scenario_name;
 
@@ -94,7 +97,8 @@ static void run_many(rb_writer *writer)
     rb_end_publish(writer);
 }
 
-/* Claims more than it commits, so that the word behind the record has just been written over; and aborts first. */
+/* Claims more than it commits, so that the word behind the record has just been written over; and aborts
+ * first. */
 static void run_claim(rb_writer *writer)
 {
     uint8_t *room;
@@ -164,7 +168,8 @@ static void prepare_reserve(rb_writer *writer)
         publish(writer);
 }
 
-/* A reader of the writing process holds a place nearly a ring back: there is room for four records, not for a chunk. */
+/* A reader of the writing process holds a place nearly a ring back: there is room for four records, not for
+ * a chunk. */
 static void prepare_gate(rb_writer *writer)
 {
     rb_reader reader;
@@ -208,7 +213,8 @@ static void judge(const rb_view *view)
 {
     uint8_t expected[PAYLOAD_MOST];
     uint32_t length = payload_make(view->header.offset, expected);
-    if (view->parts.payload_length != length || memcmp(view->bytes + view->parts.payload_position, expected, length) != 0)
+    if (view->parts.payload_length != length ||
+        memcmp(view->bytes + view->parts.payload_position, expected, length) != 0)
         wrong("record %llu is not what was published", (unsigned long long)view->header.offset);
 }
 
@@ -240,9 +246,11 @@ static void check_end(uint64_t committed)
     uint64_t position, offset;
     rb_end_read((rb_header *)ring, &position, &offset);
     if (offset < base_offset || offset > committed)
-        wrong("the end says offset %llu; %llu are committed", (unsigned long long)offset, (unsigned long long)committed);
+        wrong("the end says offset %llu; %llu are committed", (unsigned long long)offset,
+              (unsigned long long)committed);
     if (position != place_of[offset % 4096] && position != behind[offset % 4096])
-        wrong("the end says position %llu with offset %llu", (unsigned long long)position, (unsigned long long)offset);
+        wrong("the end says position %llu with offset %llu", (unsigned long long)position,
+              (unsigned long long)offset);
 }
 
 /* Whoever holds a record from before and is told that it still stands, must find it so. */
@@ -274,8 +282,8 @@ static void check_after(uint64_t committed, const rb_reader *watcher)
         wrong("the ring cannot be taken over: %d", result);
     if (writer.offset != committed || writer.tail != watcher->cursor)
         wrong("the next writer goes on at offset %llu, position %llu; readers stand at %llu, %llu",
-              (unsigned long long)writer.offset, (unsigned long long)writer.tail, (unsigned long long)committed,
-              (unsigned long long)watcher->cursor);
+              (unsigned long long)writer.offset, (unsigned long long)writer.tail,
+              (unsigned long long)committed, (unsigned long long)watcher->cursor);
     check_end(committed);
     publish(&writer);
     rb_reader after = *watcher;
@@ -419,9 +427,11 @@ static void try_point(const struct scenario *scenario, uint64_t *seen)
     rb_reader oldest = reader_at(true);
     walk(&oldest, "from the oldest on");
     if (oldest.offset != watcher.offset)
-        wrong("two readers end at %llu and %llu", (unsigned long long)oldest.offset, (unsigned long long)watcher.offset);
+        wrong("two readers end at %llu and %llu", (unsigned long long)oldest.offset,
+              (unsigned long long)watcher.offset);
     if (watcher.offset < *seen || watcher.offset > final_offset)
-        wrong("%llu records are there, a moment before it were %llu", (unsigned long long)watcher.offset, (unsigned long long)*seen);
+        wrong("%llu records are there, a moment before it were %llu", (unsigned long long)watcher.offset,
+              (unsigned long long)*seen);
     *seen = watcher.offset;
     check_end(watcher.offset);
     if (holds)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads on one ring, for sanitizers: a writer, gating readers that must see all, plain readers that come and go,
- * and one that joins in the past while the writer advances.
+ * Threads on one ring, for sanitizers: a writer, gating readers that must see all, plain readers that come
+ * and go, and one that joins in the past while the writer advances.
  *
  *     stress RECORDS [gating]      with `gating`, no reader is ever lapped
  *
- * Under ThreadSanitizer run it with `gating`: then nothing may race.  Plain readers race by design (a sequence
- * lock: they read first, and look afterwards whether that counts), which is outside of what it can judge.
- */
+ * Under ThreadSanitizer run it with `gating`: then nothing may race.  Plain readers race by design (a
+ * sequence lock: they read first, and look afterwards whether that counts), which is outside of what it can
+ * judge. /
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +154,7 @@ int main(int count, char **arguments)
     over = true;
     for (int i = GATING; i < started; i++)
         pthread_join(threads[i], NULL);
-    printf("%llu records, %llu lost to plain readers\n", (unsigned long long)records, (unsigned long long)lost);
+    printf("%llu records, %llu lost to plain readers\n", (unsigned long long)records,
+           (unsigned long long)lost);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""What a gating reader promises and may ask: never lapped while it is heeded, and never in the way for long."""
+"""What a gating reader promises and may ask: never lapped while heeded, and never in the way for long."""
 
 import signal
 import threading

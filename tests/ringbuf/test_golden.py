@@ -1,4 +1,4 @@
-"""The formats of record, ring and cursor file, against bytes that never change: C writes and Python reads, and back.
+"""Record, ring and cursor file against bytes that never change: C writes and Python reads, and back.
 
 What Python says here it says from c/record.h and c/layout.h by hand, with struct, so that a change of the C
 structures cannot hide.

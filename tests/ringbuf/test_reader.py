@@ -143,8 +143,8 @@ def test_a_closed_reader_says_so(ring: Ring) -> None:
     reader.close()
     assert not reader.open
     for use in (reader.poll, reader.read_many, reader.wait, reader.seek_oldest, reader.seek_latest,
-                lambda: reader.ranges(1), lambda: reader.seek(0), lambda: reader.seek_time(0), lambda: next(reader),
-                lambda: reader.release(0), lambda: reader.lag):  # fmt: skip
+                lambda: reader.ranges(1), lambda: reader.seek(0), lambda: reader.seek_time(0), lambda:
+                next(reader), lambda: reader.release(0), lambda: reader.lag):  # fmt: skip
         with pytest.raises(RingClosed, match="reader is closed"):
             use()
 

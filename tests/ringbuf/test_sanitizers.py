@@ -1,7 +1,8 @@
 """The C core under sanitizers, and on another processor.
 
-Short runs of what `python build.py --sanitize ...` and tests/c are for; each is skipped, and says why, where the
-compiler has no such thing.  The long run is the whole ring test set under ASan and UBSan: a campaign.
+Short runs of what `python build.py --sanitize ...` and tests/c are for; each is skipped, and says why,
+where the compiler has no such thing.  The long run is the whole ring test set under ASan and UBSan: a
+campaign.
 """
 
 import os
@@ -89,7 +90,7 @@ def test_a_seek_that_the_writer_is_not_told_of_is_found(tmp_path: Path) -> None:
 
 
 def test_the_core_does_the_same_on_aarch64(tmp_path: Path) -> None:
-    """Under qemu, which shows what the code does there, though not how weak the memory of the real thing is."""
+    """Under qemu, which shows what the code does there, not how weak the memory of the real thing is."""
     compiler = compiler_or_skip("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
     qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if qemu is None:

@@ -76,8 +76,8 @@ for record in reader:
 
 
 def test_a_reader_that_dies_asleep_costs_the_writer_nothing_more(ring: Ring) -> None:
-    code = "import sys; from ringbuf import Ring; r = Ring.attach(sys.argv[1]).reader(spin_ns=0); print(); r.wait()"
-    with Child(code, ring.path) as child:
+    code = "import sys; from ringbuf import Ring; r = Ring.attach(sys.argv[1]).reader(spin_ns=0); print();
+    r.wait()" with Child(code, ring.path) as child:
         child.line()
         child.kill()
     writer = ring.writer()
@@ -314,10 +314,9 @@ def test_a_bell_takes_120_readers_and_says_so(runtime_directory) -> None:
 
 
 def test_a_filter_asks_once_for_each_key(ring: Ring) -> None:
-    asked: list[bytes] = []
-    reader, writer = ring.reader(), ring.writer()
-    reader.match = KeyFilter(lambda key: asked.append(key) or key.startswith(b"plant/"))  # type: ignore[func-returns-value]
-    for i in range(100):
+    asked: list[bytes] = [] reader, writer = ring.reader(), ring.writer() reader.match = KeyFilter(lambda
+    key: asked.append(key) or key.startswith(b"plant/"))  # type: ignore[func-returns-value] for i in
+    range(100):
         writer.publish(payload_of(i, 20), key=["plant/1", "plant/2", "office", ""][i % 4])
     assert [record.offset for record in reader.read_many()] == [i for i in range(100) if i % 4 < 2]
     assert asked == [b"plant/1", b"plant/2", b"office", b""]

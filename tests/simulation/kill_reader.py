@@ -2,9 +2,9 @@
 
     python -m tests.simulation.kill_reader --count 1000 [--seed N]
 
-Each reader attaches, gates, takes some records in hand, and is killed with SIGKILL.  The writer's queue timeout is
-an hour, so a dead reader that is not found by its lock would stop everything; and a reader that lives must see
-every record all the while.
+Each reader attaches, gates, takes some records in hand, and is killed with SIGKILL.  The writer's queue
+timeout is an hour, so a dead reader that is not found by its lock would stop everything; and a reader that
+lives must see every record all the while.
 """
 
 import argparse

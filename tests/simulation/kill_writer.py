@@ -2,9 +2,9 @@
 
     python -m tests.simulation.kill_writer --count 1000 [--seed N]
 
-Each writer takes over the ring of the one before it (Ring.reattach), publishes in every way there is until it is
-killed with SIGKILL.  A gating reader that lives through all of it must see every offset once, in order, with the
-payload that belongs to it; a plain one may lose some, but counts them.
+Each writer takes over the ring of the one before it (Ring.reattach), publishes in every way there is until
+it is killed with SIGKILL.  A gating reader that lives through all of it must see every offset once, in
+order, with the payload that belongs to it; a plain one may lose some, but counts them.
 """
 
 import argparse

@@ -43,8 +43,8 @@ def compiled(
 ) -> Path:
     """The program of `main` and the ring, in `directory`.
 
-    `planted`: for a source of the ring, by stem, texts that are replaced by others; each must occur once, so that
-    a plant that no longer fits fails the test.
+    `planted`: for a source of the ring, by stem, texts that are replaced by others; each must occur once,
+    so that a plant that no longer fits fails the test.
     """
     command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}")
     parts = [main]
