@@ -331,7 +331,7 @@ class Drain:
     def _reconcile(self) -> None:
         """Correct the checkpoint by the names in the sink, which may know of units that it does not."""
         checkpoint = self._checkpoint
-        self._sink.probe()
+        self._sink.begin(self.settings.edge_id)
         names = list(self._names())
         under_way = checkpoint.intent.drain_seq if checkpoint.intent else checkpoint.drain_seq
         if all(name.drain_seq <= under_way for name in names):

@@ -29,8 +29,7 @@ class Sink(Protocol):
       * The memory of a unit is the caller's again as soon as put() has returned.
 
     What it owes in return
-      * put() returns when the unit is safe there, and no sooner: after it, the ring and the log may forget
-      * it.
+      * put() returns when the unit is safe there, and no sooner: then the ring and the log may forget it.
       * A unit is there whole or not at all, for everybody who looks, and only once however often it is put.
       * put() ends: every wait in it has a limit, of about half a minute.
       * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkConflict (it stops).
@@ -40,6 +39,13 @@ class Sink(Protocol):
     def url(self) -> str:
         """Where, for people and for the checkpoint; without secrets."""
 
+    def begin(self, edge: str) -> None:
+        """A drain of this edge begins: a put() now would probably work.
+
+        A sink that can keeps other drains of this edge out until close(): two of them would give the same
+        numbers to different units.  Raises SinkUnavailable with the remedy, and is then asked again.
+        """
+
     def put(self, unit: Unit) -> None:
         """The unit is safe there.  Raises SinkUnavailable, SinkConflict."""
 
@@ -48,12 +54,6 @@ class Sink(Protocol):
 
         Asked for when a checkpoint is new, to go on behind what is there, and after a crash, to learn whether
         a unit that can be read no more has arrived.  Raises SinkUnavailable.
-        """
-
-    def probe(self) -> None:
-        """Nothing, if a put() now would probably work.  Raises SinkUnavailable with the remedy.
-
-        Asked when a drain begins, so that a lake out of reach is told of before the first record comes.
         """
 
     def close(self) -> None:

@@ -12,12 +12,16 @@ Here a file is written under another name, synced, linked to its own, and the di
     fsync directory  now put() may return
 
 Invariant: a file that has its name is whole and on the disk.
+
+Two bridges that drain one edge into one place would give the same numbers to different units.  So a drain
+begins by taking an flock on edge=ID/.lock; the kernel gives it back however its holder ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +32,8 @@ from bridge.unit import Unit
 
 __all__ = ["DirectorySink"]
 
-PARTIAL = ".partial-"  # Spark and pyarrow pass over names with a leading dot
+PARTIAL = ".partial-"  # Spark passes over names with a leading dot
+LOCK = ".lock"
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
@@ -57,6 +62,7 @@ class DirectorySink:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._synced: set[Path] = set()  # directories whose names are on the disk
+        self._locks: dict[Path, int] = {}  # by directory of the edge
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> DirectorySink:
@@ -74,11 +80,24 @@ class DirectorySink:
         """See Sink."""
         return self.root.as_uri()
 
+    def begin(self, edge: str) -> None:
+        """See Sink."""
+        directory = self.root / f"edge={edge}"
+        try:
+            self._make_directory(directory)
+            self._lock(directory)
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+        except OSError as error:
+            self._synced.clear()
+            raise _unavailable(directory, error) from error
+
     def put(self, unit: Unit) -> None:
         """See Sink."""
         path = self.root / unit.name
         try:
             self._make_directory(path.parent)
+            self._lock(path.parents[1])
             self._write(path, unit.parts)
         except OSError as error:
             self._synced.clear()  # somebody may have removed what was made
@@ -96,6 +115,27 @@ class DirectorySink:
         partial.unlink(missing_ok=True)
         _sync_directory(path.parent)
 
+    def _lock(self, directory: Path) -> None:
+        """From now on nobody else drains that edge here."""
+        held = self._locks.get(directory)
+        if held is not None and os.fstat(held).st_nlink > 0:
+            return
+        self._unlock(directory)  # somebody has removed the file
+        fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise SinkUnavailable(
+                f"{directory}: another bridge drains this edge there",
+                hint="stop that one, or give this one a place of its own",
+            ) from error
+        self._locks[directory] = fd
+
+    def _unlock(self, directory: Path) -> None:
+        if (held := self._locks.pop(directory, None)) is not None:
+            os.close(held)
+
     def _make_directory(self, directory: Path) -> None:
         """`directory` is there, and so is its name, on the disk."""
         if directory in self._synced and directory.is_dir():
@@ -111,23 +151,17 @@ class DirectorySink:
         try:
             for directory, _, files in os.walk(self.root / prefix, onerror=_raise):
                 for name in files:
-                    if not name.startswith(PARTIAL):
+                    if not name.startswith("."):
                         yield os.path.relpath(os.path.join(directory, name), self.root)
         except FileNotFoundError:
             return
         except OSError as error:
             raise _unavailable(self.root / prefix, error) from error
 
-    def probe(self) -> None:
-        """See Sink."""
-        at = self.root if self.root.exists() else self.root.parent
-        if not at.is_dir():
-            raise _unavailable(at, OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
-        if not os.access(at, os.W_OK | os.X_OK):
-            raise _unavailable(at, OSError(errno.EACCES, os.strerror(errno.EACCES)))
-
     def close(self) -> None:
         """See Sink."""
+        for directory in list(self._locks):
+            self._unlock(directory)
 
 
 def _opener(path: str, flags: int) -> int:

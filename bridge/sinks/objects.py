@@ -75,6 +75,13 @@ class ObjectSink:
         """See Sink."""
         return self._url
 
+    def begin(self, edge: str) -> None:
+        """See Sink.  A store has no locks: that each bridge has a place of its own is up to people."""
+        try:
+            next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)
+        except self._errors as error:
+            raise self._unavailable("", error) from error
+
     def put(self, unit: Unit) -> None:
         """See Sink."""
         try:
@@ -107,13 +114,6 @@ class ObjectSink:
                 yield from (entry["path"] for entry in chunk)
         except self._errors as error:
             raise self._unavailable(prefix, error) from error
-
-    def probe(self) -> None:
-        """See Sink."""
-        try:
-            next(iter(self._obstore.list(self._store, chunk_size=1)), None)
-        except self._errors as error:
-            raise self._unavailable("", error) from error
 
     def close(self) -> None:
         """See Sink."""

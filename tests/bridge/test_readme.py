@@ -74,7 +74,7 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
 def test_the_sink_of_the_readme_drains_each_record_once(
     sink: Any, runtime_directory: Path, tmp_path: Path
 ) -> None:
-    sink.probe()
+    sink.begin("edge-1")
     with ring(runtime_directory) as made, drain(settings(runtime_directory, tmp_path), sink) as drained:
         for failures in (0, 2, 1):
             sink.handler.fails = failures

@@ -28,6 +28,8 @@ def running(chosen: BridgeSettings, sink: Sink | None = None) -> Iterator[Bridge
         yield made
     finally:
         assert made.stop(20)
+        if sink is not None:
+            sink.close()
 
 
 def drained(root: Path) -> list[int]:

@@ -15,7 +15,7 @@ from bridge.errors import BadName, SinkConflict, SinkUnavailable
 from bridge.sink import Sink, open_sink
 from bridge.sinks.directory import PARTIAL, DirectorySink
 from bridge.unit import Unit
-from tests.support.drained_files import unit_of
+from tests.support.drained_files import store, unit_of
 
 Stored = Callable[[str], bytes]
 NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
@@ -62,7 +62,7 @@ def test_what_was_put_is_there_under_its_name(sink: tuple[Sink, Stored]) -> None
     assert sorted(made.names("edge=edge-1/")) == sorted(unit.name for unit in units)
     assert sorted(made.names("edge=edge-1/dt=2023-11-14/")) == sorted(unit.name for unit in units)
     assert list(made.names("edge=edge-2/")) == []
-    made.probe()
+    made.begin("edge-1")
 
 
 def test_a_unit_that_is_put_again_is_there_once(sink: tuple[Sink, Stored]) -> None:
@@ -128,7 +128,11 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
             "secret_access_key": "sesame",
         },
     )
-    for call in (lambda: made.put(unit_of(0, 1)), made.probe, lambda: list(made.names("edge=edge-1/"))):
+    for call in (
+        lambda: made.put(unit_of(0, 1)),
+        lambda: made.begin("edge-1"),
+        lambda: list(made.names("edge=edge-1/")),
+    ):
         with pytest.raises(SinkUnavailable) as caught:
             call()
         assert "endpoint" in caught.value.hint
@@ -142,22 +146,23 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
 def test_files_are_for_owner_and_group_only_and_nothing_else_is_left(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
-        DirectorySink(tmp_path / "lake").put(unit_of(0, 9))
+        store(tmp_path / "lake", unit_of(0, 9))
     finally:
         os.umask(mask)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "lake").rglob("*") if path.is_dir()}
     files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
     assert modes == {0o750}
-    assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o640]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o640}
+    assert sorted(path.name for path in files) == [".lock", Path(unit_of(0, 9).name).name]
 
 
 def test_what_a_kill_has_left_half_written_is_no_file_and_is_written_over(tmp_path: Path) -> None:
-    sink, unit = DirectorySink(tmp_path), unit_of(0, 9)
+    unit = unit_of(0, 9)
     path = tmp_path / unit.name
     path.parent.mkdir(parents=True)
     path.with_name(PARTIAL + path.name).write_bytes(content(unit)[:100])
-    assert list(sink.names("edge=edge-1/")) == []
-    sink.put(unit)
+    assert list(DirectorySink(tmp_path).names("edge=edge-1/")) == []
+    store(tmp_path, unit)
     assert [found.name for found in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == content(unit)
 
@@ -169,7 +174,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_put_re
         pytest.skip("needs strace: apt-get install strace")
     code = (
         "import sys\nfrom pathlib import Path\nfrom bridge.sinks.directory import DirectorySink\n"
-        "from tests.support.drained_files import unit_of\nDirectorySink(Path(sys.argv[1])).put(unit_of(0, 9))"
+        "from tests.support.drained_files import unit_of\n"
+        "DirectorySink(Path(sys.argv[1])).put(unit_of(0, 9))"
     )
     trace = tmp_path / "trace"
     calls = "mkdir,writev,fdatasync,fsync,link,linkat,unlink"
@@ -202,7 +208,7 @@ def test_a_directory_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> N
             sink.put(unit_of(0, 1))
         assert remedy in caught.value.hint
         with pytest.raises(SinkUnavailable):
-            sink.probe()
+            sink.begin("edge-1")
 
 
 def test_a_directory_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
@@ -211,3 +217,19 @@ def test_a_directory_that_is_removed_meanwhile_is_made_again(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "lake")
     sink.put(unit_of(2, 3, drain_seq=2))
     assert list(sink.names("edge=edge-1/")) == [unit_of(2, 3, drain_seq=2).name]
+    with pytest.raises(SinkUnavailable):
+        DirectorySink(tmp_path / "lake").put(unit_of(4, 5, drain_seq=3))  # the lock was taken anew
+    sink.close()
+
+
+def test_two_bridges_do_not_drain_one_edge_into_one_place_at_once(tmp_path: Path) -> None:
+    one, two = DirectorySink(tmp_path / "lake"), DirectorySink(tmp_path / "lake")
+    one.begin("edge-1")
+    for call in (lambda: two.begin("edge-1"), lambda: two.put(unit_of(0, 1))):
+        with pytest.raises(SinkUnavailable, match="another bridge drains this edge there"):
+            call()
+    two.begin("edge-2")
+    one.begin("edge-1")
+    one.close()
+    two.begin("edge-1")
+    two.close()

@@ -67,6 +67,7 @@ def drain(chosen: BridgeSettings, sink: Sink | None = None, cold: ColdLog | None
     finally:
         made.close()
         checkpoint.close()
+        target.close()
 
 
 def run_dry(made: Drain) -> None:
@@ -101,8 +102,8 @@ class FailingSink:
     def names(self, prefix: str) -> Iterator[str]:
         return self.inner.names(prefix)
 
-    def probe(self) -> None:
-        self.inner.probe()
+    def begin(self, edge: str) -> None:
+        self.inner.begin(edge)
 
     def close(self) -> None:
         self.inner.close()

@@ -84,6 +84,7 @@ def store(root: Path, *units: Unit) -> list[Path]:
     sink = DirectorySink(root)
     for unit in units:
         sink.put(unit)
+    sink.close()
     return [root / unit.name for unit in units]
 
 
