@@ -40,7 +40,8 @@ Little-endian.
     executor that was given only a zip of Python files.
 
 Name:
-edge={edge}/dt={YYYY-MM-DD}/{drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
+    edge={edge}/dt={YYYY-MM-DD}/
+    {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
 The day is that of created_ns, UTC.  A name decides the content: nothing in a file depends on when it is
 written or read again.  Names alone prove what is there: per edge the drain_seqs are dense, and per (edge,
 stream, partition, epoch) the offset ranges follow on each other, but for ranges that a footer declares.

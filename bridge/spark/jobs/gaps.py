@@ -1,8 +1,7 @@
 """Gaps: proof that nothing is missing, or exactly what is.
 
-    python -m bridge.spark.jobs.gaps /srv/lake                          # the files: names and footers, no
-                                                                        Spark
-    python -m bridge.spark.jobs.gaps /srv/lake --table /srv/bronze      # and the table, record by record
+    python -m bridge.spark.jobs.gaps /srv/lake                       # the files: names, footers; no Spark
+    python -m bridge.spark.jobs.gaps /srv/lake --table /srv/bronze   # and the table, record by record
 
 Offsets of a partition are dense within an epoch, and numbers of units are dense for an edge.  So what is
 there says what is not.  Ranges that were lost by policy, or skipped on purpose, are declared in the file

@@ -1,5 +1,4 @@
-"""Windows: from the bronze table, by device and minute: how many values, the least, the mean and the
-greatest.
+"""Windows: from the bronze table, by device and minute, how many values, the least, the mean, the greatest.
 
     python -m bridge.spark.jobs.windows /srv/bronze --to /srv/minutes --payload json --field temp
 
