@@ -1,4 +1,4 @@
-"""The account of what was drained: by partition and epoch, which offsets are there, missing, declared, doubled.
+"""The account of what was drained: by partition and epoch, what is there, missing, declared, doubled.
 
 Plain arithmetic over what names and footers say: no record is read, and no Spark is needed.
 
