@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+PREPARE_PAUSE_S = 5.0  # after a failure
 CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
 
 
@@ -140,6 +141,7 @@ class LogThread:
                 self.writer.log.prepare(self._stopping.is_set)
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
+                self._stopping.wait(PREPARE_PAUSE_S)
 
 
 def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 RINGS_MOST = 120  # one futex_waitv takes 128 words, one of them the doorbell
 ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds how long an ack waits behind it
+RANGES_MOST = 64  # taken at a time from one ring; there are more only where records are filled in place
 EXTENT_BYTES = 1 << 20  # about; what is read, verified and perhaps lost together later
 SYNC_BYTES = 8 << 20
 RING_SHARE = 4  # no more than this part of a ring waits for an interval: the rest takes what comes meanwhile
@@ -210,12 +211,12 @@ class LogWriter:
         while hungry and total < ROUND_BYTES:
             taken = [self._take_from(joined, now) for joined in hungry]
             total += sum(taken)
-            hungry = [joined for joined, length in zip(hungry, taken, strict=True) if length]
+            hungry = [joined for joined, length in zip(hungry, taken, strict=True) if length >= EXTENT_BYTES]
         return total
 
     def _take_from(self, joined: _Joined, now: int) -> int:
         try:
-            ranges = joined.ahead or joined.reader.ranges(EXTENT_BYTES)
+            ranges = joined.ahead or joined.reader.ranges(EXTENT_BYTES, RANGES_MOST)
             joined.ahead = []
         except RingError as error:
             reason = self.broken[joined.ring.name] = str(error)
