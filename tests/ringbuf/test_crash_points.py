@@ -33,8 +33,9 @@ PLANTED = {
     ),
     "the word that ends the chain is not zeroed": ("one", [(ZERO_AHEAD, "")]),
     "the word that ends the chain is zeroed after the commit": (
-        "claim", [(ZERO_AHEAD, ""), (COMMIT, COMMIT + "    atomic_signal_fence(memory_order_seq_cst);\n" +
-        ZERO_AHEAD)],
+        "claim",
+        [(ZERO_AHEAD, ""),
+         (COMMIT, COMMIT + "    atomic_signal_fence(memory_order_seq_cst);\n" + ZERO_AHEAD)],
     ),
     "the word after the padding is zeroed too late": (
         "wrap",
@@ -47,10 +48,14 @@ PLANTED = {
         [(GRANTED, ""), ("    memcpy(room, payload, length);\n", "    memcpy(room, payload, length);\n"
           "    atomic_signal_fence(memory_order_seq_cst);\n"
           "    atomic_store_explicit(&writer->header->granted, writer->reserve, memory_order_relaxed);\n")],
-    ), "gates are not looked at": ("gate", [("    return cursor + writer->capacity;", "    return
-    UINT64_MAX;")]), "the next writer trusts the end": (
-        "many", [("    while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))\n
-        ;\n", "")],
+    ),
+    "gates are not looked at": (
+        "gate", [("    return cursor + writer->capacity;", "    return UINT64_MAX;")],
+    ),
+    "the next writer trusts the end": (
+        "many",
+        [("    while (writer->tail + RB_RECORD_ALIGN <= writer->reserve && recover_step(writer))\n"
+          "        ;\n", "")],
     ),
 }  # fmt: skip
 

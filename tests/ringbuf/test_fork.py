@@ -36,7 +36,7 @@ def test_everything_of_the_parent_is_refused(ring: Ring) -> None:
     assert record is not None
     claim = writer.claim(1)
     assert claim is not None
-    uses = {
+    uses: dict[str, list[Callable[[], object]]] = {
         "ring": [ring.extremes, ring.slots, ring.reader, ring.writer, lambda: ring.durable(1)],
         "writer": [
             lambda: writer.publish(b""),

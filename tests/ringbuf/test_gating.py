@@ -133,7 +133,7 @@ def test_a_batch_is_one_hold(ring: Ring) -> None:
 def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
     reader, writer = ring.reader(own=True, gating=True), ring.writer()
     for _ in range(3):
-        for i in range(900):
+        for _ in range(900):
             assert writer.publish(b"") is not None
         held = [polled(reader) for _ in range(900)]
         assert all(record.valid() for record in held)
@@ -146,10 +146,9 @@ def test_more_than_a_thousand_leases_are_told_apart(ring: Ring) -> None:
 def test_holding_more_than_half_the_ring_is_an_error_not_a_stall(ring: Ring) -> None:
     reader, writer = ring.reader(own=True, gating=True), ring.writer()
     fill(writer)
-    held = []
-    with pytest.raises(HeldTooMuch, match="32768 .half the ring. are allowed"):
-        for _ in range(100):
-            held.append(polled(reader))
+    held: list[Record] = []
+    with pytest.raises(HeldTooMuch, match=r"32768 \(half the ring\) are allowed"):
+        held.extend(polled(reader) for _ in range(100))
     held.clear()
     assert reader.poll() is not None
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +49,10 @@ def test_a_view_is_the_rings_own_memory(ring: Ring) -> None:
 
 def test_a_payload_is_an_array_without_a_copy(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
-    writer.publish(np.arange(100.0), key="odd")
+    writer.publish(memoryview(np.arange(100.0).tobytes()), key="odd")
     record = reader.poll()
     assert record is not None
-    array = np.frombuffer(record, dtype=np.float64)
+    array = np.frombuffer(memoryview(record), dtype=np.float64)
     assert (array == np.arange(100.0)).all()
     assert array.ctypes.data % 8 == 0
     assert not array.flags.owndata
@@ -61,11 +62,11 @@ def test_a_payload_is_an_array_without_a_copy(ring: Ring) -> None:
 def test_a_payload_is_an_arrow_buffer_without_a_copy(ring: Ring) -> None:
     arrow = pytest.importorskip("pyarrow")
     reader, writer = ring.reader(), ring.writer()
-    writer.publish(np.arange(1000, dtype=np.int64))
+    writer.publish(np.arange(1000, dtype=np.int64).tobytes())
     record = reader.poll()
     assert record is not None
     buffer = arrow.py_buffer(record)
-    assert buffer.address == np.frombuffer(record, dtype=np.uint8).ctypes.data
+    assert buffer.address == np.frombuffer(memoryview(record), dtype=np.uint8).ctypes.data
     array = arrow.Array.from_buffers(arrow.int64(), 1000, [None, buffer])
     assert array.to_pylist() == list(range(1000))
 
@@ -142,9 +143,20 @@ def test_a_closed_reader_says_so(ring: Ring) -> None:
     reader.close()
     reader.close()
     assert not reader.open
-    for use in (reader.poll, reader.read_many, reader.wait, reader.seek_oldest, reader.seek_latest,
-                lambda: reader.ranges(1), lambda: reader.seek(0), lambda: reader.seek_time(0), lambda:
-                next(reader), lambda: reader.release(0), lambda: reader.lag):  # fmt: skip
+    uses: list[Callable[[], object]] = [
+        reader.poll,
+        reader.read_many,
+        reader.wait,
+        reader.seek_oldest,
+        reader.seek_latest,
+        lambda: reader.ranges(1),
+        lambda: reader.seek(0),
+        lambda: reader.seek_time(0),
+        lambda: next(reader),
+        lambda: reader.release(0),
+        lambda: reader.lag,
+    ]
+    for use in uses:
         with pytest.raises(RingClosed, match="reader is closed"):
             use()
 

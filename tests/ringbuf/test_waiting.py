@@ -40,7 +40,12 @@ def test_a_timeout_that_makes_no_sense_is_refused(ring: Ring, timeout) -> None:
 def test_a_sleeping_thread_is_woken(ring: Ring, own: bool) -> None:
     reader, writer = ring.reader(own=own, spin_ns=0), ring.writer()
     found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.extend([reader.wait(60) and next(reader).bytes()]))
+
+    def read() -> None:
+        if reader.wait(60):
+            found.append(next(reader).bytes())
+
+    thread = threading.Thread(target=read)
     thread.start()
     writer.publish(b"x")
     thread.join()
@@ -76,8 +81,11 @@ for record in reader:
 
 
 def test_a_reader_that_dies_asleep_costs_the_writer_nothing_more(ring: Ring) -> None:
-    code = "import sys; from ringbuf import Ring; r = Ring.attach(sys.argv[1]).reader(spin_ns=0); print();
-    r.wait()" with Child(code, ring.path) as child:
+    code = (
+        "import sys; from ringbuf import Ring; "
+        "r = Ring.attach(sys.argv[1]).reader(spin_ns=0); print(); r.wait()"
+    )
+    with Child(code, ring.path) as child:
         child.line()
         child.kill()
     writer = ring.writer()
@@ -242,7 +250,7 @@ async def test_async_batches_come_whole(ring: Ring, silent_bell: None) -> None:
 
 async def test_an_async_reader_is_told_of_an_overrun(ring: Ring, silent_bell: None) -> None:
     reader, writer = ring.reader(), ring.writer()
-    task = asyncio.create_task(anext(reader.batches()))
+    task = asyncio.ensure_future(anext(reader.batches()))
     await asyncio.sleep(0)
     publish_to_lap(writer, 2)
     with pytest.raises(Overrun):
@@ -314,9 +322,15 @@ def test_a_bell_takes_120_readers_and_says_so(runtime_directory) -> None:
 
 
 def test_a_filter_asks_once_for_each_key(ring: Ring) -> None:
-    asked: list[bytes] = [] reader, writer = ring.reader(), ring.writer() reader.match = KeyFilter(lambda
-    key: asked.append(key) or key.startswith(b"plant/"))  # type: ignore[func-returns-value] for i in
-    range(100):
+    asked: list[bytes] = []
+    reader, writer = ring.reader(), ring.writer()
+
+    def decide(key: bytes) -> bool:
+        asked.append(key)
+        return key.startswith(b"plant/")
+
+    reader.match = KeyFilter(decide)
+    for i in range(100):
         writer.publish(payload_of(i, 20), key=["plant/1", "plant/2", "office", ""][i % 4])
     assert [record.offset for record in reader.read_many()] == [i for i in range(100) if i % 4 < 2]
     assert asked == [b"plant/1", b"plant/2", b"office", b""]
@@ -331,7 +345,12 @@ def test_a_filter_asks_once_for_each_key(ring: Ring) -> None:
 def test_a_filter_remembers_no_more_than_it_may(ring: Ring) -> None:
     asked: list[bytes] = []
     reader, writer = ring.reader(), ring.writer()
-    reader.match = match = KeyFilter(lambda key: asked.append(key) is None, capacity=3)
+
+    def decide(key: bytes) -> bool:
+        asked.append(key)
+        return True
+
+    reader.match = match = KeyFilter(decide, capacity=3)
     for _ in range(2):
         for i in range(10):
             writer.publish(b"", key=f"{i}")
@@ -366,7 +385,12 @@ def test_what_a_filter_raises_is_raised_and_the_reader_goes_on(ring: Ring) -> No
 
 def test_a_filter_may_close_its_reader(ring: Ring) -> None:
     reader, writer = ring.reader(own=True, gating=True), ring.writer()
-    reader.match = KeyFilter(lambda _key: reader.close() is not None)
+
+    def decide(_key: bytes) -> bool:
+        reader.close()
+        return False
+
+    reader.match = KeyFilter(decide)
     for i in range(3):
         writer.publish(b"", key=f"{i}")
     with pytest.raises(RingClosed):
@@ -385,6 +409,6 @@ def test_skipped_records_hold_nobody_back(ring: Ring) -> None:
 def test_a_filter_must_be_one(ring: Ring) -> None:
     with pytest.raises(TypeError, match="KeyFilter or None"):
         ring.reader().match = print  # type: ignore[assignment]
-    for arguments in ((5,), (print, 0)):
+    for decide, capacity in ((5, 1), (print, 0)):
         with pytest.raises(TypeError, match="a callable of one key"):
-            KeyFilter(*arguments)  # type: ignore[arg-type]
+            KeyFilter(decide, capacity)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def test_a_key_may_have_65535_bytes(runtime_directory) -> None:
 
 def test_a_key_that_is_given_again_is_not_confused_with_another(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
-    keys = ["a", b"a", "b", "b", b"", "a" * 300, "a"]
+    keys: list[bytes | str] = ["a", b"a", "b", "b", b"", "a" * 300, "a"]
     for key in keys:
         writer.publish(b"", key=key)
     writer.publish(b"")

@@ -2,9 +2,9 @@
 
     python -m tests.simulation.hostile_cursors --count 10000000 [--seed N]
 
-The hostile process may do to the file what any reader may: every word of every slot but one, the sleepers
-and the head.  The writer's own gating reader must see every record, and so must the one foreign reader
-whose slot is spared; the writer may be refused until its queue timeout is over, but must come on.
+The hostile process may do to the file what any reader may: every word of every slot but one, the sleepers and
+the head.  The writer's own gating reader must see every record, and so must the one foreign reader whose
+slot is spared; the writer may be refused until its queue timeout is over, but must come on.
 """
 
 import argparse
@@ -109,8 +109,8 @@ def main() -> None:
         published, refused = run(Path(it), options.count, options.seed)
     assert published > 1000, f"only {published} records came through"
     print(
-        f"{options.count} hostile writes: {published} records came through whole, {refused} were refused at
-        first"
+        f"{options.count} hostile writes: {published} records came through whole, "
+        f"{refused} were refused at first"
     )
 
 
