@@ -130,7 +130,7 @@ class Drain:
                 if wait <= 0 and self._decide(source):
                     self._sources[name] = self._sources.pop(name)  # the others come first, next time
                     return 0.0
-                waits.append(TICK_S if name in self._waiting else wait)
+                waits.append(TICK_S if name in self._waiting else max(wait, TICK_S))
         return min(waits)
 
     @property
@@ -163,8 +163,15 @@ class Drain:
     # ---- what there is ----
 
     def _scan(self) -> None:
-        """Look for rings that are new, and attach them."""
-        for name, path in find_rings(self.settings.runtime_dir, self.settings.streams).items():
+        """Attach rings that are new; let go of those that are gone, once they are drained."""
+        found = find_rings(self.settings.runtime_dir, self.settings.streams)
+        for name in [name for name in self._sources if name not in found]:
+            cursor = self._checkpoint.cursors.get(name)
+            if cursor is None or self._sources[name].backlog(cursor.epoch, cursor.next_offset)[0] == 0:
+                self._sources.pop(name).close()
+                self._waiting.pop(name, None)
+                self._errors.pop(name, None)
+        for name, path in found.items():
             if name not in self._sources:
                 self._sources[name] = PartitionSource(name, path, self._cold, self._buffer)
             with self._blamed(name):

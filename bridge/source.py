@@ -30,7 +30,7 @@ from bridge.unit import Batch, Run
 from persistence.files import OsFiles
 from persistence.reading import Epoch, LogReader
 from ringbuf import RECORD_ALIGN, Range, Reader, Ring, scan_records
-from ringbuf.errors import Corrupt, OffsetGone, Overrun
+from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
 __all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName", "find_rings"]
 
@@ -239,7 +239,7 @@ class PartitionSource:
         try:
             if reader.offset != offset:
                 reader.seek(offset)
-        except OffsetGone:
+        except RingError:
             return None
         return reader
 

@@ -208,6 +208,22 @@ def test_the_last_records_of_a_ring_that_is_replaced_are_drained_first(
     assert [footer.previous for footer in footers(tmp_path)] == [None, None, (EPOCH, 15)]
 
 
+def test_a_ring_that_is_gone_is_let_go_when_it_is_drained(runtime_directory: Path, tmp_path: Path) -> None:
+    """Else the memory of every producer that ever was would stay."""
+    chosen = settings(runtime_directory, tmp_path, linger_ms=3_600_000)
+    with drain(chosen) as drained:
+        with ring(runtime_directory, "cam@gate") as made:
+            publish(made, 10)
+            assert drained.step() > 0
+            made.unlink()
+        drained.drained()
+        assert [lag.lag_records for lag in drained.lags()] == [10]
+        drained.flushing = True
+        run_dry(drained)
+        assert drained.lags() == drained.readers() == []
+    assert offsets_drained(tmp_path / "lake") == {("cam@gate", 0, EPOCH): list(range(10))}
+
+
 def test_an_epoch_that_ended_unseen_is_named_by_the_next_with_how_far_it_was_drained(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
