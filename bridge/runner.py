@@ -183,13 +183,13 @@ class Bridge:
                 self._sleep(drain, bell, self._turn(drain))
             ending = "stopped"
         finally:
+            self._condition = ending
+            self._state = self._describe(drain)  # the last word: how far it came
             bell.close()
             drain.close()
             checkpoint.close()
             if self._own_sink:
                 self._sink.close()
-            self._condition = ending
-            self._state = dataclasses.replace(self._describe(None), drain_seq=drain.drain_seq)
             self._ended.set()
             log.info(
                 "bridge ended name=%s condition=%s drain_seq=%d", self.settings.name, ending, drain.drain_seq
