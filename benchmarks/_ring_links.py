@@ -1,12 +1,13 @@
-"""One link between two processes for each library of `./dev bench ring`, each in the best way we found for it.
+"""One link between two processes for each library of `./dev bench ring`, each in its best way that we found.
 
-A Link sends and receives whole messages.  Its methods are plain attributes where that saves a call, so that what is
-timed is the library and not this file: `send(payload)` copies bytes in, `poll()` returns a message or None at once,
-`wait()` blocks for one, `touch(message)` reads its first and last byte as a user of that library would, `fill(size)`
-sends a message of `size` bytes of which it writes the first and the last, copying nothing where the library can.
+A Link sends and receives whole messages. Its methods are plain attributes where that saves a call, so that
+what is timed is the library and not this file: `send(payload)` copies bytes in, `poll()` returns a message
+or None at once, `wait()` blocks for one, `touch(message)` reads its first and last byte as a user of that
+library would, `fill(size)` sends a message of `size` bytes of which it writes the first and the last,
+copying nothing where the library can.
 
-What was tried and is not used, because it was slower: iceoryx2 by slices instead of types of a fixed size; its
-memory_view; zenoh by callback; pyzmq with asyncio, or with copy=False below 64 KiB.
+What was tried and is not used, because it was slower: iceoryx2 by slices instead of types of a fixed size;
+its memory_view; zenoh by callback; pyzmq with asyncio, or with copy=False below 64 KiB.
 """
 
 from __future__ import annotations
@@ -113,7 +114,11 @@ class Iceoryx2:
         return size, way, builder.open_or_create()
 
     def _event(self, way: str) -> Any:
-        return self._node.service_builder(self._x.ServiceName.new(f"{self._prefix}/{way}")).event().open_or_create()
+        return (
+            self._node.service_builder(self._x.ServiceName.new(f"{self._prefix}/{way}"))
+            .event()
+            .open_or_create()
+        )
 
     def connect(self) -> None:
         """Both ends of every service."""
@@ -178,13 +183,22 @@ class Iceoryx2:
 
     def close(self) -> None:
         """Drop everything; iceoryx2 removes what nobody uses."""
-        for name in ("poll", "drain", "send", "flood", "_subscribers", "_publishers", "_notifier", "_listener"):
+        for name in (
+            "poll",
+            "drain",
+            "send",
+            "flood",
+            "_subscribers",
+            "_publishers",
+            "_notifier",
+            "_listener",
+        ):
             self.__dict__.pop(name, None)
         del self._services, self._out_event, self._in_event, self._node
 
 
 class Zenoh:
-    """Two sessions on loopback: low latency for round trips, the ordinary one (batches) for rates and memory."""
+    """Two sessions on loopback: low latency for round trips, the ordinary one (batches) for the rest."""
 
     def __init__(self, left: bool, directory: Path) -> None:
         import zenoh
@@ -221,9 +235,13 @@ class Zenoh:
         self._quick = quick.declare_subscriber(f"bench/quick/{self._in}", fifo(1024))
         self._plain = plain.declare_subscriber(f"bench/plain/{self._in}", fifo(1024))
         self._large = plain.declare_subscriber(f"bench/large/{self._in}", fifo(4))
-        publisher = quick.declare_publisher(f"bench/quick/{self._out}", congestion_control=block, express=True)
+        publisher = quick.declare_publisher(
+            f"bench/quick/{self._out}", congestion_control=block, express=True
+        )
         flooder = plain.declare_publisher(f"bench/plain/{self._out}", congestion_control=block)
-        self._filler = plain.declare_publisher(f"bench/large/{self._out}", congestion_control=block, express=True)
+        self._filler = plain.declare_publisher(
+            f"bench/large/{self._out}", congestion_control=block, express=True
+        )
         self._memory = self._zenoh.shm.ShmProvider.default_backend(64 << 20)
         self._policy = self._zenoh.shm.BlockOn(self._zenoh.shm.GarbageCollect())
         self._keep = publisher, flooder
@@ -403,6 +421,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def pin(core: int) -> None:
-    """This process, all its threads included, onto one core."""
+    """Put this process, all its threads included, onto one core."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {core})

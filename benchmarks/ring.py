@@ -2,9 +2,10 @@
 
     python -m benchmarks.ring [--rounds 5] [--quick] [--only iceoryx2,pipe]
 
-Two processes for each library, made once; in each round every library takes its turn at every measurement, and a
-ratio compares what was measured within one round.  Prints a table of medians and, as its last line, one JSON object:
-for each measurement how many times better Brim is than each peer (in time or rate), and some figures of Brim's own.
+Two processes for each library, made once; in each round every library takes its turn at every measurement,
+and a ratio compares what was measured within one round. Prints a table of medians and, as its last line,
+one JSON object: for each measurement how many times better Brim is than each peer (in time or rate), and
+some figures of Brim's own.
 
     poll_64             round trip of 64 bytes copied in, both sides spinning, one core each
     wait_same_core_64   the same with both sides asleep when it comes, both on one core
@@ -14,8 +15,8 @@ for each measurement how many times better Brim is than each peer (in time or ra
     inplace_4m_over_64  Brim's round trip in place of 4 MiB, over that of 64 bytes
     publish_p99_over_p50_beside_busy_thread   of one publish, while another thread of the process computes
 
-A peer that does not spin well (zenoh, pyzmq, Pipe have threads or system calls behind them) is also measured asleep,
-and the better figure counts.
+A peer that does not spin well (zenoh, pyzmq, Pipe have threads or system calls behind them) is also
+measured asleep, and the better figure counts.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ TRIPS = {"brim": 20_000, "iceoryx2": 5_000, "zenoh": 400, "pyzmq": 1_000, "pipe"
 LARGE_TRIPS = {"brim": 20_000, "iceoryx2": 5_000, "zenoh": 40, "pyzmq": 40, "pipe": 40}
 MESSAGES = {"brim": 2_000_000, "iceoryx2": 100_000, "zenoh": 100_000, "pyzmq": 200_000, "pipe": 60_000}
 BATCHED = 6_000_000
-RING_NS = ("poll_64", "poll_64_asleep", "wait_same_core_64", *LARGE)
 
 
 # ---- in the two processes of a library ----
 
 
-def ping(send: Callable[[Any], Any], poll: Callable[[], Any], touch: Callable[[Any], Any], what: Any, count: int) -> array[int]:
-    """ns of each round trip."""
+def ping(
+    send: Callable[[Any], Any], poll: Callable[[], Any], touch: Callable[[Any], Any], what: Any, count: int
+) -> array[int]:
+    """Round trips, each in ns."""
     now, times = time.perf_counter_ns, array("q", bytes(8 * count))
     for i in range(count):
         begun = now()
@@ -62,7 +64,9 @@ def ping(send: Callable[[Any], Any], poll: Callable[[], Any], touch: Callable[[A
     return times
 
 
-def echo(send: Callable[[Any], Any], poll: Callable[[], Any], touch: Callable[[Any], Any], what: Any, count: int) -> None:
+def echo(
+    send: Callable[[Any], Any], poll: Callable[[], Any], touch: Callable[[Any], Any], what: Any, count: int
+) -> None:
     """The other side of ping."""
     for _ in range(count):
         while (message := poll()) is None:
@@ -241,7 +245,9 @@ def one_round(made: list[Pair], scale: float) -> Round:
         for pair in made:
             count = dict(cases_of(pair.name)).get(case)
             if count is not None:
-                found[case, pair.name] = pair.measure(case, max(20, int(count * scale) // BATCH * BATCH or 20))
+                found[case, pair.name] = pair.measure(
+                    case, max(20, int(count * scale) // BATCH * BATCH or 20)
+                )
     return found
 
 
@@ -271,7 +277,10 @@ def publish_times(directory: Path, readers: int, busy: bool, count: int = 100_00
         while not stop:
             number += 1
 
-    with Ring.create(directory / "own", capacity_bytes=16 << 20, epoch=1) as ring, Ring.attach(ring.path) as other:
+    with (
+        Ring.create(directory / "own", capacity_bytes=16 << 20, epoch=1) as ring,
+        Ring.attach(ring.path) as other,
+    ):
         attached = [other.reader() for _ in range(readers)]
         publish, now, payload = ring.writer().publish, time.perf_counter_ns, bytes(SMALL)
         times = array("q", bytes(8 * count))
@@ -296,11 +305,17 @@ def own_figures() -> dict[str, float]:
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="brim-bench-", dir="/dev/shm") as it:
         for _ in range(5):
-            for name, readers, busy in (("0_readers", 0, False), ("30_readers", 30, False), ("busy", 0, True)):
+            for name, readers, busy in (
+                ("0_readers", 0, False),
+                ("30_readers", 30, False),
+                ("busy", 0, True),
+            ):
                 times = publish_times(Path(it), readers, busy)
                 found.setdefault(f"publish_{name}_p50_ns", []).append(times[len(times) // 2])
                 found.setdefault(f"publish_{name}_p99_ns", []).append(times[len(times) * 99 // 100])
-                found.setdefault(f"publish_{name}_mean_ns", []).append(sum(times[: len(times) * 999 // 1000]) / len(times))
+                found.setdefault(f"publish_{name}_mean_ns", []).append(
+                    sum(times[: len(times) * 999 // 1000]) / len(times)
+                )
     return {name: round(statistics.median(values), 1) for name, values in found.items()}
 
 
@@ -309,7 +324,9 @@ def own_figures() -> dict[str, float]:
 
 def median_of(rounds: list[Round], case: str, name: str, what: str) -> float | None:
     """Over the rounds, or None where that was not measured."""
-    values = [found[case, name][what] for found in rounds if (case, name) in found and what in found[case, name]]
+    values = [
+        found[case, name][what] for found in rounds if (case, name) in found and what in found[case, name]
+    ]
     return statistics.median(values) if values else None
 
 
@@ -326,7 +343,9 @@ def table(rounds: list[Round], names: list[str]) -> None:
     print(f"{'':20}" + "".join(f"{name:>14}" for name in names))
     for case in cases:
         what = "rate" if case.startswith("rate") else "p50"
-        print(f"{case:20}" + "".join(f"{told(median_of(rounds, case, name, what), case):>14}" for name in names))
+        print(
+            f"{case:20}" + "".join(f"{told(median_of(rounds, case, name, what), case):>14}" for name in names)
+        )
         if case == "poll_64":
             row = "".join(f"{told(median_of(rounds, case, name, 'p99'), case):>14}" for name in names)
             print(f"{case + ' p99':20}" + row)
@@ -340,7 +359,9 @@ def summary(rounds: list[Round], peers: list[str], own: dict[str, float]) -> dic
         whole[case] = {name: round(statistics.median(values), 2) for name, values in ratios.items()}
     over = [found["inplace_4m", "brim"]["p50"] / found["inplace_64", "brim"]["p50"] for found in rounds]
     whole["inplace_4m_over_64"] = round(statistics.median(over), 3)
-    whole["publish_p99_over_p50_beside_busy_thread"] = round(own["publish_busy_p99_ns"] / own["publish_busy_p50_ns"], 2)
+    whole["publish_p99_over_p50_beside_busy_thread"] = round(
+        own["publish_busy_p99_ns"] / own["publish_busy_p50_ns"], 2
+    )
     for case in ("poll_64", "wait_same_core_64", *LARGE):
         for what in ("p50", "p99"):
             whole[f"brim_{case}_{what}_ns"] = median_of(rounds, case, "brim", what)
@@ -367,8 +388,10 @@ def main() -> None:
             rounds.append(one_round(made, 0.1 if options.quick or number == 0 else 1.0))
     own = own_figures()
     table(rounds[1:], names)
-    print(f"publish: {own['publish_0_readers_p50_ns']:.0f} ns, with 30 readers {own['publish_30_readers_p50_ns']:.0f} ns, ", end="")
-    print(f"beside a busy thread {own['publish_busy_p50_ns']:.0f} ns, p99 {own['publish_busy_p99_ns']:.0f} ns")
+    none, thirty = own["publish_0_readers_p50_ns"], own["publish_30_readers_p50_ns"]
+    busy, worst = own["publish_busy_p50_ns"], own["publish_busy_p99_ns"]
+    print(f"publish, clock reads included: {none:.0f} ns; with 30 readers {thirty:.0f} ns", end="; ")
+    print(f"beside a busy thread {busy:.0f} ns, p99 {worst:.0f} ns")
     print(json.dumps(summary(rounds[1:], peers, own)))
 
 
