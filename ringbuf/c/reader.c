@@ -148,10 +148,12 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
     entry it;
     rb_view view;
     rb_end_read(reader->header, &position, &end);
-    if (offset >= end) {
+    if (offset > end) {
         rb_seek_latest(reader);
         return offset == reader->offset ? RB_OK : RB_EMPTY;
     }
+    if (offset == end && place(reader, position, end)) /* the same end: a later one may be past the offset */
+        return RB_OK;
     if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset ||
         !place(reader, it.position, it.offset)) {
         rb_seek_oldest(reader);

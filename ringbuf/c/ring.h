@@ -122,9 +122,12 @@ static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
 void rb_reader_tell(rb_reader *reader, uint64_t released);
 void rb_reader_tell_lazily(rb_reader *reader, uint64_t released);
 
+/* The oldest record that can be found: the first that begins in a chunk of which nothing has been given up.
+ * Up to a chunk of older ones may still be held, and are read by who stands there; no index entry leads to
+ * them. */
 void rb_seek_oldest(rb_reader *reader);
 void rb_seek_latest(rb_reader *reader);
-/* RB_EMPTY: beyond the end; RB_OVERRUN: already gone */
+/* RB_EMPTY: beyond the end; RB_OVERRUN: before the oldest that can be found, where the cursor now stands. */
 int rb_seek_offset(rb_reader *reader, uint64_t offset);
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
 

@@ -2,9 +2,11 @@
  *
  * The ring from C alone, on plain memory: what every machine and every sanitizer must agree on.
  *
- *     functional              checks itself; status 0 functional dump FILE    besides, writes the bytes of
- *     a ring with every kind of record to FILE: the golden ones functional scan FILE    reads such a file,
- *     made elsewhere, and checks every record of it /
+ *     functional              checks itself; status 0
+ *     functional dump FILE    besides, writes the bytes of a ring with every kind of record to FILE: the
+ *                             golden ones
+ *     functional scan FILE    reads such a file, made elsewhere, and checks every record of it
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,14 +44,23 @@ static void begin(void)
     CHECK(rb_writer_open(&writer, memory, cursors_of(memory)) == RB_OK);
 }
 
- * static rb_key key_of(const char *text, const char *properties, uint32_t properties_length) { uint32_t
- * length = (uint32_t)strlen(text); return (rb_key){.bytes = text, .length = length, .hash = rb_crc32c(0,
- * text, length), .properties = properties, .properties_length = properties_length}; }
+static rb_key key_of(const char *text, const char *properties, uint32_t properties_length)
+{
+    uint32_t length = (uint32_t)strlen(text);
+    return (rb_key){.bytes = text,
+                    .length = length,
+                    .hash = rb_crc32c(0, text, length),
+                    .properties = properties,
+                    .properties_length = properties_length};
+}
 
- * static void put(const char *text, const char *properties, uint32_t properties_length, const void
- * *payload, uint64_t length, uint16_t flags) { rb_key key = key_of(text, properties, properties_length);
- * CHECK(rb_append(&writer, &key, payload, length, flags, MADE_NS + writer.offset) == RB_OK);
- * rb_end_publish(&writer); }
+static void put(const char *text, const char *properties, uint32_t properties_length, const void *payload,
+                uint64_t length, uint16_t flags)
+{
+    rb_key key = key_of(text, properties, properties_length);
+    CHECK(rb_append(&writer, &key, payload, length, flags, MADE_NS + writer.offset) == RB_OK);
+    rb_end_publish(&writer);
+}
 
 /* A payload whose bytes count, filled in place and cut short. */
 static void put_in_place(uint64_t claimed, uint64_t actual)
@@ -199,8 +210,8 @@ int main(int count, char **arguments)
         file(arguments[2], "wb");
     if (count == 3 && strcmp(arguments[1], "scan") == 0) {
         file(arguments[2], "rb");
-        CHECK(rb_inspect(other, RING_BYTES, &facts) == RB_OK && facts.epoch == EPOCH &&
-              facts.first_offset == FIRST);
+        CHECK(rb_inspect(other, RING_BYTES, &facts) == RB_OK);
+        CHECK(facts.epoch == EPOCH && facts.first_offset == FIRST);
         CHECK(rb_inspect_cursors(cursors_of(other), RB_CURSORS_BYTES) == RB_OK);
         read_every_kind(other);
     }

@@ -7,7 +7,8 @@
  *
  * Under ThreadSanitizer run it with `gating`: then nothing may race.  Plain readers race by design (a
  * sequence lock: they read first, and look afterwards whether that counts), which is outside of what it can
- * judge. /
+ * judge.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
