@@ -261,5 +261,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if globals()["__spec__"] is not None:  # `python -m build` means PyPA's build, which this file shadows.
+        if sys.flags.isolated:  # and ours again, by an editable installation: the other is not there
+            sys.exit("No module named build; PyPA's is installed by: pip install build")
         os.execv(sys.executable, [sys.executable, "-I", "-m", "build", *sys.argv[1:]])
     main()

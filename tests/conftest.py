@@ -5,6 +5,7 @@ own.  Tests for which this machine lacks something are skipped, and the reason s
 """
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,16 @@ def nothing_leaks(own_directories: None, request: pytest.FixtureRequest) -> Iter
     yield
     left = left_since(before, only_outside=request.node.get_closest_marker("java") is not None)
     assert not left, "the test left behind:\n  " + "\n  ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def environment_stays() -> Iterator[None]:
+    """What a test, or Spark started by it, sets in the environment ends with the test."""
+    before = dict(os.environ)
+    yield
+    if before != dict(os.environ):
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,11 @@ def test_files_are_read_from_the_zip_alone(tmp_path: Path) -> None:
     target = tmp_path / "brim.zip"
     assert zipped.main([str(target)]) == 0
     store(tmp_path / "lake", unit_of(0, 9), unit_of(10, 29, drain_seq=2))
+    packages = sysconfig.get_path("platlib")
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path / "lake")],
+        [sys.executable, "-S", "-c", CODE, str(tmp_path / "lake")],  # -S: without what is installed editable
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(target)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(target), packages])},
         capture_output=True,
         text=True,
         check=False,
