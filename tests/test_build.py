@@ -24,6 +24,7 @@ def project(tmp_path: Path) -> Path:
     """A checkout with a C core of two sources."""
     c = tmp_path / "ringbuf" / "c"
     c.mkdir(parents=True)
+    (tmp_path / "ringbuf" / "__init__.py").touch()  # else the one that is installed comes first
     shutil.copy(ROOT / "build.py", tmp_path)
     for name, text in {"ringbuf_api.h": API, "owner.h": HEADER, "one.c": ONE, "two.c": TWO}.items():
         (c / name).write_text(text)
