@@ -102,7 +102,7 @@ static uint8_t *block_take(mq_engine *engine)
     uint8_t *block = engine->spare_blocks;
     if (block == NULL)
         return malloc(MQ_BLOCK_BYTES);
-    memcpy(&engine->spare_blocks, block, sizeof block);
+    memcpy(&engine->spare_blocks, block, sizeof engine->spare_blocks);
     engine->spare_count--;
     return block;
 }
