@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,18 +39,7 @@ LOCAL = {
 }
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# The level of the gateway is what Spark asks for before it announces a level of its own.
-LOG4J = """\
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-"""
+LOGGING = Path(__file__).with_name("log4j2.properties")  # errors only, and no line at the start
 
 
 def session(
@@ -73,7 +61,7 @@ def session(
         check_java()
         builder = builder.master(master or "local[*]").config(map=dict(LOCAL))
         _prepare_environment()
-        options = f"{_quiet()} {BRIEF}" if brief else _quiet()
+        options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}{' ' + BRIEF if brief else ''}"
         builder = builder.config("spark.driver.extraJavaOptions", options)
     made = builder.config(map=dict(settings or {})).getOrCreate()
     from bridge.spark.source import BrimDataSource
@@ -107,13 +95,3 @@ def _prepare_environment() -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
-
-
-def _quiet() -> str:
-    """The Java option that names a logging configuration: errors only, and no line at the start."""
-    path = Path(tempfile.gettempdir(), f"brim-log4j2-{os.getuid()}.properties")
-    if not path.exists() or path.read_text() != LOG4J:
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(LOG4J)
-        partial.replace(path)
-    return f"-Dlog4j2.configurationFile={path.as_uri()}"
