@@ -267,7 +267,10 @@ class Broker:
         self._engine.send(connection, encode(ConnAck(present), packet.version))
         trusted = self._access is None
         idle_max_ms = self._idle_max_ms(packet.keep_alive_s)
-        if not self._engine.attach(connection, session.handle, packet.version, idle_max_ms, trusted):
+        window = self.limits.sessions.in_flight_max
+        if not self._engine.attach(
+            connection, session.handle, packet.version, idle_max_ms, trusted, window, 0, 0
+        ):
             self.sessions.left(session, self._clock())  # it has gone meanwhile: no client, no will
             if session.clean:
                 self._forget(session)

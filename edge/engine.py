@@ -169,8 +169,23 @@ class Engine(Protocol):
 
     # Connections.
 
-    def attach(self, connection: int, session: int, version: int, idle_max_ms: int, trusted: bool, /) -> bool:
-        """CONNECT was accepted: deliver to it what is the session's.  Trusted: it may publish anything."""
+    def attach(
+        self,
+        connection: int,
+        session: int,
+        version: int,
+        idle_max_ms: int,
+        trusted: bool,
+        window: int,
+        packet_max_bytes: int,
+        alias_max: int,
+        /,
+    ) -> bool:
+        """CONNECT was accepted: deliver to it what is the session's.
+
+        Trusted: it may publish anything.  `window`: QoS 1 and 2 messages in flight to it, at least 1;
+        `packet_max_bytes`: the longest packet it takes, 0: any; `alias_max`: topic aliases we may use.
+        """
 
     def send(self, connection: int, data: bytes, /) -> bool:
         """Put bytes behind what is waiting to be sent."""
@@ -221,8 +236,8 @@ class Engine(Protocol):
 
     # Sessions.
 
-    def session_open(self, queue_max: int, window: int, drop_newest: bool, /) -> int:
-        """Room for `queue_max` waiting records and `window` unacknowledged ones."""
+    def session_open(self, queue_max: int, drop_newest: bool, /) -> int:
+        """Room for `queue_max` waiting records."""
 
     def session_close(self, session: int, /) -> bool:
         """Forget it, and close its connection."""
@@ -262,14 +277,22 @@ class Engine(Protocol):
     def retained_send(self, topics: array[int], session: int, tag: int, /) -> int:
         """Queue the retained messages of `topics` for `session`; how many there were."""
 
-    def retain(self, topic: int, payload: bytes, qos: int, /) -> bool:
-        """Sets the retained message without a new record; an empty payload clears it."""
+    def retain(
+        self, topic: int, payload: bytes, flags: int, properties: bytes, timestamp_ns: int, /
+    ) -> bool:
+        """Sets the retained message without a new record; an empty payload clears it.
+
+        `flags` FLAG_QOS and FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now.
+        """
 
     def retained(self, topic: int, /) -> bytes | None:
         """Payload of the retained message."""
 
-    def publish(self, topic: int, payload: bytes, flags: int, /) -> int:
-        """Append a message of this process and route it: OK, FULL (try again), or dropped and counted."""
+    def publish(self, topic: int, payload: bytes, flags: int, properties: bytes, /) -> int:
+        """Append a message of this process and route it: OK, FULL (try again), or dropped and counted.
+
+        `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none.
+        """
 
 
 def engine_of(limits: EngineLimits | None = None) -> Engine:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from edge.engine import Engine
-from ringbuf import FLAG_QOS, FLAG_RETAIN
+from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
     from ringbuf import Record
@@ -44,7 +44,8 @@ class Retained:
             topic = self._topic_of(record.key.decode("utf-8", "replace"))
             if topic is None:
                 continue
-            if self._engine.retain(topic, record.bytes(), min(record.flags & FLAG_QOS, 2)):
+            flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
+            if self._engine.retain(topic, record.bytes(), flags, record.properties, record.timestamp_ns):
                 kept.add(topic)
             else:
                 kept.discard(topic)

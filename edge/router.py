@@ -88,7 +88,7 @@ class Router:
         """Store a message of the broker's own: engine.OK, engine.FULL (try again), else dropped and
         counted.
         """
-        return self._engine.publish(topic, payload, qos | (FLAG_RETAIN if retain else 0))
+        return self._engine.publish(topic, payload, qos | (FLAG_RETAIN if retain else 0), b"")
 
     def subscribe(self, session: Session, topic_filter: str, tag: int) -> array[int]:
         """Add a subscription, or replace it [MQTT-3.8.4-3]; the known topics that it matches."""

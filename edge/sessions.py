@@ -70,9 +70,7 @@ class Sessions:
         """A new session; there must be none of that client."""
         assert client_id not in self._by_client
         limits = self._limits
-        handle = self._engine.session_open(
-            limits.queued_records_max, limits.in_flight_max, limits.drop_newest
-        )
+        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest)
         session = self._by_client[client_id] = Session(client_id, handle, identity, clean)
         return session
 

@@ -14,7 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONNECT = 1, PUBLISH = 3, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ = 12 };
+enum {
+    CONNECT = 1,
+    PUBLISH = 3,
+    PUBACK,
+    PUBREC,
+    PUBREL,
+    PUBCOMP,
+    PINGREQ = 12
+};
 
 typedef struct packet {
     const uint8_t *start, *body;
@@ -220,8 +228,8 @@ void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topi
         return;
     mq_verdict *place = verdict_place(connection, topic->item.index);
     connection->verdict_count += place->topic == 0;
-    *place =
-        (mq_verdict){.topic = topic->item.index + 1, .generation = (topic->item.generation & ~1u) | allowed};
+    *place = (mq_verdict){.topic = topic->item.index + 1,
+                          .generation = (topic->item.generation & ~1u) | allowed};
 }
 
 /* The topic that `name` is for this connection, with connection->last_allowed; NULL: Python must say. */
@@ -237,8 +245,8 @@ static mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const ui
         verdicts_forget(engine, connection);
     bool allowed = connection->trusted;
     if (!allowed) {
-        const mq_verdict *verdict =
-            connection->verdict_room ? verdict_place(connection, topic->item.index) : NULL;
+        const mq_verdict *verdict = connection->verdict_room ? verdict_place(connection, topic->item.index)
+                                                             : NULL;
         if (verdict == NULL || verdict->topic == 0 || (verdict->generation | 1) != topic->item.generation)
             return NULL;
         allowed = verdict->generation & 1;
@@ -296,14 +304,16 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
 {
     bool again;
     uint64_t end = 0;
-    uint32_t length = (uint32_t)(packet->body + packet->length - payload);
+    mq_message message = {.payload = payload,
+                          .payload_length = (uint32_t)(packet->body + packet->length - payload),
+                          .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | 2,
+                          .publisher = connection->session};
     if (!mq_received_mark(connection->session, identifier, &again))
         return refuse(engine, connection, MQ_CLOSE_MEMORY);
     if (again) {
         end = engine->sources[topic->source]->writer->tail;
     } else {
-        int result =
-            mq_append(engine, topic, payload, length, (packet->first & 1 ? RB_FLAG_RETAIN : 0) | 2, &end);
+        int result = mq_append(engine, topic, &message, &end);
         if (result != RB_OK) {
             mq_received_free(connection->session, identifier);
             return append_failed(engine, connection, result, 2);
@@ -337,8 +347,11 @@ static bool on_publish(mq_engine *engine, mq_connection *connection, const packe
     if (qos == 2)
         return store_once(engine, connection, topic, packet, body + head, identifier);
     uint64_t end;
-    int result = mq_append(engine, topic, body + head, packet->length - head,
-                           (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos, &end);
+    mq_message message = {.payload = body + head,
+                          .payload_length = packet->length - head,
+                          .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
+                          .publisher = connection->session};
+    int result = mq_append(engine, topic, &message, &end);
     if (result != RB_OK)
         return append_failed(engine, connection, result, qos);
     if (qos == 1)

@@ -279,8 +279,8 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
 {
     if (engine->event_count == MQ_EVENTS)
         return false;
-    engine->events[engine->event_count++] =
-        (mq_event){.kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
+    engine->events[engine->event_count++] = (mq_event){
+        .kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
     return true;
 }
 
@@ -302,18 +302,21 @@ mq_connection *mq_connection_open(mq_engine *engine, int fd)
     return connection;
 }
 
-void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session, uint8_t version,
-                          uint64_t idle_max_ms, bool trusted)
+void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
+                          const mq_terms *terms)
 {
-    connection->version = version;
-    connection->trusted = trusted;
+    connection->version = terms->version;
+    connection->trusted = terms->trusted;
+    connection->send_max_bytes = terms->send_max_bytes;
+    connection->alias_max = terms->alias_max;
     connection->policy = engine->policy;
     connection->packet_max_bytes = engine->limits.packet_max_bytes;
     connection->last_seen_ms = engine->now_ms;
-    connection->idle_max_ms = idle_max_ms;
-    if (idle_max_ms > 0 && engine->now_ms + idle_max_ms < engine->next_deadline_ms)
-        engine->next_deadline_ms = engine->now_ms + idle_max_ms;
+    connection->idle_max_ms = terms->idle_max_ms;
+    if (terms->idle_max_ms > 0 && engine->now_ms + terms->idle_max_ms < engine->next_deadline_ms)
+        engine->next_deadline_ms = engine->now_ms + terms->idle_max_ms;
     connection->session = session;
+    session->window = terms->window;
     session->connection = connection;
     mq_session_return(session);
     mq_connection_touch(engine, connection);

@@ -176,15 +176,22 @@ static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
     mq_session *session;
-    unsigned long long version, idle_max_ms;
-    if (take(count, 5) != 0 || live_from(self, args[0], &connection) != 0 ||
+    unsigned long long version, idle_max_ms, window, send_max_bytes, alias_max;
+    if (take(count, 8) != 0 || live_from(self, args[0], &connection) != 0 ||
         session_from(self, args[1], &session) != 0 || unsigned_of(args[2], 5, &version) != 0 ||
-        unsigned_of(args[3], UINT64_MAX, &idle_max_ms) != 0)
+        unsigned_of(args[3], UINT64_MAX, &idle_max_ms) != 0 || unsigned_of(args[5], 65535, &window) != 0 ||
+        unsigned_of(args[6], UINT32_MAX, &send_max_bytes) != 0 ||
+        unsigned_of(args[7], 65535, &alias_max) != 0)
         return NULL;
     if (connection == NULL || session == NULL || session->connection != NULL || connection->version != 0)
         Py_RETURN_FALSE;
-    mq_connection_attach(self->engine, connection, session, (uint8_t)version, idle_max_ms,
-                         args[4] == Py_True);
+    mq_terms terms = {.idle_max_ms = idle_max_ms,
+                      .window = window > 0 ? (uint32_t)window : 1,
+                      .send_max_bytes = (uint32_t)send_max_bytes,
+                      .alias_max = (uint32_t)alias_max,
+                      .version = (uint8_t)version,
+                      .trusted = args[4] == Py_True};
+    mq_connection_attach(self->engine, connection, session, &terms);
     Py_RETURN_TRUE;
 }
 
@@ -382,7 +389,8 @@ static PyMethodDef engine_methods[] = {
     {"is_open", ONE(is_open), "(connection) -> bool"},
     {"step", FAST(step), "(now_ms, now_ns) -> number of events: what a poll does besides sockets"},
     {"events", NONE(events), "() -> [(kind, connection, detail, data)]"},
-    {"attach", FAST(attach), "(connection, session, version, idle_max_ms, trusted) -> bool"},
+    {"attach", FAST(attach),
+     "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
     {"send", FAST(send_bytes), "(connection, data) -> bool"},
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"hold", ONE(hold_connection), "(connection) -> bool"},
@@ -391,7 +399,7 @@ static PyMethodDef engine_methods[] = {
     {"judge", FAST(judge), "(connection, topic, allowed) -> bool"},
     {"skip", ONE(skip), "(connection) -> bool: drop the PUBLISH that was asked about"},
     {"forget_verdicts", NONE(forget_verdicts), "(): rules have changed"},
-    {"session_open", FAST(engine_session_open), "(queue_max, window, drop_newest) -> session"},
+    {"session_open", FAST(engine_session_open), "(queue_max, drop_newest) -> session"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},
     {"session_facts", ONE(engine_session_facts),
      "(session) -> (queued, in flight, delivered, dropped by cause) | None"},
@@ -406,9 +414,9 @@ static PyMethodDef engine_methods[] = {
     {"routes_drop", FAST(engine_routes_drop), "(topics, session, 0) -> int"},
     {"routes_of", ONE(engine_routes_of), "(topic) -> [(session, tag)]"},
     {"retained_send", FAST(engine_retained_send), "(topics, session, tag) -> how many had one"},
-    {"retain", FAST(engine_retain), "(topic, payload, qos) -> bool"},
+    {"retain", FAST(engine_retain), "(topic, payload, flags, properties, timestamp_ns) -> bool"},
     {"retained", ONE(engine_retained), "(topic) -> payload | None"},
-    {"publish", FAST(engine_publish), "(topic, payload, flags) -> RB_*"},
+    {"publish", FAST(engine_publish), "(topic, payload, flags, properties) -> RB_*"},
     {0},
 };
 

@@ -3,9 +3,11 @@
  * MQTT in C: what happens once a message.  Python decides, once a client, a subscription or a topic.
  *
  *   connection.c  bytes -> packets -> records.  Stops at whatever is not PUBLISH, an acknowledgement or a
- * ping, and at a topic that is unknown or not judged, and leaves exactly that as an event for Python topics.c
- * names -> topics; which sessions a record of a topic goes to; retained copies session.c     queues of
- * positions, windows of what is in flight deliver.c     positions -> PUBLISH frames in a connection's output
+ * ping, and at a topic that is unknown or not judged, and leaves exactly that as an event for Python
+ *   topics.c      names -> topics; which sessions a record of a topic goes to
+ *   retained.c    the last message of a topic, kept outside any ring
+ *   session.c     queues of positions, windows of what is in flight
+ *   deliver.c     positions -> PUBLISH frames in a connection's output
  *   engine.c      memory, handles, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
  *   engine_calls.c  the Python type Engine
@@ -83,8 +85,19 @@ typedef struct mq_blob {
 } mq_blob;
 
 typedef struct mq_connection mq_connection;
+typedef struct mq_session mq_session;
 
-typedef struct mq_session {
+/* A message on its way into a ring. */
+typedef struct mq_message {
+    const void *payload;
+    const void *properties; /* MQTT 5, as a record has them, their length in front; NULL: none */
+    uint32_t payload_length, properties_length;
+    uint32_t flags;              /* RB_FLAG_*; PROPERTIES and EXPIRY as `properties` says */
+    uint64_t timestamp_ns;       /* 0: now */
+    const mq_session *publisher; /* NULL: not a client */
+} mq_message;
+
+struct mq_session {
     mq_item item;
     bool dirty; /* something was queued since its connection was last touched for it */
     bool drop_newest;
@@ -99,7 +112,7 @@ typedef struct mq_session {
     uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits, when first needed */
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
-} mq_session;
+};
 
 /* ---- topics ---- */
 
@@ -126,13 +139,13 @@ typedef struct mq_topic {
 /* ---- connections ---- */
 
 typedef enum mq_stop { /* why a connection is not parsed further */
-                       MQ_RUN = 0,
-                       MQ_STOP_PYTHON, /* an event of it is Python's; goes on at the next poll */
-                       MQ_STOP_HELD,   /* Python will say when */
-                       MQ_STOP_FULL,   /* its ring has no room */
-                       MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
-                       MQ_STOP_OUT,    /* it does not read what we answer */
-                       MQ_STOP_CLOSING
+    MQ_RUN = 0,
+    MQ_STOP_PYTHON, /* an event of it is Python's; goes on at the next poll */
+    MQ_STOP_HELD,   /* Python will say when */
+    MQ_STOP_FULL,   /* its ring has no room */
+    MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
+    MQ_STOP_OUT,    /* it does not read what we answer */
+    MQ_STOP_CLOSING
 } mq_stop;
 
 typedef struct mq_ack { /* an acknowledgement that waits */
@@ -150,7 +163,7 @@ typedef struct mq_verdict {
 struct mq_connection {
     mq_item item;
     int fd;                   /* -1: none, Python feeds and pulls */
-    uint8_t version;          /* 0 until CONNECT was accepted, then the protocol level: 3, 4 */
+    uint8_t version;          /* 0 until CONNECT was accepted, then the protocol level: 3, 4, 5 */
     uint8_t stop;             /* mq_stop */
     uint8_t cause;            /* MQ_CLOSE_*, once closing */
     bool trusted;             /* may publish to any topic that is not reserved */
@@ -169,7 +182,9 @@ struct mq_connection {
     mq_bytes out;
     uint32_t skip; /* bytes at the head of `in` that Python has dealt with */
     uint32_t need; /* length of the packet that `in` begins with, if it is known and not whole; else 0 */
-    uint32_t packet_max_bytes;
+    uint32_t packet_max_bytes;          /* of what we take */
+    uint32_t send_max_bytes;            /* of what it takes; 0: anything */
+    uint32_t alias_max;                 /* topic aliases that we may use towards it */
     uint32_t out_chunk;                 /* how much is built at once: little for who reads slowly */
     uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
     uint32_t policy;                    /* of engine->policy, when its verdicts were made */
@@ -185,7 +200,11 @@ struct mq_connection {
 
 /* ---- sources: the rings ---- */
 
-typedef enum mq_source_kind { MQ_SOURCE_NONE = 0, MQ_SOURCE_OWN, MQ_SOURCE_FOREIGN } mq_source_kind;
+typedef enum mq_source_kind {
+    MQ_SOURCE_NONE = 0,
+    MQ_SOURCE_OWN,
+    MQ_SOURCE_FOREIGN
+} mq_source_kind;
 
 typedef struct mq_source {
     uint8_t kind;
@@ -266,8 +285,17 @@ bool mq_connection_over(mq_engine *engine,
                         mq_connection *connection); /* leaves the CLOSED event; false: no room */
 void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* it has something to send */
 void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* parse on what it left */
-void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session, uint8_t version,
-                          uint64_t idle_max_ms, bool trusted);
+/* What CONNECT has settled. */
+typedef struct mq_terms {
+    uint64_t idle_max_ms;    /* 0: no keep-alive */
+    uint32_t window;         /* QoS 1 and 2 messages in flight to it */
+    uint32_t send_max_bytes; /* longest packet it takes; 0: any */
+    uint32_t alias_max;      /* topic aliases that we may use towards it */
+    uint8_t version;         /* protocol level: 3, 4, 5 */
+    bool trusted;            /* may publish to any topic that is not reserved */
+} mq_terms;
+void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
+                          const mq_terms *terms);
 
 /* connection.c */
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
@@ -282,19 +310,23 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
 bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
-mq_topic *mq_topic_recyclable(
-    mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
+mq_topic *
+mq_topic_recyclable(mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
 bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag); /* it has none here yet */
 bool mq_route_set(mq_topic *topic, mq_session *session, uint32_t tag, bool merge);
 void mq_route_drop(mq_topic *topic, const mq_session *session);
-void mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, uint32_t qos);
+/* Queues the record at `where` for who subscribed to its topic: how many.  Of `message` flags and publisher
+ * count. */
+uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
 /* Appends a message of this process to its topic's ring and routes it.  RB_OK and *end, the position behind
  * it; RB_FULL: wait; RB_TIMEOUT: it has been full for too long; RB_TOO_LARGE. */
-int mq_append(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t flags,
-              uint64_t *end);
-void mq_retain(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t qos);
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end);
 void mq_sources_pump(mq_engine *engine);
 void mq_sources_tell(mq_engine *engine);
+
+/* retained.c */
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message);
+void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);

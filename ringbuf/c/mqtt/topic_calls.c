@@ -12,16 +12,14 @@
 
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long queue_max, window;
-    if (take(count, 3) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0 ||
-        unsigned_of(args[1], 65535, &window) != 0)
+    unsigned long long queue_max;
+    if (take(count, 2) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
         return NULL;
     mq_session *session = mq_slab_take(&self->engine->sessions);
     if (session == NULL)
         return PyErr_NoMemory();
     session->queue_max = (uint32_t)queue_max;
-    session->window = (uint32_t)window;
-    session->drop_newest = args[2] == Py_True;
+    session->drop_newest = args[1] == Py_True;
     return PyLong_FromUnsignedLongLong(mq_handle(&session->item));
 }
 
@@ -249,8 +247,8 @@ PyObject *engine_routes_of(engine_object *self, PyObject *index)
         const mq_route *route = &topic->routes[i];
         if (route->session->item.generation != route->generation)
             continue;
-        PyObject *pair =
-            Py_BuildValue("(KI)", (unsigned long long)mq_handle(&route->session->item), route->tag);
+        PyObject *pair = Py_BuildValue("(KI)", (unsigned long long)mq_handle(&route->session->item),
+                                       route->tag);
         if (pair == NULL || PyList_Append(list, pair) != 0)
             Py_CLEAR(list);
         Py_XDECREF(pair);
@@ -258,18 +256,37 @@ PyObject *engine_routes_of(engine_object *self, PyObject *index)
     return list;
 }
 
+#define MESSAGE_FLAGS (RB_FLAG_QOS | RB_FLAG_RETAIN | RB_FLAG_EXPIRY)
+
+/* `properties` may be empty; they are as a record has them. */
+static mq_message message_of(const bytes_view *payload, const bytes_view *properties, uint32_t flags,
+                             uint64_t timestamp_ns)
+{
+    return (mq_message){.payload = payload->bytes,
+                        .payload_length = (uint32_t)payload->length,
+                        .properties = properties->bytes,
+                        .properties_length = (uint32_t)properties->length,
+                        .flags = flags | (properties->length > 0 ? RB_FLAG_PROPERTIES : 0),
+                        .timestamp_ns = timestamp_ns};
+}
+
 PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    bytes_view payload;
+    bytes_view payload, properties;
     unsigned long long flags;
     uint64_t end;
-    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 ||
-        unsigned_of(args[2], RB_FLAG_QOS | RB_FLAG_RETAIN, &flags) != 0 || bytes_of(args[1], &payload) != 0)
+    if (take(count, 4) != 0 || topic_from(self, args[0], &topic) != 0 ||
+        unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 || bytes_of(args[1], &payload) != 0)
         return NULL;
-    int result =
-        mq_append(self->engine, topic, payload.bytes, (uint32_t)payload.length, (uint32_t)flags, &end);
+    if (bytes_of(args[3], &properties) != 0) {
+        bytes_done(&payload);
+        return NULL;
+    }
+    mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
+    int result = mq_append(self->engine, topic, &message, &end);
     bytes_done(&payload);
+    bytes_done(&properties);
     if (result == RB_TIMEOUT)
         self->engine->counters.dropped[MQ_DROP_FULL]++;
     if (result == RB_TOO_LARGE)
@@ -281,13 +298,20 @@ PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    bytes_view payload;
-    unsigned long long qos;
-    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], 2, &qos) != 0 ||
-        bytes_of(args[1], &payload) != 0)
+    bytes_view payload, properties;
+    unsigned long long flags, timestamp_ns;
+    if (take(count, 5) != 0 || topic_from(self, args[0], &topic) != 0 ||
+        unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
+        unsigned_of(args[4], UINT64_MAX, &timestamp_ns) != 0 || bytes_of(args[1], &payload) != 0)
         return NULL;
-    mq_retain(self->engine, topic, payload.bytes, (uint32_t)payload.length, (uint32_t)qos);
+    if (bytes_of(args[3], &properties) != 0) {
+        bytes_done(&payload);
+        return NULL;
+    }
+    mq_message message = message_of(&payload, &properties, (uint32_t)flags, timestamp_ns);
+    mq_retain(self->engine, topic, &message);
     bytes_done(&payload);
+    bytes_done(&properties);
     return PyBool_FromLong(topic->retained != NULL);
 }
 
@@ -299,6 +323,8 @@ PyObject *engine_retained(engine_object *self, PyObject *index)
     if (topic->retained == NULL)
         Py_RETURN_NONE;
     const rb_record *record = &topic->retained->record;
-    uint32_t at = rb_payload_position(record->key_length, 0);
-    return PyBytes_FromStringAndSize((const char *)record + at, (Py_ssize_t)record->length - at);
+    rb_parts parts;
+    if (rb_record_parts(record, (const uint8_t *)record, record->length, &parts) != RB_OK)
+        return PyErr_Format(PyExc_SystemError, "the retained message of topic %R is damaged", index);
+    return PyBytes_FromStringAndSize((const char *)record + parts.payload_position, parts.payload_length);
 }

@@ -131,7 +131,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
 void mq_topic_free(mq_engine *engine, mq_topic *topic)
 {
     table_remove(engine, topic);
-    mq_retain(engine, topic, NULL, 0, 0);
+    mq_retained_forget(engine, topic);
     free(topic->routes);
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);
@@ -208,8 +208,8 @@ bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag)
 {
     if (topic->route_count == topic->route_room && !routes_grow(topic))
         return false;
-    topic->routes[topic->route_count++] =
-        (mq_route){.session = session, .generation = session->item.generation, .tag = tag};
+    topic->routes[topic->route_count++] = (mq_route){
+        .session = session, .generation = session->item.generation, .tag = tag};
     return true;
 }
 
@@ -237,8 +237,9 @@ void mq_route_drop(mq_topic *topic, const mq_session *session)
 }
 
 /* QoS 0 is not kept for who is away. */
-void mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, uint32_t qos)
+uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message)
 {
+    uint32_t qos = message->flags & RB_FLAG_QOS, matched = 0;
     for (uint32_t i = 0; i < topic->route_count;) {
         mq_route route = topic->routes[i];
         if (route.session->item.generation != route.generation) {
@@ -246,99 +247,62 @@ void mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, uint32_
             continue;
         }
         i++;
+        matched++;
         uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
         if (lower > 0 || route.session->connection != NULL)
             mq_push(
                 engine, route.session,
                 (mq_entry){.where = where, .topic = topic->item.index, .tag = (route.tag & ~0xffu) | lower});
     }
+    return matched;
 }
 
 /* ---- appending ---- */
 
 /* The ring is full.  A foreign reader that has been in the way for the queue timeout is evicted; our own
  * never are. */
-static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const void *payload,
-                       uint32_t length, uint32_t flags)
+static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const mq_message *message)
 {
     if (source->full_since_ms == 0)
         source->full_since_ms = engine->now_ms;
     if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
         return source->blocks ? RB_FULL : RB_TIMEOUT;
-    if (rb_evict_stalled(source->writer, length, key->length) > 0 &&
-        rb_append(source->writer, key, payload, length, (uint16_t)flags, engine->now_ns) == RB_OK)
+    if (rb_evict_stalled(source->writer, message->payload_length, key->length + key->properties_length) > 0 &&
+        rb_append(source->writer, key, message->payload, message->payload_length, (uint16_t)message->flags,
+                  engine->now_ns) == RB_OK)
         return RB_OK;
     return RB_TIMEOUT;
 }
 
-int mq_append(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t flags,
-              uint64_t *end)
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
 {
     mq_source *source = engine->sources[topic->source];
-    rb_key key = {.bytes = topic->name, .length = topic->length, .hash = topic->key_hash};
-    int result = rb_append(source->writer, &key, payload, length, (uint16_t)flags, engine->now_ns);
+    rb_key key = {.bytes = topic->name,
+                  .length = topic->length,
+                  .hash = topic->key_hash,
+                  .properties = message->properties,
+                  .properties_length = message->properties_length};
+    int result = rb_append(source->writer, &key, message->payload, message->payload_length,
+                           (uint16_t)message->flags, engine->now_ns);
     if (result == RB_FULL)
-        result = append_full(engine, source, &key, payload, length, flags);
+        result = append_full(engine, source, &key, message);
     if (result != RB_OK)
         return result;
     source->full_since_ms = 0;
     topic->used = true;
     *end = source->writer->tail;
-    engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + length;
+    engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
+                              message->payload_length;
     engine->counters.published++;
     if (!source->dirty) {
         source->dirty = true;
         mq_list_add(&engine->published, topic->source);
     }
-    if (flags & RB_FLAG_RETAIN)
-        mq_retain(engine, topic, payload, length, flags & RB_FLAG_QOS);
+    if (message->flags & RB_FLAG_RETAIN)
+        mq_retain(engine, topic, message);
     if (topic->route_count > 0)
-        mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
-                        flags & RB_FLAG_QOS);
+        mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at), message);
     return RB_OK;
-}
-
-/* ---- retained ---- */
-
-static void retained_forget(mq_engine *engine, mq_topic *topic)
-{
-    mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
-    engine->counters.retained--;
-    engine->counters.retained_bytes -= topic->retained->bytes;
-    topic->retained = NULL;
-    mq_entry_done(&entry);
-}
-
-/* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Beyond the limits of
- * the store there is none from then on, rather than an old one: counted. */
-void mq_retain(mq_engine *engine, mq_topic *topic, const void *payload, uint32_t length, uint32_t qos)
-{
-    if (topic->retained != NULL)
-        retained_forget(engine, topic);
-    if (length == 0)
-        return;
-    uint32_t at = rb_payload_position(topic->length, 0),
-             bytes = (uint32_t)offsetof(mq_blob, record) + at + length;
-    mq_blob *blob = NULL;
-    if (engine->counters.retained < engine->limits.retained_max &&
-        engine->counters.retained_bytes + bytes <= engine->limits.retained_max_bytes)
-        blob = malloc(bytes);
-    if (blob == NULL) {
-        engine->counters.retained_refused++;
-        return;
-    }
-    *blob = (mq_blob){.references = 1,
-                      .bytes = bytes,
-                      .record = {.length = at + length,
-                                 .timestamp_ns = engine->now_ns,
-                                 .key_hash = topic->key_hash,
-                                 .key_length = topic->length,
-                                 .flags = (uint16_t)(qos | RB_FLAG_RETAIN)}};
-    memcpy((uint8_t *)&blob->record + RB_RECORD_HEADER_BYTES, topic->name, topic->length);
-    memcpy((uint8_t *)&blob->record + at, payload, length);
-    topic->retained = blob;
-    engine->counters.retained++;
-    engine->counters.retained_bytes += bytes;
 }
 
 /* ---- source rings ---- */
@@ -369,12 +333,22 @@ static bool source_refused(const mq_source *source, const uint8_t *name, uint32_
            memcmp(source->name, name, length) == 0;
 }
 
+/* Its payload and properties still lie in the ring. */
+static mq_message source_message(const rb_view *view)
+{
+    uint32_t flags = view->header.flags & (RB_FLAG_QOS | RB_FLAG_RETAIN);
+    return (mq_message){.payload = view->bytes + view->parts.payload_position,
+                        .payload_length = view->parts.payload_length,
+                        .flags = (flags & RB_FLAG_QOS) == 3 ? flags ^ 1 : flags,
+                        .timestamp_ns = view->header.timestamp_ns};
+}
+
 /* Routes one record of a source.  False: its topic is not known.  What the ring said is used from copies
  * only: it may change at any time, and then rb_reader_holds() says so, or delivery finds another key. */
 static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, const rb_view *view)
 {
     uint8_t *name = engine->receive; /* nobody is being read, and it is longer than any key */
-    uint32_t length = view->header.key_length, qos = view->header.flags & RB_FLAG_QOS;
+    uint32_t length = view->header.key_length;
     memcpy(name, view->bytes + RB_RECORD_HEADER_BYTES, length);
     if (!rb_reader_holds(source->reader, view->position)) {
         engine->counters.source_lost++;
@@ -390,16 +364,16 @@ static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, c
         engine->counters.dropped[topic == NULL ? MQ_DROP_TOPICS : MQ_DROP_DENIED]++;
         return true;
     }
-    qos = qos > 2 ? 2 : qos;
+    mq_message message = source_message(view);
     topic->used = true;
     engine->counters.sourced++;
     engine->appended_bytes += view->header.length;
     if (view->header.flags & RB_FLAG_RETAIN) {
-        mq_retain(engine, topic, view->bytes + view->parts.payload_position, view->parts.payload_length, qos);
+        mq_retain(engine, topic, &message);
         if (!rb_reader_holds(source->reader, view->position))
-            mq_retain(engine, topic, NULL, 0, 0);
+            mq_retained_forget(engine, topic);
     }
-    mq_route_record(engine, topic, mq_where(index, view->position), qos);
+    mq_route_record(engine, topic, mq_where(index, view->position), &message);
     return true;
 }
 
