@@ -277,9 +277,7 @@ class Engine(Protocol):
     def retained_send(self, topics: array[int], session: int, tag: int, /) -> int:
         """Queue the retained messages of `topics` for `session`; how many there were."""
 
-    def retain(
-        self, topic: int, payload: bytes, flags: int, properties: bytes, timestamp_ns: int, /
-    ) -> bool:
+    def retain(self, topic: int, payload: bytes, flags: int, properties: bytes, timestamp_ns: int, /) -> bool:
         """Sets the retained message without a new record; an empty payload clears it.
 
         `flags` FLAG_QOS and FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now.
