@@ -173,7 +173,7 @@ static uint32_t drop_cause(built result)
 static built deliver_next(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
     message message;
-    mq_entry entry = session->queue[session->queue_first], *sent = NULL;
+    mq_entry entry = mq_queue_front(session), *sent = NULL;
     uint16_t identifier = 0;
     built result = prepare(engine, connection, &entry, &message);
     if (result == NO_ROOM || result == NO_MEMORY)
@@ -231,7 +231,7 @@ static built deliver_again(mq_engine *engine, mq_connection *connection, mq_sess
 static bool window_open(const mq_session *session)
 {
     uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
-    return !(session->queue[session->queue_first].tag & MQ_TAG_QOS) ||
+    return !(mq_queue_front(session).tag & MQ_TAG_QOS) ||
            (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
 }
 

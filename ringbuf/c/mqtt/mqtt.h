@@ -367,6 +367,12 @@ static inline mq_blob *mq_where_blob(uint64_t where)
     return (mq_blob *)(uintptr_t)where;
 }
 
+/* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */
+static inline mq_entry mq_queue_front(const mq_session *session)
+{
+    return session->queue[session->queue_first];
+}
+
 /* Queues `entry`: here rather than in session.c, because it is what fan-out does most. */
 static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
 {
