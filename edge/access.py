@@ -12,9 +12,20 @@ from __future__ import annotations
 import ipaddress
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-__all__ = ["AccessList", "Authenticator", "ClientFacts", "ListenerPolicy", "Verdict", "anonymous_allowed"]
+__all__ = [
+    "AccessList",
+    "Answer",
+    "Authenticator",
+    "ClientFacts",
+    "Conversation",
+    "EnhancedAuthenticator",
+    "ListenerPolicy",
+    "Step",
+    "Verdict",
+    "anonymous_allowed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +37,12 @@ class ClientFacts:
     address: str  # of the other end, or "" for a transport that has none
     listener: int  # number of the listener it came through
     identity: str | None = None  # the user name, once an Authenticator has vouched for it
+    certificate: str | None = None  # common name or alternative name of a client certificate that was verified
+    transport: str = "tcp"  # or tls, ws, wss, unix
 
 
-Verdict = bool | Future[bool]
+Answer = bool | Future[bool]  # a Future may be resolved from any thread
+Verdict = Answer
 
 
 class Authenticator(Protocol):
@@ -50,6 +64,33 @@ class AccessList(Protocol):
 
     def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
         """Whether `client` may subscribe to `topic_filter`, wildcards and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the server says in an exchange of AUTH packets [MQTT-4.12.0-2]."""
+
+    verdict: Literal["continue", "accepted", "refused"]
+    data: bytes | None = None  # the Authentication Data of the AUTH or CONNACK that carries it
+    identity: str | None = None  # accepted: who it is
+
+
+class Conversation(Protocol):
+    """One exchange with one client, until it is accepted or refused, or the client is gone."""
+
+    def answer(self, data: bytes | None) -> Step | Future[Step]:
+        """What to say to the Authentication Data of the client's CONNECT or AUTH."""
+
+
+class EnhancedAuthenticator(Protocol):
+    """Decides about clients that name an Authentication Method.  Called on the broker's thread."""
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """Those it can be asked for."""
+
+    def begin(self, client: ClientFacts, method: str) -> Conversation:
+        """An exchange with `client` by one of `methods`; for CONNECT, and again when it authenticates anew."""
 
 
 @dataclass(frozen=True, slots=True)
