@@ -37,7 +37,7 @@ class ClientFacts:
     address: str  # of the other end, or "" for a transport that has none
     listener: int  # number of the listener it came through
     identity: str | None = None  # the user name, once an Authenticator has vouched for it
-    certificate: str | None = None  # common name or alternative name of a client certificate that was verified
+    certificate: str | None = None  # the name in a client certificate that was verified
     transport: str = "tcp"  # or tls, ws, wss, unix
 
 
@@ -90,7 +90,7 @@ class EnhancedAuthenticator(Protocol):
         """Those it can be asked for."""
 
     def begin(self, client: ClientFacts, method: str) -> Conversation:
-        """An exchange with `client` by one of `methods`; for CONNECT, and again when it authenticates anew."""
+        """An exchange with `client` by one of `methods`; for CONNECT, or a later AUTH."""
 
 
 @dataclass(frozen=True, slots=True)
