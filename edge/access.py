@@ -23,6 +23,7 @@ __all__ = [
     "EnhancedAuthenticator",
     "ListenerPolicy",
     "Step",
+    "TransportFacts",
     "Verdict",
     "anonymous_allowed",
 ]
@@ -99,6 +100,19 @@ class ListenerPolicy:
 
     name: str  # for logs: "127.0.0.1:1883"
     allow_anonymous: bool
+    transport: str = "tcp"  # what ClientFacts says of who was accepted here
+    certificate_is_user: bool = (
+        False  # the name in the certificate is the user name, and no password is asked
+    )
+    packet_max_bytes: int | None = None  # after CONNECT; None: the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class TransportFacts:
+    """What is known of one connection that was not accepted by the loop itself, but handed to it."""
+
+    transport: str
+    certificate: str | None = None  # as in ClientFacts
 
 
 def anonymous_allowed(host: str, configured: bool | None) -> bool:

@@ -31,7 +31,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from edge.access import AccessList, Authenticator, ClientFacts, ListenerPolicy, Verdict
+from edge.access import (
+    AccessList,
+    Authenticator,
+    ClientFacts,
+    ListenerPolicy,
+    TransportFacts,
+    Verdict,
+)
 from edge.engine import FULL, OK, CloseCause, Engine, Event, EventKind
 from edge.logs import pairs
 from edge.mqtt import (
@@ -108,6 +115,7 @@ class Broker:
         """`call` runs a function on this thread, from any other: for authenticators that take their time."""
         self.limits = limits or BrokerLimits()
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
+        self.transports: dict[int, TransportFacts] = {}  # by connection; who hands it over puts it here
         self.call = call
         self.on_source_bad: Callable[[int], object] = lambda source: None
         self.router = Router(engine, partition_of, self.limits.topics)
@@ -209,6 +217,8 @@ class Broker:
 
     def _authenticate(self, facts: ClientFacts, password: bytes | None) -> Verdict:
         policy = self.policies.get(facts.listener)
+        if policy is not None and policy.certificate_is_user:
+            return facts.certificate is not None
         anonymous = policy is not None and policy.allow_anonymous
         if facts.username is None or self._authenticator is None:
             return anonymous
@@ -232,7 +242,8 @@ class Broker:
             reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if named else ReasonCode.NOT_AUTHORIZED
             self._refuse(connection, packet, facts, reason)
             return
-        if self._authenticator is not None:
+        policy = self.policies.get(facts.listener)
+        if self._authenticator is not None or (policy is not None and policy.certificate_is_user):
             facts = replace(facts, identity=facts.username)
         known = self.sessions.get(facts.client_id)
         if (known is not None and known.identity != facts.identity) or (
@@ -287,7 +298,18 @@ class Broker:
     def _facts(self, connection: int, packet: Connect) -> ClientFacts:
         listener, *_ = self._engine.peer(connection) or (0,)
         client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
-        return ClientFacts(client_id, packet.username, self._peer(connection), listener)
+        policy = self.policies.get(listener)
+        usual = TransportFacts(policy.transport if policy is not None else "tcp")
+        known = self.transports.get(connection, usual)
+        by_certificate = policy is not None and policy.certificate_is_user
+        return ClientFacts(
+            client_id,
+            known.certificate if by_certificate else packet.username,
+            self._peer(connection),
+            listener,
+            transport=known.transport,
+            certificate=known.certificate,
+        )
 
     # ---- SUBSCRIBE, UNSUBSCRIBE ----
 

@@ -43,6 +43,7 @@ __all__ = [
     "SessionFacts",
     "counters_of",
     "engine_of",
+    "listener_of",
 ]
 
 _MODULE = "ringbuf._ringbuf"
@@ -305,6 +306,13 @@ def counters_of(engine: Engine) -> Any:
     return ffi.cast("mq_counters *", engine.counters_address)
 
 
+def listener_of(engine: Engine, number: int) -> Any:
+    """A live view of the engine's mq_listener of that number, 0 to 15: its limits, 0 for the engine's, and
+    what it counts.  Limits are set before it accepts.
+    """
+    return lib.mq_engine_listener(ffi.cast("mq_engine *", engine.address), number)
+
+
 class Loop:
     """The sockets of an engine.  poll() releases the GIL; wake() and call() are for any thread."""
 
@@ -321,6 +329,18 @@ class Loop:
         result = lib.mq_loop_listen(self._loop, fd, number)
         if result:
             raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
+
+    def adopt(self, fd: int, number: int, peer: Peer, waited_ms: int = 0) -> int:
+        """Serve `fd`, a connected, non-blocking stream socket that is the loop's from now on, as if listener
+        `number` had accepted it `waited_ms` ago.
+
+        On the loop's thread.  `peer` is what Engine.peer() tells of it, but for the number.  The connection;
+        0: a limit was reached, and the socket is closed.
+        """
+        _, family, address, port = peer
+        padded = address.ljust(16, b"\0")
+        handle: int = lib.mq_loop_adopt(self._loop, fd, number, family, padded, port, waited_ms)
+        return handle
 
     def poll(self, timeout_ms: int) -> int:
         """Serve until Python is wanted: number of events.  -1: without a time limit."""

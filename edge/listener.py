@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from edge.access import ListenerPolicy, anonymous_allowed
+from edge.access import ListenerPolicy, TransportFacts, anonymous_allowed
 from edge.broker import Broker
-from edge.engine import Engine, Loop
+from edge.engine import Engine, Loop, Peer
 from edge.errors import PortTaken
 from edge.logs import pairs
 
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 BACKLOG = 4_096  # a fleet that comes back at once; the kernel cuts it to net.core.somaxconn
 CALLS_MAX = 10_000  # functions of other threads that wait
 JOIN_S = 10.0
+TRANSPORTS_LOOK = 256  # facts of connections that are kept before the gone are looked for
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._closed = False
+        self._transports_look = TRANSPORTS_LOOK
         broker.call = self.call
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
@@ -117,6 +121,7 @@ class Listener:
             if self._thread.is_alive():
                 log.error("the MQTT thread does not stop %s", pairs(waited_s=JOIN_S))
                 return
+        self._run_calls()  # what came too late: sockets that were handed over must not stay open
         self._loop.close()
 
     # ---- for any thread ----
@@ -141,6 +146,33 @@ class Listener:
 
         self.call(run)
         return future
+
+    def adopt(
+        self, client: socket.socket, number: int, peer: Peer, facts: TransportFacts, accepted_s: float
+    ) -> None:
+        """Let the loop serve `client`, a connected stream socket, as if listener `number` had accepted it.
+
+        `accepted_s`, of time.monotonic(), is when the connect timeout began.  The socket is the loop's from
+        now on, also when it is not taken: whoever is at its other end sees it close.
+        """
+        client.setblocking(False)
+        fd = client.detach()
+        if self._closed:
+            os.close(fd)
+        else:
+            self.call(lambda: self._adopt(fd, number, peer, facts, accepted_s))
+
+    def _adopt(self, fd: int, number: int, peer: Peer, facts: TransportFacts, accepted_s: float) -> None:
+        waited_ms = int((time.monotonic() - accepted_s) * 1000)
+        connection = self._loop.adopt(fd, number, peer, waited_ms)
+        if not connection:
+            return
+        transports = self.broker.transports
+        if len(transports) >= self._transports_look:  # whose end nobody has told: each is looked at once in
+            for known in [it for it in transports if not self._engine.is_open(it)]:  # as many adoptions
+                del transports[known]
+            self._transports_look = max(TRANSPORTS_LOOK, 2 * len(transports))
+        transports[connection] = facts
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
         """Store a message of this process and deliver it.  False: too many calls wait, nothing was done."""

@@ -58,8 +58,9 @@ class Stats:
         return {cause.words: self._counters.dropped[cause] for cause in DropCause}
 
     def closed(self) -> dict[str, int]:
-        """Connections ended, by cause."""
-        return {cause.words: self._counters.closed[cause] for cause in CloseCause}
+        """Connections ended, by cause: those that were still shaking hands, too."""
+        counters = self._counters
+        return {cause.words: counters.closed[cause] + counters.turned_away[cause] for cause in CloseCause}
 
     def snapshot(self) -> dict[str, Any]:
         """All of it, for `brim status --json`."""

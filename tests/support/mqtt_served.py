@@ -29,6 +29,7 @@ class Served:
     def __init__(self, partition: OwnPartition, **broker: Any) -> None:
         self.partition = partition
         engine = engine_of(broker.pop("engine", None))
+        self.engine = engine
         self.stats = Stats(engine)
         self.listener = Listener(engine, Broker(engine, self.partition_of, **broker))
         self.port = self.listener.listen("127.0.0.1", 0)[1]

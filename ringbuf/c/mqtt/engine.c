@@ -286,13 +286,39 @@ bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t ha
 
 /* ---- connections ---- */
 
-mq_connection *mq_connection_open(mq_engine *engine, int fd)
+mq_listener *mq_engine_listener(mq_engine *engine, int number)
+{
+    return number >= 0 && number < MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
+}
+
+/* Whoever is still shaking hands on another thread counts too. */
+bool mq_listener_full(const mq_engine *engine, int number)
+{
+    uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
+        uint32_t outside = __atomic_load_n(&engine->listeners[i].outside, __ATOMIC_RELAXED);
+        all += outside;
+        here += i == number ? outside : 0;
+    }
+    uint32_t most = engine->listeners[number].connections_max;
+    return all >= engine->limits.connections_max || (most != 0 && here >= most);
+}
+
+static uint32_t or_else(uint32_t own, uint32_t common)
+{
+    return own != 0 ? own : common;
+}
+
+mq_connection *mq_connection_open(mq_engine *engine, int fd, int listener)
 {
     mq_connection *connection = mq_slab_take(&engine->connections);
     if (connection == NULL)
         return NULL;
     connection->fd = fd;
-    connection->packet_max_bytes = engine->limits.connect_max_bytes;
+    connection->listener = (uint8_t)listener;
+    connection->packet_max_bytes = or_else(engine->listeners[listener].connect_max_bytes,
+                                           engine->limits.connect_max_bytes);
+    engine->listeners[listener].connections++;
     connection->out_chunk = MQ_BLOCK_BYTES;
     connection->last_seen_ms = engine->now_ms;
     connection->idle_max_ms = engine->limits.connect_timeout_ms;
@@ -310,7 +336,8 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
     connection->send_max_bytes = terms->send_max_bytes;
     connection->alias_max = terms->alias_max;
     connection->policy = engine->policy;
-    connection->packet_max_bytes = engine->limits.packet_max_bytes;
+    connection->packet_max_bytes = or_else(engine->listeners[connection->listener].packet_max_bytes,
+                                           engine->limits.packet_max_bytes);
     connection->last_seen_ms = engine->now_ms;
     connection->idle_max_ms = terms->idle_max_ms;
     if (terms->idle_max_ms > 0 && engine->now_ms + terms->idle_max_ms < engine->next_deadline_ms)
@@ -349,6 +376,7 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection)
 {
     connection_release(engine, connection);
     mq_bytes_free(engine, &connection->out);
+    engine->listeners[connection->listener].connections--;
     mq_slab_give(&engine->connections, &connection->item);
 }
 

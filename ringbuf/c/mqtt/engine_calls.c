@@ -91,10 +91,9 @@ static PyObject *open_detached(engine_object *self, PyObject *listener)
     unsigned long long number;
     if (unsigned_of(listener, MQ_LISTENERS_MAX - 1, &number) != 0)
         return NULL;
-    mq_connection *connection = mq_connection_open(self->engine, -1);
+    mq_connection *connection = mq_connection_open(self->engine, -1, (int)number);
     if (connection == NULL)
         return PyErr_NoMemory();
-    connection->listener = (uint8_t)number;
     return PyLong_FromUnsignedLongLong(mq_handle(&connection->item));
 }
 

@@ -29,7 +29,7 @@
 
 #define BATCH 256 /* sockets that are served between two waits */
 #define ACCEPT_BATCH 64
-#define FLUSH_AFTER_BYTES                                                                                    \
+#define FLUSH_AFTER_BYTES \
     (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
 #define OUT_CHUNK_MIN 4096u
 #define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
@@ -254,39 +254,70 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
 
 /* ---- accepting ---- */
 
-static void address_keep(mq_connection *connection, const struct sockaddr_storage *address)
+typedef struct peer { /* where a connection comes from, as mq_connection has it */
+    uint8_t address[16];
+    uint16_t port;
+    uint8_t family;
+} peer;
+
+/* An IPv4 client of a dual-stack listener is an IPv4 client. */
+static peer peer_of(const struct sockaddr_storage *address)
 {
-    connection->address_family = (uint8_t)address->ss_family;
+    peer found = {.family = (uint8_t)address->ss_family};
     if (address->ss_family == AF_INET) {
         const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)address;
-        connection->port = ntohs(ip->sin_port);
-        memcpy(connection->address, &ip->sin_addr, sizeof ip->sin_addr);
+        found.port = ntohs(ip->sin_port);
+        memcpy(found.address, &ip->sin_addr, sizeof ip->sin_addr);
     } else if (address->ss_family == AF_INET6) {
         const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)address;
-        connection->port = ntohs(ip->sin6_port);
-        memcpy(connection->address, &ip->sin6_addr, sizeof ip->sin6_addr);
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&ip->sin6_addr);
+        found.port = ntohs(ip->sin6_port);
+        found.family = mapped ? AF_INET : AF_INET6;
+        memcpy(found.address, ip->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
     }
+    return found;
 }
 
-static bool adopt(mq_loop *loop, int fd, int number, const struct sockaddr_storage *address)
+/* NULL: it was not taken, and the socket is closed. */
+static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
 {
     mq_engine *engine = loop->engine;
     int yes = 1;
-    if (engine->connections.live >= engine->limits.connections_max) {
-        engine->counters.closed[MQ_CLOSE_LIMIT]++;
-        return false;
+    bool full = mq_listener_full(engine, number);
+    engine->counters.closed[MQ_CLOSE_LIMIT] += full;
+    mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
+    if (connection == NULL) {
+        close(fd);
+        return NULL;
     }
-    mq_connection *connection = mq_connection_open(engine, fd);
-    if (connection == NULL)
-        return false;
-    connection->listener = (uint8_t)number;
     connection->interest = EPOLLIN;
-    address_keep(connection, address);
+    connection->address_family = from->family;
+    connection->port = from->port;
+    memcpy(connection->address, from->address, sizeof from->address);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* frames are sent in batches already */
     if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, mq_handle(&connection->item)) == 0)
-        return true;
+        return connection;
     mq_connection_forget(engine, connection);
-    return false;
+    close(fd);
+    return NULL;
+}
+
+uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
+                       uint32_t waited_ms)
+{
+    mq_engine *engine = loop->engine;
+    peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
+    memcpy(from.address, address, sizeof from.address);
+    clock_read(engine);
+    mq_connection *connection = adopt(loop, fd, number, &from);
+    if (connection == NULL)
+        return 0;
+    connection->known = true; /* Python keeps something about it */
+    connection->last_seen_ms -= waited_ms < engine->now_ms ? waited_ms : engine->now_ms;
+    uint64_t due = connection->last_seen_ms + connection->idle_max_ms;
+    if (due < engine->next_deadline_ms)
+        engine->next_deadline_ms = due;
+    return mq_handle(&connection->item);
 }
 
 static void listeners_watch(mq_loop *loop, int operation)
@@ -304,8 +335,8 @@ static void accept_some(mq_loop *loop, int number)
         int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            if (!adopt(loop, fd, number, &address))
-                close(fd);
+            peer from = peer_of(&address);
+            adopt(loop, fd, number, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             loop->rest_until_ms = loop->engine->now_ms + REST_MS;
             listeners_watch(loop, EPOLL_CTL_DEL);

@@ -231,6 +231,7 @@ typedef struct mq_event {
 
 struct mq_engine {
     mq_limits limits;
+    mq_listener listeners[MQ_LISTENERS_MAX];
     mq_counters counters;
     uint64_t now_ms, now_ns; /* monotonic; wall */
     uint64_t next_deadline_ms;
@@ -278,7 +279,8 @@ void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() is due for its own sake; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
 
-mq_connection *mq_connection_open(mq_engine *engine, int fd);
+mq_connection *mq_connection_open(mq_engine *engine, int fd, int listener);
+bool mq_listener_full(const mq_engine *engine, int number); /* or the engine */
 void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t cause);
 void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* frees it; the socket is closed */
 bool mq_connection_over(mq_engine *engine,

@@ -79,6 +79,17 @@ typedef struct mq_limits {
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
 } mq_limits;
 
+/* What one listener allows.  0: what mq_limits says.  Another thread may take part in accepting: it counts
+ * whom it keeps in `outside`, and is alone in writing that; the loop alone writes `connections`. */
+typedef struct mq_listener {
+    uint32_t connections_max;
+    uint32_t connect_max_bytes;
+    uint32_t packet_max_bytes;
+    uint32_t publish_rate_max; /* PUBLISH of one client a second, and at once */
+    uint32_t connections;      /* now */
+    uint32_t outside;          /* now: accepted elsewhere, and not adopted, or not any more */
+} mq_listener;
+
 typedef struct mq_counters {
     /* Since the engine was made. */
     uint64_t bytes_in, bytes_out;
@@ -96,6 +107,7 @@ typedef struct mq_counters {
                                   read */
     uint64_t dropped[8];       /* by MQ_DROP_* */
     uint64_t closed[12];       /* by MQ_CLOSE_* */
+    uint64_t turned_away[12];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;
@@ -123,6 +135,16 @@ void mq_loop_close(mq_loop *loop);
 /* Accepts from `fd`, a listening socket that is non-blocking and from now on the loop's.  `number`, 0 .. 15,
  * is what Engine.peer() tells of the connections that come from it.  0, or -errno. */
 int mq_loop_listen(mq_loop *loop, int fd, int number);
+
+/* Serves `fd`, a connected stream socket that is the loop's from now on, as if it had been accepted from
+ * listener `number`, `waited_ms` ago.  `family` (AF_*), 16 bytes of address and port are what Engine.peer()
+ * tells.  Such a connection always ends with an event, unless Python closes it.  Its handle; 0: it was not
+ * taken (a limit, memory), and the socket is closed. */
+uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint8_t *address, int port,
+                       uint32_t waited_ms);
+
+/* The limits of listener `number`, 0 .. 15; valid while the engine is.  NULL: there is no such number. */
+mq_listener *mq_engine_listener(mq_engine *engine, int number);
 
 /* Stops accepting: what is connected stays. */
 void mq_loop_deafen(mq_loop *loop);
