@@ -101,6 +101,7 @@ class DropCause(IntEnum):
     TOPICS = lib.MQ_DROP_TOPICS
     FORGED = lib.MQ_DROP_FORGED
     TOO_LARGE = lib.MQ_DROP_TOO_LARGE
+    EXPIRED = lib.MQ_DROP_EXPIRED
 
     @property
     def words(self) -> str:

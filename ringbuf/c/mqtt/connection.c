@@ -374,11 +374,11 @@ static bool on_acknowledgement(mq_engine *engine, mq_connection *connection, con
     uint32_t qos = entry == NULL ? 0 : entry->tag & MQ_TAG_QOS;
     bool released = entry != NULL && entry->tag & MQ_TAG_RELEASED;
     if ((kind == PUBACK && qos == 1) || (kind == PUBCOMP && released)) {
-        mq_sent_done(session, entry);
+        mq_sent_done(engine, session, entry);
         mq_connection_touch(engine, connection);
     } else if (kind == PUBREC) {
         if (qos == 2 && !released) {
-            mq_entry_done(entry);
+            mq_entry_done(engine, entry);
             *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
         }
         put_ack(engine, connection, PUBREL << 4 | 2, identifier);

@@ -190,9 +190,9 @@ static built deliver_next(mq_engine *engine, mq_connection *connection, mq_sessi
         session->dropped[drop_cause(result)]++;
     }
     if (sent == NULL)
-        mq_entry_done(&entry);
+        mq_entry_done(engine, &entry);
     else if (result != BUILT)
-        mq_sent_done(session, sent);
+        mq_sent_done(engine, session, sent);
     return result;
 }
 
@@ -221,7 +221,7 @@ static built deliver_again(mq_engine *engine, mq_connection *connection, mq_sess
     if (result != BUILT) {
         engine->counters.dropped[drop_cause(result)]++;
         session->dropped[drop_cause(result)]++;
-        mq_sent_done(session, entry);
+        mq_sent_done(engine, session, entry);
     }
     return result;
 }

@@ -167,6 +167,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
     engine->connections.item_bytes = sizeof(mq_connection);
+    engine->grants.item_bytes = sizeof(mq_grant);
     engine->receive = malloc(MQ_CARRY_BYTES + MQ_READ_BYTES);
     if (engine->receive == NULL) {
         free(engine);
@@ -216,11 +217,13 @@ void mq_engine_free(mq_engine *engine)
     slab_free(&engine->connections);
     slab_free(&engine->sessions);
     slab_free(&engine->topics);
+    slab_free(&engine->grants);
     mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
                         &engine->closing, &engine->published, &engine->passing};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     free(engine->table);
+    free(engine->grant_table);
     free(engine->receive);
     free(engine);
 }
@@ -255,7 +258,7 @@ void mq_source_remove(mq_engine *engine, uint32_t index)
         mq_session *session = mq_slab_at(&engine->sessions, i);
         if (!(session->item.generation & 1))
             continue;
-        mq_session_forget_source(session, index);
+        mq_session_forget_source(engine, session, index);
         if (session->connection != NULL) /* its window may be open again, and nobody else will say so */
             mq_connection_touch(engine, session->connection);
     }

@@ -4,7 +4,9 @@
  *
  *   connection.c  bytes -> packets -> records.  Stops at whatever is not PUBLISH, an acknowledgement or a
  * ping, and at a topic that is unknown or not judged, and leaves exactly that as an event for Python
- *   topics.c      names -> topics; which sessions a record of a topic goes to
+ *   topics.c      names -> topics; the rings that their records go to or come from
+ *   routes.c      which sessions a record of a topic goes to
+ *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
  *   retained.c    the last message of a topic, kept outside any ring
  *   session.c     queues of positions, windows of what is in flight
  *   deliver.c     positions -> PUBLISH frames in a connection's output
@@ -113,6 +115,19 @@ struct mq_session {
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
 };
+
+/* ---- grants ---- */
+
+typedef struct mq_grant { /* its number: index + 1 */
+    mq_item item;
+    uint32_t references; /* by routes, queue entries, and whoever has just taken it */
+    uint32_t next;       /* of those with the same place in engine->grant_table: index + 1; 0: the last */
+    uint32_t length;
+    uint64_t hash;
+    uint8_t *identifiers; /* Subscription Identifier properties, as they stand in a PUBLISH */
+} mq_grant;
+
+#define MQ_GRANTS_MAX 0xffffffu /* what the upper 24 bits of a tag can name */
 
 /* ---- topics ---- */
 
@@ -237,7 +252,9 @@ struct mq_engine {
     uint64_t next_deadline_ms;
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
-    mq_slab topics, sessions, connections;
+    mq_slab topics, sessions, connections, grants;
+    uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
+    uint32_t grant_room;
     uint64_t *table; /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
@@ -307,6 +324,12 @@ void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topi
 void mq_held_release(mq_engine *engine);
 bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);
 
+/* grants.c */
+/* The number of the grant with these Subscription Identifier properties, which then counts for the caller. 0,
+ * which stands for none: no memory. */
+uint32_t mq_grant_take(mq_engine *engine, const void *identifiers, uint32_t length);
+void mq_grant_drop(mq_engine *engine, uint32_t number);
+
 /* topics.c */
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
@@ -314,12 +337,21 @@ bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *n
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
 mq_topic *
 mq_topic_recyclable(mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
-bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag); /* it has none here yet */
-bool mq_route_set(mq_topic *topic, mq_session *session, uint32_t tag, bool merge);
-void mq_route_drop(mq_topic *topic, const mq_session *session);
+uint64_t mq_hash(const mq_engine *engine, const void *bytes,
+                 uint32_t length); /* keyed: hostile input may be hashed */
+
+/* routes.c.  A route counts for the grant that its tag names. */
+bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session,
+                  uint32_t tag); /* it has none like it yet; false: no memory */
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session);
+void mq_routes_free(mq_engine *engine, mq_topic *topic);
 /* Queues the record at `where` for who subscribed to its topic: how many.  Of `message` flags and publisher
  * count. */
 uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
+
+/* topics.c */
 /* Appends a message of this process to its topic's ring and routes it.  RB_OK and *end, the position behind
  * it; RB_FULL: wait; RB_TIMEOUT: it has been full for too long; RB_TOO_LARGE. */
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end);
@@ -332,15 +364,15 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or 
 
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
-void mq_session_forget_source(mq_session *session, uint32_t source);
+void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
 void mq_session_return(mq_session *session); /* a connection was attached: redeliver */
 bool mq_queue_make_room(mq_engine *engine, mq_session *session);
 mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
-void mq_entry_done(const mq_entry *entry);
+void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* it counts for its blob and grant no longer */
 mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier); /* NULL: no memory */
 mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
-void mq_sent_done(mq_session *session, mq_entry *entry);
+void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
 void mq_received_free(mq_session *session, uint16_t identifier);
 
@@ -369,6 +401,11 @@ static inline mq_blob *mq_where_blob(uint64_t where)
     return (mq_blob *)(uintptr_t)where;
 }
 
+static inline mq_grant *mq_grant_at(const mq_engine *engine, uint32_t number)
+{
+    return mq_slab_at(&engine->grants, number - 1);
+}
+
 /* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */
 static inline mq_entry mq_queue_front(const mq_session *session)
 {
@@ -384,6 +421,8 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
     session->queue_count++;
     if (mq_where_source(entry.where) == 0)
         mq_where_blob(entry.where)->references++;
+    if (entry.tag >> MQ_TAG_GRANT_SHIFT)
+        mq_grant_at(engine, entry.tag >> MQ_TAG_GRANT_SHIFT)->references++;
     if (!session->dirty) {
         session->dirty = true;
         if (session->connection != NULL)

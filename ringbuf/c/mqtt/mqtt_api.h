@@ -47,16 +47,18 @@ enum {                        /* why a message did not reach a ring, or a record
        MQ_DROP_TOPICS = 5,    /* the topic table was full of topics in use */
        MQ_DROP_FORGED = 6,    /* a record of a source ring that had changed since it was routed */
        MQ_DROP_TOO_LARGE = 7, /* longer than a packet may be */
-       MQ_DROP_CAUSES = 8
+       MQ_DROP_EXPIRED = 8,   /* its Message Expiry Interval had passed before it could be sent */
+       MQ_DROP_CAUSES = 9
 };
 
 enum { /* what is known of a route or an entry: one word, low bits first */
        MQ_TAG_QOS = 3,
        MQ_TAG_RETAIN = 4,    /* deliver with the RETAIN flag */
        MQ_TAG_RELEASED = 8,  /* in flight, QoS 2: PUBREC has come, PUBREL was sent */
-       MQ_TAG_NO_LOCAL = 16, /* kept for MQTT 5, as is what follows */
-       MQ_TAG_RETAIN_AS_PUBLISHED = 32,
-       MQ_TAG_IDS_SHIFT = 8 /* upper 24 bits: number of a set of subscription identifiers */
+       MQ_TAG_NO_LOCAL = 16, /* route: not for messages that this session has published */
+       MQ_TAG_RETAIN_AS_PUBLISHED = 32, /* route: the RETAIN flag goes along */
+       MQ_TAG_OWN_ONLY = 64,            /* route: only for messages that this session has published */
+       MQ_TAG_GRANT_SHIFT = 8           /* upper 24 bits: number of a grant (grants.c), 0: none */
 };
 
 enum {
@@ -105,7 +107,7 @@ typedef struct mq_counters {
     uint64_t source_lost;      /* records that source rings overwrote before they were read */
     uint64_t source_evictions; /* times a source ring stopped heeding us, and may overwrite what we have not
                                   read */
-    uint64_t dropped[8];       /* by MQ_DROP_* */
+    uint64_t dropped[9];       /* by MQ_DROP_* */
     uint64_t closed[12];       /* by MQ_CLOSE_* */
     uint64_t turned_away[12];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */

@@ -18,7 +18,7 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic)
     engine->counters.retained--;
     engine->counters.retained_bytes -= topic->retained->bytes;
     topic->retained = NULL;
-    mq_entry_done(&entry);
+    mq_entry_done(engine, &entry);
 }
 
 static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *message)

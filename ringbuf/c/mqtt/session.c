@@ -16,8 +16,10 @@
 #define RECEIVED_BYTES 8192u
 #define GROWTH 4u /* a burst should not pay for ten growths */
 
-void mq_entry_done(const mq_entry *entry)
+void mq_entry_done(mq_engine *engine, const mq_entry *entry)
 {
+    if (entry->tag >> MQ_TAG_GRANT_SHIFT)
+        mq_grant_drop(engine, entry->tag >> MQ_TAG_GRANT_SHIFT);
     if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != 0)
         return;
     mq_blob *blob = mq_where_blob(entry->where);
@@ -29,7 +31,7 @@ void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry
 {
     engine->counters.dropped[cause]++;
     session->dropped[cause]++;
-    mq_entry_done(entry);
+    mq_entry_done(engine, entry);
 }
 
 /* ---- queue ---- */
@@ -133,9 +135,9 @@ mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
     return entry->where == MQ_NOWHERE && !(entry->tag & MQ_TAG_RELEASED) ? NULL : entry;
 }
 
-void mq_sent_done(mq_session *session, mq_entry *entry)
+void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
 {
-    mq_entry_done(entry);
+    mq_entry_done(engine, entry);
     *entry = (mq_entry){.where = MQ_NOWHERE};
     session->in_flight--;
     while (session->sent_first < session->sent_next) {
@@ -181,7 +183,7 @@ void mq_received_free(mq_session *session, uint16_t identifier)
 
 /* A source goes, and its number may be given to another: nothing may point to it any more.  What was sent and
  * not acknowledged cannot be sent again; what waits is counted as overrun when its turn comes. */
-void mq_session_forget_source(mq_session *session, uint32_t source)
+void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
 {
     for (uint32_t i = 0; i < session->queue_count; i++) {
         mq_entry *entry = &session->queue[(session->queue_first + i) & (session->queue_room - 1)];
@@ -191,7 +193,7 @@ void mq_session_forget_source(mq_session *session, uint32_t source)
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
-            mq_sent_done(session, entry);
+            mq_sent_done(engine, session, entry);
     }
 }
 
@@ -199,9 +201,9 @@ void mq_session_forget_source(mq_session *session, uint32_t source)
 void mq_session_clear(mq_engine *engine, mq_session *session)
 {
     for (uint32_t i = 0; i < session->queue_count; i++)
-        mq_entry_done(&session->queue[(session->queue_first + i) & (session->queue_room - 1)]);
+        mq_entry_done(engine, &session->queue[(session->queue_first + i) & (session->queue_room - 1)]);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
-        mq_entry_done(&session->sent[n & (session->sent_room - 1)]);
+        mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);
     engine->counters.queues_bytes -= session->queue_room * sizeof(mq_entry);
     free(session->queue);
     free(session->sent);

@@ -148,21 +148,18 @@ static Py_ssize_t each_topic(engine_object *self, PyObject *object, mq_session *
 
 static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
-    (void)engine;
-    return mq_route_set(topic, session, tag, false);
+    return mq_route_set(engine, topic, session, tag);
 }
 
 static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
-    (void)engine;
-    return mq_route_set(topic, session, tag, true);
+    return mq_route_merge(engine, topic, session, tag);
 }
 
 static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
-    (void)engine;
     (void)tag;
-    mq_route_drop(topic, session);
+    mq_route_drop(engine, topic, session);
     return true;
 }
 
@@ -209,7 +206,7 @@ PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
         memcpy(&handle, (const char *)sessions.bytes + i * 8, sizeof handle);
         memcpy(&tag, (const char *)tags.bytes + i * 4, sizeof tag);
         mq_session *session = mq_slab_get(&self->engine->sessions, handle);
-        if (session != NULL && !mq_route_add(topic, session, tag))
+        if (session != NULL && !mq_route_add(self->engine, topic, session, tag))
             break;
     }
     bytes_done(&sessions);

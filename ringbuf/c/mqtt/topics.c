@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topics: the table that finds one by its name, the sessions that a record of it goes to, its retained copy,
- * and the ring its records are written to.
+ * Topics: the table that finds one by its name, and the rings that records of it are written to or come
+ * from.
  *
  * The table is open addressing with linear probing over {upper half of the hash, index + 1}, at most three
  * quarters full; taking one out shifts back what follows, so there are no tombstones.  Names come from
  * clients, so the hash is keyed: nobody can make up names that collide.
- *
- * A route names a session by pointer and generation: when a session ends, nothing is searched; the dead
- * route is removed when its topic's routes are next walked, or when a new one needs its place.
  */
 #include "mqtt.h"
 
@@ -27,8 +24,9 @@ static uint64_t mix(uint64_t a, uint64_t b)
 }
 
 /* Folded multiplication of 16 bytes a step, as in wyhash, under this engine's key. */
-static uint64_t hash_name(const mq_engine *engine, const uint8_t *name, uint32_t length)
+uint64_t mq_hash(const mq_engine *engine, const void *bytes, uint32_t length)
 {
+    const uint8_t *name = bytes;
     uint64_t hash = engine->seed[0] ^ length, a, b;
     uint32_t left = length;
     for (; left > 16; left -= 16, name += 16) {
@@ -93,7 +91,7 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
 {
     if (engine->table_room == 0)
         return NULL;
-    uint64_t hash = hash_name(engine, name, length);
+    uint64_t hash = mq_hash(engine, name, length);
     uint32_t mask = engine->table_room - 1;
     for (uint32_t at = (uint32_t)hash & mask; engine->table[at] != 0; at = (at + 1) & mask) {
         if ((engine->table[at] ^ hash) >> 32 != 0)
@@ -122,7 +120,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->source = source;
     topic->reserved = reserved;
     topic->used = true;
-    topic->hash = hash_name(engine, name, length);
+    topic->hash = mq_hash(engine, name, length);
     topic->key_hash = rb_crc32c(0, name, length);
     table_put(engine, topic);
     return topic;
@@ -132,7 +130,7 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
 {
     table_remove(engine, topic);
     mq_retained_forget(engine, topic);
-    free(topic->routes);
+    mq_routes_free(engine, topic);
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);
 }
@@ -176,85 +174,6 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
         topic->used = false;
     }
     return NULL;
-}
-
-/* ---- routes ---- */
-
-static void routes_sweep(mq_topic *topic)
-{
-    for (uint32_t i = 0; i < topic->route_count;) {
-        if (topic->routes[i].session->item.generation == topic->routes[i].generation)
-            i++;
-        else
-            topic->routes[i] = topic->routes[--topic->route_count];
-    }
-}
-
-static bool routes_grow(mq_topic *topic)
-{
-    routes_sweep(topic);
-    if (topic->route_count < topic->route_room)
-        return true;
-    uint32_t room = topic->route_room ? topic->route_room * 2 : 1;
-    mq_route *routes = realloc(topic->routes, room * sizeof *routes);
-    if (routes == NULL)
-        return false;
-    topic->routes = routes;
-    topic->route_room = room;
-    return true;
-}
-
-bool mq_route_add(mq_topic *topic, mq_session *session, uint32_t tag)
-{
-    if (topic->route_count == topic->route_room && !routes_grow(topic))
-        return false;
-    topic->routes[topic->route_count++] = (mq_route){
-        .session = session, .generation = session->item.generation, .tag = tag};
-    return true;
-}
-
-/* Sets the route of `session`, or merges: the higher QoS counts [MQTT-3.3.5-1].  False: no memory. */
-bool mq_route_set(mq_topic *topic, mq_session *session, uint32_t tag, bool merge)
-{
-    for (uint32_t i = 0; i < topic->route_count; i++) {
-        mq_route *route = &topic->routes[i];
-        if (route->session != session || route->generation != session->item.generation)
-            continue;
-        if (!merge || (tag & MQ_TAG_QOS) > (route->tag & MQ_TAG_QOS))
-            route->tag = tag;
-        return true;
-    }
-    return mq_route_add(topic, session, tag);
-}
-
-void mq_route_drop(mq_topic *topic, const mq_session *session)
-{
-    for (uint32_t i = 0; i < topic->route_count; i++)
-        if (topic->routes[i].session == session && topic->routes[i].generation == session->item.generation) {
-            topic->routes[i] = topic->routes[--topic->route_count];
-            return;
-        }
-}
-
-/* QoS 0 is not kept for who is away. */
-uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message)
-{
-    uint32_t qos = message->flags & RB_FLAG_QOS, matched = 0;
-    for (uint32_t i = 0; i < topic->route_count;) {
-        mq_route route = topic->routes[i];
-        if (route.session->item.generation != route.generation) {
-            topic->routes[i] = topic->routes[--topic->route_count];
-            continue;
-        }
-        i++;
-        matched++;
-        uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
-        if (lower > 0 || route.session->connection != NULL)
-            mq_push(
-                engine, route.session,
-                (mq_entry){.where = where, .topic = topic->item.index, .tag = (route.tag & ~0xffu) | lower});
-    }
-    return matched;
 }
 
 /* ---- appending ---- */
