@@ -1,0 +1,1 @@
+"""Programs that use Brim, each to be run as it stands."""
