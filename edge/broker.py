@@ -45,6 +45,7 @@ from edge.mqtt import (
     ConnAck,
     Connect,
     Disconnect,
+    Properties,
     ProtocolError,
     ReasonCode,
     Role,
@@ -82,6 +83,7 @@ class BrokerLimits:
 
     client_id_max_bytes: int = 256
     subscriptions_max: int = 1_000
+    topic_alias_max: int = 32  # topic aliases towards one client that takes some
     keep_alive_max_s: int = 65_535  # for who asks for none; 0: then there is none
     sessions: SessionLimits = field(default_factory=SessionLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)
@@ -200,9 +202,7 @@ class Broker:
 
     def _connect(self, connection: int, packet: Connect) -> None:
         facts = self._facts(connection, packet)
-        if packet.version is Version.V5:
-            self._refuse(connection, packet, facts, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
-        elif len(facts.client_id.encode()) > self.limits.client_id_max_bytes:
+        if len(facts.client_id.encode()) > self.limits.client_id_max_bytes:
             self._refuse(connection, packet, facts, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
         else:
             verdict = self._authenticate(facts, packet.password)
@@ -275,12 +275,22 @@ class Broker:
         if session is None:
             session = self.sessions.open(facts.client_id, facts.identity, clean=packet.clean_start)
         session.clean = packet.clean_start
-        self._engine.send(connection, encode(ConnAck(present), packet.version))
+        wanted = packet.properties
+        assigned = None if packet.client_id else facts.client_id
+        answer = ConnAck(present, properties=Properties(assigned_client_identifier=assigned))
+        self._engine.send(connection, encode(answer, packet.version))
         trusted = self._access is None
         idle_max_ms = self._idle_max_ms(packet.keep_alive_s)
-        window = self.limits.sessions.in_flight_max
+        window = min(self.limits.sessions.in_flight_max, wanted.receive_maximum or 65_535)
         if not self._engine.attach(
-            connection, session.handle, packet.version, idle_max_ms, trusted, window, 0, 0
+            connection,
+            session.handle,
+            packet.version,
+            idle_max_ms,
+            trusted,
+            window,
+            wanted.maximum_packet_size_bytes or 0,
+            min(self.limits.topic_alias_max, wanted.topic_alias_maximum or 0),
         ):
             self.sessions.left(session, self._clock())  # it has gone meanwhile: no client, no will
             if session.clean:

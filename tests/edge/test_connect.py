@@ -56,10 +56,16 @@ def test_a_version_that_is_not_spoken_is_refused_by_its_return_code(bench: Bench
     wire.raw(b"\x10\x0d\x00\x04MQTT\x06\x02\x00\x3c\x00\x01c")
     assert wire.bytes_received() == b"\x20\x02\x00\x01"
     assert not wire.is_open
-    newer = bench.wire(Version.V5)
-    newer.send(Connect("c", version=Version.V5))
-    assert newer.received() == [ConnAck(False, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)]
-    assert not newer.is_open
+
+
+def test_mqtt_5_is_spoken_and_a_client_without_an_identifier_is_told_its_own(bench: Bench) -> None:
+    wire = bench.wire(Version.V5)
+    wire.send(Connect("", version=Version.V5))
+    (answer,) = wire.received()
+    assert isinstance(answer, ConnAck)
+    (session,) = bench.broker.sessions
+    assert answer.properties.assigned_client_identifier == session.client_id
+    wire.subscribe("t/#", qos=1)
 
 
 def test_a_client_without_an_identifier_gets_one_if_its_session_is_clean(bench: Bench) -> None:

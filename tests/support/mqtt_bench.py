@@ -203,7 +203,9 @@ class Bench:
         connect = Connect(client_id, **fields)
         wire = self.wire(connect.version, listener)
         wire.send(connect)
-        assert wire.received()[:1] == [ConnAck(present)]
+        (answer,) = wire.received()[:1]
+        assert isinstance(answer, ConnAck), answer
+        assert (answer.session_present, answer.reason_code) == (present, ReasonCode.SUCCESS), answer
         return wire
 
     def lose(self, wire: Wire) -> None:
