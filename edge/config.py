@@ -69,12 +69,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 256  # 23 is what MQTT 3.1.1 guarantees
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = KIB
     topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
-    topics_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000  # known topics, about 400 bytes each
+    topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
     queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     queued_records_drop: Literal["oldest", "newest"] = "oldest"  # the newest reading is what matters
-    # 16 bytes a record, of all clients together; beyond it nothing more is queued for anybody.
+    # 15 to 16 bytes a record, of all clients together; beyond it nothing more is queued for anybody.
     queues_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
     # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
     # from one, which wait for the disk.

@@ -138,7 +138,7 @@ class EngineLimits:
     retained_max: int = 100_000
     receive_max: int = 1_024  # of one client, QoS 1 and 2, waiting for the disk
     retained_max_bytes: int = 64 * MIB
-    queues_max_bytes: int = 256 * MIB  # positions waiting for clients, 16 bytes each, of all clients together
+    queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
 
 
 class Engine(Protocol):

@@ -160,6 +160,8 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     if (engine == NULL)
         return NULL;
     engine->limits = *limits;
+    if (limits->topics_max > MQ_TOPICS_MAX)
+        engine->limits.topics_max = MQ_TOPICS_MAX;
     engine->seed[0] = seed[0];
     engine->seed[1] = seed[1];
     engine->next_deadline_ms = MQ_NEVER;
@@ -214,6 +216,7 @@ void mq_engine_free(mq_engine *engine)
         }
     while (engine->spare_blocks != NULL)
         free(block_take(engine));
+    mq_spare_chunks_free(engine);
     slab_free(&engine->connections);
     slab_free(&engine->sessions);
     slab_free(&engine->topics);

@@ -8,7 +8,8 @@
  *   routes.c      which sessions a record of a topic goes to
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
  *   retained.c    the last message of a topic, kept outside any ring
- *   session.c     queues of positions, windows of what is in flight
+ *   queue.c       queues of positions
+ *   session.c     windows of what is in flight, identifiers received
  *   deliver.c     positions -> PUBLISH frames in a connection's output
  *   engine.c      memory, handles, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
@@ -25,6 +26,8 @@
 #ifndef BRIM_MQTT_H
 #define BRIM_MQTT_H
 
+#include <string.h>
+
 #include "ring.h"
 
 #include "mqtt_api.h"
@@ -35,7 +38,13 @@
 #define MQ_FLUSH_BYTES (512u * 1024) /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
 #define MQ_EVENTS 1024
-#define MQ_QUEUE_MIN 32       /* entries of the smallest queue or window, which is kept when empty */
+#define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
+#define MQ_ENTRY_BYTES 15u /* in a queue */
+#define MQ_CHUNK_MIN_BYTES 512u
+#define MQ_CHUNK_MAX_BYTES 4096u
+#define MQ_ALLOCATOR_BYTES 8u /* what malloc() adds to each */
+#define MQ_CHUNK_ROOM(bytes) \
+    (uint16_t)(((bytes) - MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
 #define MQ_VERDICTS_MAX 65536 /* topics judged for one connection; beyond, it begins anew */
 #define MQ_NEVER UINT64_MAX
 
@@ -68,7 +77,7 @@ static inline uint64_t mq_handle(const mq_item *item)
 
 /* ---- what a session has ---- */
 
-/* One record on its way to one session: 16 bytes. */
+/* One record on its way to one session; in a queue 15 bytes (queue.c). */
 typedef struct mq_entry {
     uint64_t where; /* source in the upper 12 bits; position / 32 below; for source 0 the address of a blob */
     uint32_t topic; /* index; what a foreign record must still say it is for */
@@ -77,6 +86,19 @@ typedef struct mq_entry {
 
 #define MQ_SOURCE_SHIFT 52
 #define MQ_NOWHERE UINT64_MAX /* acknowledged, or only its identifier is still in use; in a queue: gone */
+
+typedef struct mq_chunk mq_chunk;
+struct mq_chunk { /* part of a queue: queue.c */
+    mq_chunk *next;
+    uint32_t sources;     /* whose records it may need, a bit each, modulo 32 */
+    uint16_t room, bytes; /* in entries; in units of MQ_CHUNK_MIN_BYTES, with what the allocator adds */
+    uint8_t entries[];
+};
+
+typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
+    mq_chunk *chunk;
+    uint8_t *at; /* the entry, for mq_entry_at() and mq_entry_move() */
+} mq_walk;
 
 /* A message kept outside any ring: a retained one.  Counted by its topic and by each entry that points to it.
  */
@@ -104,10 +126,13 @@ struct mq_session {
     bool dirty; /* something was queued since its connection was last touched for it */
     bool drop_newest;
     mq_connection *connection; /* NULL: away */
-    mq_entry *queue;           /* a ring of queue_room, a power of two */
-    uint32_t queue_first, queue_count, queue_room, queue_max;
-    uint32_t queue_limit; /* the smaller of queue_room and queue_max */
-    mq_entry *sent;       /* in flight: number n is at n & (sent_room - 1), its identifier is n % 65535 + 1 */
+    uint8_t *queue_in;         /* in `back`: where the next entry goes */
+    uint32_t queue_left;       /* so many may be pushed before anything is looked at */
+    uint32_t queue_count, queue_max;
+    uint8_t *queue_out;     /* in `front`: the oldest entry */
+    mq_chunk *front, *back; /* NULL until something is queued */
+    mq_chunk *hot;          /* the first that may need records of a ring: those before have been seen to */
+    mq_entry *sent; /* in flight: number n is at n & (sent_room - 1), its identifier is n % 65535 + 1 */
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
     uint32_t sent_room, in_flight, window;
@@ -268,6 +293,8 @@ struct mq_engine {
     mq_list passing;       /* the list that is being walked */
     uint8_t *spare_blocks; /* chained by their first word */
     uint32_t spare_count;
+    mq_chunk *spare_chunks;
+    uint32_t spare_chunk_count;
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for whoever is read now */
 };
 
@@ -362,12 +389,17 @@ void mq_sources_tell(mq_engine *engine);
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message);
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
+/* queue.c */
+bool mq_queue_make_room(mq_engine *engine, mq_session *session); /* false: what was to be queued is dropped */
+mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);   /* its reference passes to the caller */
+bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: that was the last */
+void mq_queue_clear(mq_engine *engine, mq_session *session);
+void mq_spare_chunks_free(mq_engine *engine);
+
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
 void mq_session_return(mq_session *session); /* a connection was attached: redeliver */
-bool mq_queue_make_room(mq_engine *engine, mq_session *session);
-mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
 void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* it counts for its blob and grant no longer */
 mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier); /* NULL: no memory */
@@ -406,18 +438,39 @@ static inline mq_grant *mq_grant_at(const mq_engine *engine, uint32_t number)
     return mq_slab_at(&engine->grants, number - 1);
 }
 
+static inline mq_entry mq_entry_at(const uint8_t *at)
+{
+    uint64_t rest;
+    mq_entry entry;
+    memcpy(&entry.where, at, sizeof entry.where);
+    memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that nothing behind it is read */
+    entry.tag = (uint32_t)(rest >> 8);
+    entry.topic = (uint32_t)(rest >> 40);
+    return entry;
+}
+
+/* Its record is at `where` from now on. */
+static inline void mq_entry_move(uint8_t *at, uint64_t where)
+{
+    memcpy(at, &where, sizeof where);
+}
+
 /* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */
 static inline mq_entry mq_queue_front(const mq_session *session)
 {
-    return session->queue[session->queue_first];
+    return mq_entry_at(session->queue_out);
 }
 
-/* Queues `entry`: here rather than in session.c, because it is what fan-out does most. */
+/* Queues `entry`: here rather than in queue.c, because it is what fan-out does most. */
 static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
 {
-    if (session->queue_count == session->queue_limit && !mq_queue_make_room(engine, session))
+    if (session->queue_left == 0 && !mq_queue_make_room(engine, session))
         return;
-    session->queue[(session->queue_first + session->queue_count) & (session->queue_room - 1)] = entry;
+    uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
+    memcpy(session->queue_in, &entry.where, sizeof entry.where);
+    memcpy(session->queue_in + 8, &rest, sizeof rest); /* its last byte is zero, and the next entry's */
+    session->queue_in += MQ_ENTRY_BYTES;
+    session->queue_left--;
     session->queue_count++;
     if (mq_where_source(entry.where) == 0)
         mq_where_blob(entry.where)->references++;

@@ -64,6 +64,7 @@ enum { /* what is known of a route or an entry: one word, low bits first */
 enum {
     MQ_SOURCES_MAX = 4096, /* rings written here and elsewhere; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
+    MQ_TOPICS_MAX = 16777216,
     MQ_NO_TOPIC = 4294967295
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session has and a connection has not: the queue of positions still to be delivered, the window of
- * what was delivered and is not acknowledged, and the QoS 2 identifiers it has received.
+ * What a session has and a connection has not, beside its queue (queue.c): the window of what was delivered
+ * and is not acknowledged, and the QoS 2 identifiers it has received.
  *
  * The window is a ring in the order of sending, because that is the order of redelivery [MQTT-4.6.0-1]:
  * number n stands at n modulo its room and has the packet identifier n % 65535 + 1, so that neither needs a
@@ -14,7 +14,6 @@
 
 #define IDENTIFIERS 65535u
 #define RECEIVED_BYTES 8192u
-#define GROWTH 4u /* a burst should not pay for ten growths */
 
 void mq_entry_done(mq_engine *engine, const mq_entry *entry)
 {
@@ -34,77 +33,11 @@ void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry
     mq_entry_done(engine, entry);
 }
 
-/* ---- queue ---- */
-
-static void queue_resize(mq_engine *engine, mq_session *session, mq_entry *queue, uint32_t room)
-{
-    for (uint32_t i = 0; i < session->queue_count; i++)
-        queue[i] = session->queue[(session->queue_first + i) & (session->queue_room - 1)];
-    free(session->queue);
-    engine->counters.queues_bytes += ((uint64_t)room - session->queue_room) * sizeof *queue;
-    session->queue = queue;
-    session->queue_first = 0;
-    session->queue_room = room;
-    session->queue_limit = room < session->queue_max ? room : session->queue_max;
-}
-
-/* A longer queue, as far as the limits go.  False: *cause says which was in the way. */
-static bool queue_grow(mq_engine *engine, mq_session *session, uint32_t *cause)
-{
-    uint32_t room = session->queue_room ? session->queue_room * GROWTH : MQ_QUEUE_MIN;
-    *cause = MQ_DROP_QUEUE;
-    if (session->queue_count >= session->queue_max)
-        return false;
-    *cause = MQ_DROP_MEMORY;
-    if (engine->counters.queues_bytes + (uint64_t)(room - session->queue_room) * sizeof(mq_entry) >
-        engine->limits.queues_max_bytes)
-        return false;
-    mq_entry *queue = malloc(room * sizeof *queue);
-    if (queue == NULL)
-        return false;
-    queue_resize(engine, session, queue, room);
-    return true;
-}
-
-/* Makes room for one more entry: by growing, or by dropping the oldest.  False: the new one is dropped. */
-bool mq_queue_make_room(mq_engine *engine, mq_session *session)
-{
-    uint32_t cause;
-    if (queue_grow(engine, session, &cause))
-        return true;
-    if (session->drop_newest || session->queue_count == 0) {
-        engine->counters.dropped[cause]++;
-        session->dropped[cause]++;
-        return false;
-    }
-    mq_entry oldest = session->queue[session->queue_first];
-    session->queue_first = (session->queue_first + 1) & (session->queue_room - 1);
-    session->queue_count--;
-    mq_entry_drop(engine, session, &oldest, cause);
-    return true;
-}
-
-/* The oldest entry, whose reference passes to the caller.  An empty queue keeps no more than its first
- * memory. */
-mq_entry mq_queue_pop(mq_engine *engine, mq_session *session)
-{
-    mq_entry entry = session->queue[session->queue_first];
-    session->queue_first = (session->queue_first + 1) & (session->queue_room - 1);
-    if (--session->queue_count == 0 && session->queue_room > MQ_QUEUE_MIN) {
-        mq_entry *queue = realloc(session->queue, MQ_QUEUE_MIN * sizeof *queue);
-        if (queue != NULL) {
-            session->queue = NULL; /* nothing in it: only the memory changes hands */
-            queue_resize(engine, session, queue, MQ_QUEUE_MIN);
-        }
-    }
-    return entry;
-}
-
 /* ---- window ---- */
 
 static bool sent_grow(mq_session *session)
 {
-    uint32_t room = session->sent_room ? session->sent_room * 2 : MQ_QUEUE_MIN;
+    uint32_t room = session->sent_room ? session->sent_room * 2 : MQ_WINDOW_MIN;
     mq_entry *sent = malloc(room * sizeof *sent);
     if (sent == NULL)
         return false;
@@ -148,7 +81,7 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
         if (session->resend < session->sent_first)
             session->resend = session->sent_first;
     }
-    if (session->sent_room > MQ_QUEUE_MIN) {
+    if (session->sent_room > MQ_WINDOW_MIN) {
         free(session->sent);
         session->sent = NULL;
         session->sent_room = 0;
@@ -185,11 +118,10 @@ void mq_received_free(mq_session *session, uint16_t identifier)
  * not acknowledged cannot be sent again; what waits is counted as overrun when its turn comes. */
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
 {
-    for (uint32_t i = 0; i < session->queue_count; i++) {
-        mq_entry *entry = &session->queue[(session->queue_first + i) & (session->queue_room - 1)];
-        if (mq_where_source(entry->where) == source)
-            entry->where = MQ_NOWHERE;
-    }
+    mq_walk walk = {0};
+    while (mq_queue_next(session, &walk))
+        if (mq_where_source(mq_entry_at(walk.at).where) == source)
+            mq_entry_move(walk.at, MQ_NOWHERE);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
@@ -200,14 +132,11 @@ void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t s
 /* Routes to it are found dead by their generation, and removed when they are next walked. */
 void mq_session_clear(mq_engine *engine, mq_session *session)
 {
-    for (uint32_t i = 0; i < session->queue_count; i++)
-        mq_entry_done(engine, &session->queue[(session->queue_first + i) & (session->queue_room - 1)]);
+    mq_queue_clear(engine, session);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
         mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);
-    engine->counters.queues_bytes -= session->queue_room * sizeof(mq_entry);
-    free(session->queue);
     free(session->sent);
     free(session->received);
-    session->queue = session->sent = NULL;
+    session->sent = NULL;
     session->received = NULL;
 }

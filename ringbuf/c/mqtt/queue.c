@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The queue of a session: positions still to be delivered, in a chain of chunks.
+ *
+ * A long queue is what an offline client leaves behind, by the thousand, so it must be small and must grow
+ * without copying; a short one is what fan-out pushes to, so the common push is two stores and no look at the
+ * chain (mq_push in mqtt.h).  Hence:
+ *
+ *   chunk   512, 1024, 2048 and from then on 4096 bytes of the allocator's: 32, 66, 134, 271 entries
+ *   entry   15 bytes, packed: where (8), tag (4), topic (3; MQ_TOPICS_MAX).  An entry is written as two
+ *           words, of which the second spills into the first byte behind it: the next entry covers that,
+ *           and behind the last one a chunk has a byte to spare
+ *
+ * At a million entries that is 15.1 bytes each, everything counted (queues_bytes).  A queue that falls empty
+ * keeps one chunk of the smallest kind.
+ *
+ * Each chunk that is no longer pushed to says which sources it may still need records of (`sources`, a bit
+ * each, modulo 32), as far as copy.c has looked: what is copied out is not looked at again.
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPARE_CHUNKS 64u /* of the largest kind, kept for the next queue that grows */
+
+_Static_assert(MQ_TOPICS_MAX <= 1u << 24, "an entry has three bytes for its topic");
+
+static mq_chunk *chunk_take(mq_engine *engine, uint32_t bytes)
+{
+    mq_chunk *chunk = engine->spare_chunks;
+    if (bytes == MQ_CHUNK_MAX_BYTES && chunk != NULL) {
+        engine->spare_chunks = chunk->next;
+        engine->spare_chunk_count--;
+    } else {
+        chunk = malloc(bytes - MQ_ALLOCATOR_BYTES);
+    }
+    if (chunk == NULL)
+        return NULL;
+    *chunk = (mq_chunk){.room = MQ_CHUNK_ROOM(bytes), .bytes = (uint16_t)(bytes / MQ_CHUNK_MIN_BYTES)};
+    chunk->sources = UINT32_MAX;
+    engine->counters.queues_bytes += bytes;
+    return chunk;
+}
+
+static uint32_t chunk_bytes(const mq_chunk *chunk)
+{
+    return chunk->bytes * MQ_CHUNK_MIN_BYTES;
+}
+
+static void chunk_give(mq_engine *engine, mq_chunk *chunk)
+{
+    engine->counters.queues_bytes -= chunk_bytes(chunk);
+    if (chunk_bytes(chunk) == MQ_CHUNK_MAX_BYTES && engine->spare_chunk_count < SPARE_CHUNKS) {
+        chunk->next = engine->spare_chunks;
+        engine->spare_chunks = chunk;
+        engine->spare_chunk_count++;
+    } else {
+        free(chunk);
+    }
+}
+
+void mq_spare_chunks_free(mq_engine *engine)
+{
+    while (engine->spare_chunks != NULL) {
+        mq_chunk *chunk = engine->spare_chunks;
+        engine->spare_chunks = chunk->next;
+        free(chunk);
+    }
+    engine->spare_chunk_count = 0;
+}
+
+static uint8_t *chunk_end(mq_chunk *chunk)
+{
+    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
+}
+
+/* How many may be pushed before the limits are looked at again. */
+static void left_refresh(mq_session *session)
+{
+    uint32_t room = session->back == NULL
+                        ? 0
+                        : (uint32_t)(chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
+    uint32_t allowed = session->queue_count < session->queue_max ? session->queue_max - session->queue_count
+                                                                 : 0;
+    session->queue_left = room < allowed ? room : allowed;
+}
+
+/* ---- taking ---- */
+
+/* The first chunk has been read to its end, and is not the last. */
+static void front_pass(mq_engine *engine, mq_session *session)
+{
+    mq_chunk *chunk = session->front;
+    session->front = chunk->next;
+    session->queue_out = session->front->entries;
+    if (session->hot == chunk)
+        session->hot = session->front;
+    chunk_give(engine, chunk);
+}
+
+/* Nothing is queued: from the beginning of one chunk again, of the smallest kind. */
+static void queue_emptied(mq_engine *engine, mq_session *session)
+{
+    if (chunk_bytes(session->back) > MQ_CHUNK_MIN_BYTES) {
+        mq_chunk *smallest = chunk_take(engine, MQ_CHUNK_MIN_BYTES);
+        if (smallest != NULL) {
+            chunk_give(engine, session->back);
+            session->back = smallest;
+        }
+    }
+    session->front = session->hot = session->back;
+    session->back->sources = UINT32_MAX;
+    session->queue_out = session->queue_in = session->back->entries;
+    left_refresh(session);
+}
+
+mq_entry mq_queue_pop(mq_engine *engine, mq_session *session)
+{
+    mq_entry entry = mq_queue_front(session);
+    session->queue_out += MQ_ENTRY_BYTES;
+    session->queue_count--;
+    if (session->front != session->back && session->queue_out == chunk_end(session->front))
+        front_pass(engine, session);
+    if (session->queue_count == 0)
+        queue_emptied(engine, session);
+    return entry;
+}
+
+static void drop_oldest(mq_engine *engine, mq_session *session, uint32_t cause)
+{
+    mq_entry oldest = mq_queue_pop(engine, session);
+    mq_entry_drop(engine, session, &oldest, cause);
+}
+
+/* ---- making room ---- */
+
+static uint32_t next_bytes(const mq_session *session)
+{
+    uint32_t bytes = session->back == NULL ? MQ_CHUNK_MIN_BYTES : 2 * chunk_bytes(session->back);
+    return bytes < MQ_CHUNK_MAX_BYTES ? bytes : MQ_CHUNK_MAX_BYTES;
+}
+
+static bool chunk_append(mq_engine *engine, mq_session *session)
+{
+    uint32_t bytes = next_bytes(session);
+    if (engine->counters.queues_bytes + bytes > engine->limits.queues_max_bytes)
+        return false;
+    mq_chunk *chunk = chunk_take(engine, bytes);
+    if (chunk == NULL)
+        return false;
+    if (session->back == NULL) {
+        session->front = session->hot = chunk;
+        session->queue_out = chunk->entries;
+    } else {
+        session->back->next = chunk;
+    }
+    session->back = chunk;
+    session->queue_in = chunk->entries;
+    return true;
+}
+
+/* No chunk can be had: the oldest entries go, as many as it takes to use their room again. */
+static void room_from_oldest(mq_engine *engine, mq_session *session)
+{
+    while (session->front != session->back) {
+        const mq_chunk *front = session->front;
+        while (session->front == front)
+            drop_oldest(engine, session, MQ_DROP_MEMORY);
+        if (chunk_append(engine, session))
+            return;
+    }
+    if (session->queue_out == session->back->entries)
+        drop_oldest(engine, session, MQ_DROP_MEMORY);
+    uint32_t bytes = session->queue_count * MQ_ENTRY_BYTES;
+    memmove(session->back->entries, session->queue_out, bytes);
+    session->queue_out = session->back->entries;
+    session->queue_in = session->queue_out + bytes;
+}
+
+bool mq_queue_make_room(mq_engine *engine, mq_session *session)
+{
+    uint32_t cause = MQ_DROP_QUEUE;
+    if (session->queue_count >= session->queue_max && session->queue_count > 0 && !session->drop_newest)
+        drop_oldest(engine, session, cause);
+    left_refresh(session);
+    if (session->queue_left == 0 && session->queue_count < session->queue_max) {
+        cause = MQ_DROP_MEMORY;
+        if (!chunk_append(engine, session) && session->queue_count > 0 && !session->drop_newest)
+            room_from_oldest(engine, session);
+        left_refresh(session);
+    }
+    if (session->queue_left > 0)
+        return true;
+    engine->counters.dropped[cause]++;
+    session->dropped[cause]++;
+    return false;
+}
+
+/* ---- all of it ---- */
+
+bool mq_queue_next(const mq_session *session, mq_walk *walk)
+{
+    if (walk->chunk == NULL) {
+        walk->chunk = session->front;
+        walk->at = session->queue_out;
+    } else {
+        walk->at += MQ_ENTRY_BYTES;
+    }
+    if (session->queue_count == 0 || walk->at == session->queue_in)
+        return false;
+    if (walk->chunk != session->back && walk->at == chunk_end(walk->chunk)) {
+        walk->chunk = walk->chunk->next;
+        walk->at = walk->chunk->entries;
+    }
+    return true;
+}
+
+void mq_queue_clear(mq_engine *engine, mq_session *session)
+{
+    mq_walk walk = {0};
+    while (mq_queue_next(session, &walk)) {
+        mq_entry entry = mq_entry_at(walk.at);
+        mq_entry_done(engine, &entry);
+    }
+    while (session->front != NULL) {
+        mq_chunk *chunk = session->front;
+        session->front = chunk->next;
+        chunk_give(engine, chunk);
+    }
+    session->back = session->hot = NULL;
+    session->queue_in = session->queue_out = NULL;
+    session->queue_count = session->queue_left = 0;
+}
