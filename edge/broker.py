@@ -24,7 +24,6 @@ import logging
 import secrets
 import socket
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -122,7 +121,7 @@ class Broker:
         self.on_source_bad: Callable[[int], object] = lambda source: None
         self.router = Router(engine, partition_of, self.limits.topics)
         self.sessions = Sessions(engine, self.limits.sessions)
-        self.retained = Retained(engine, self._topic_if_valid)
+        self.retained = Retained(engine, self.router, self._topic_if_valid)
         self._engine = engine
         self._authenticator = authenticator
         self._access = access
@@ -325,17 +324,17 @@ class Broker:
 
     def _subscribe(self, client: _Client, packet: Subscribe) -> None:
         codes = []
-        granted: list[tuple[array[int], int]] = []
+        granted: list[str] = []
         for subscription in packet.subscriptions:
             code = self._refusal(client, subscription)
             if code is None:
                 code = ReasonCode(subscription.qos)
-                topics = self.router.subscribe(client.session, subscription.topic_filter, subscription.qos)
-                granted.append((topics, subscription.qos))
+                self.router.subscribe(client.session, subscription)
+                granted.append(subscription.topic_filter)
             codes.append(code)
         self._engine.send(client.connection, encode(SubAck(packet.packet_id, tuple(codes)), client.version))
-        for topics, tag in granted:
-            self.retained.send(client.session.handle, topics, tag)
+        for topic_filter in granted:
+            self.retained.send(client.session, topic_filter)
 
     def _refusal(self, client: _Client, subscription: Subscription) -> ReasonCode | None:
         """Why a subscription is not granted."""
@@ -350,10 +349,8 @@ class Broker:
 
     def _unsubscribe(self, client: _Client, packet: Unsubscribe) -> None:
         codes = tuple(
-            ReasonCode.SUCCESS
-            if self.router.unsubscribe(client.session, topic_filter)
-            else ReasonCode.NO_SUBSCRIPTION_EXISTED
-            for topic_filter in packet.topic_filters
+            ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED
+            for was_there in self.router.unsubscribe(client.session, packet.topic_filters)
         )
         self._engine.send(client.connection, encode(UnsubAck(packet.packet_id, codes), client.version))
 

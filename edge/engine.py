@@ -9,7 +9,7 @@ use an engine: the one that polls.
 
 A topic is a small int, valid until topics_recycle() returns its name.  A session or connection is a handle,
 never 0, that knows when it is stale: calls about one that is gone return False, 0 or None.  A tag says what
-is known of a route: the QoS in its lower two bits.
+is known of a route: options in its lower eight bits (edge.terms), the number of a grant above.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "FULL",
     "NO_TOPIC",
     "OK",
-    "TAG_QOS",
+    "TAG_GRANT_SHIFT",
     "CloseCause",
     "DropCause",
     "Engine",
@@ -51,7 +51,7 @@ if lib.mq_install(_MODULE.encode()) != 0:
     raise ImportError(f"{_MODULE}: the type Engine could not be made; rebuild it with `python build.py`")
 
 NO_TOPIC: int = lib.MQ_NO_TOPIC
-TAG_QOS: int = lib.MQ_TAG_QOS
+TAG_GRANT_SHIFT: int = lib.MQ_TAG_GRANT_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
@@ -255,11 +255,26 @@ class Engine(Protocol):
     def topic_find(self, name: bytes, /) -> int:
         """The topic, or NO_TOPIC."""
 
+    def topic_name(self, topic: int, /) -> bytes:
+        """Its name."""
+
     def topics_scan(self, topic_filter: bytes, /) -> bytes:
         """The topics whose names a valid filter matches, as uint32: looks at every name there is."""
 
     def topics_recycle(self, most: int, /) -> list[bytes]:
         """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
+
+    def grant_take(self, identifiers: bytes, /) -> int:
+        """The number of these Subscription Identifier properties, for the upper 24 bits of tags.
+
+        It counts for the caller, until grant_drop(), and for each route and queue entry that names it.
+        """
+
+    def grant_drop(self, number: int, /) -> None:
+        """The caller needs it no longer."""
+
+    def grants(self) -> int:
+        """How many there are."""
 
     def routes_new(self, topic: int, sessions: array[int], tags: array[int], /) -> None:
         """The routes of a new topic: array("Q") of sessions, array("I") of tags."""
@@ -268,7 +283,10 @@ class Engine(Protocol):
         """Route each of `topics` to `session`, with this tag whatever it was."""
 
     def routes_merge(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session`, with the higher QoS if it is already."""
+        """Route each of `topics` to `session`, with the higher QoS if it is already: plain tags only."""
+
+    def routes_add(self, topics: array[int], session: int, tag: int, /) -> int:
+        """Route each of `topics` to `session` once more, with this tag."""
 
     def routes_drop(self, topics: array[int], session: int, _: int, /) -> int:
         """No longer route any of `topics` to `session`."""

@@ -8,11 +8,12 @@ Retained messages live in memory.  After a restart they are put back from what t
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from edge.engine import Engine
+from edge.router import Router
+from edge.sessions import Session
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
@@ -24,13 +25,17 @@ __all__ = ["Retained"]
 class Retained:
     """Sends retained messages to who subscribes, and puts them back after a restart."""
 
-    def __init__(self, engine: Engine, topic_of: Callable[[str], int | None]) -> None:
+    def __init__(self, engine: Engine, router: Router, topic_of: Callable[[str], int | None]) -> None:
         self._engine = engine
+        self._router = router
         self._topic_of = topic_of
 
-    def send(self, session: int, topics: array[int], tag: int) -> int:
-        """Queue for `session` what `topics` retain [MQTT-3.3.1-6]; how many there were."""
-        return self._engine.retained_send(topics, session, tag)
+    def send(self, session: Session, topic_filter: str) -> int:
+        """Queue for `session` what is retained for a subscription that it has [MQTT-3.3.1-6]; how many."""
+        router = self._router
+        topics = router.topics_under(topic_filter)
+        with router.tag_of(session.subscriptions[topic_filter]) as tag:
+            return self._engine.retained_send(topics, session.handle, tag)
 
     def restore(self, records: Iterable[Record]) -> int:
         """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.

@@ -3,25 +3,32 @@
 Owns the two tries and keeps the engine's routes in step with them: a topic's routes are made when it is first
 seen, and changed when a subscription that matches it comes or goes.  Nothing here runs for a message.
 
-Invariant: for each topic the engine knows, its routes are what SubscriptionTree.match() says of its name.
+Invariant: for each topic the engine knows, its routes are what SubscriptionTree.match() says of its name,
+but for sessions that may_receive() denies it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from edge.engine import NO_TOPIC, TAG_QOS, Engine
+from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
+from edge.mqtt import Subscription
 from edge.sessions import Session
-from edge.topics import SubscriptionTree, TopicNames, has_wildcard
+from edge.terms import QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
+from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
 from ringbuf import FLAG_RETAIN, Writer
 
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
 RECYCLE_SHARE = 64  # of the table at a time, so that a full one does not ask for every new topic
 RECYCLE_MIN = 16
+TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
+MANY = 256  # topics from which on looking up a FEW filters is faster than matching each name
+FEW = 16
 WALK_MOST = 4_096  # names that are worth finding one by one: Python takes a microsecond for each
 
 
@@ -63,7 +70,8 @@ class Router:
         self.names = TopicNames()
         self._engine = engine
         self._partition_of = partition_of
-        self._tree: SubscriptionTree[int] = SubscriptionTree()  # subscribers are the engine's session handles
+        self.may_receive: Callable[[Session, str], bool] | None = None
+        self._tree: SubscriptionTree[Session] = SubscriptionTree()
         self._sources: dict[str, int] = {}  # ring name -> source
 
     def topic_of(self, name: str) -> int | None:
@@ -80,8 +88,7 @@ class Router:
         if topic == NO_TOPIC:
             return None
         self.names.add(name, topic)
-        if routes := self._tree.match(name):
-            self._engine.routes_new(topic, array("Q", routes), array("I", routes.values()))
+        self._route(topic, name)
         return topic
 
     def publish(self, topic: int, payload: bytes, qos: int, retain: bool) -> int:
@@ -90,17 +97,42 @@ class Router:
         """
         return self._engine.publish(topic, payload, qos | (FLAG_RETAIN if retain else 0), b"")
 
-    def subscribe(self, session: Session, topic_filter: str, tag: int) -> array[int]:
-        """Add a subscription, or replace it [MQTT-3.8.4-3]; the known topics that it matches."""
+    # ---- subscriptions ----
+
+    def subscribe(self, session: Session, subscription: Subscription, identifier: int = 0) -> bool:
+        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]; whether it is new.
+
+        `identifier` 0: none.  What is retained is not sent: Retained.send() does that, behind the SUBACK.
+        """
+        topic_filter, terms = subscription.topic_filter, terms_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
-        session.subscriptions[topic_filter] = tag
-        self._tree.add(topic_filter, session.handle, tag)
+        session.subscriptions[topic_filter] = terms
+        session.marked += _marks(terms) - _marks(known)
+        self._tree.add(topic_filter, session, terms)
         topics = self.topics_under(topic_filter)
-        if known is None or known & TAG_QOS <= tag & TAG_QOS:
-            self._engine.routes_merge(topics, session.handle, tag)
+        if session.marked == 0 and _only_adds(known, terms) and self.may_receive is None:
+            self._engine.routes_merge(topics, session.handle, terms)
         else:
-            self._derive(session, topics)
-        return topics
+            self._derive(session, topics, (topic_filter,))
+        return known is None
+
+    def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
+        """Which of them there were."""
+        gone = [topic_filter in session.subscriptions for topic_filter in topic_filters]
+        removed = {name for name, was_there in zip(topic_filters, gone, strict=True) if was_there}
+        for topic_filter in removed:
+            session.marked -= _marks(session.subscriptions.pop(topic_filter))
+            self._tree.remove(topic_filter, session)
+        topics = [self.topics_under(topic_filter) for topic_filter in removed]
+        if topics:
+            self._derive(session, _union(topics), removed)
+        return gone
+
+    def forget(self, session: Session) -> None:
+        """The session ends.  Its routes are not searched for: they die with its handle."""
+        for topic_filter in session.subscriptions:
+            self._tree.remove(topic_filter, session)
+        session.subscriptions.clear()
 
     def topics_under(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches."""
@@ -110,34 +142,102 @@ class Router:
         found = self.names.match(topic_filter, WALK_MOST)
         return array("I", self._engine.topics_scan(topic_filter.encode())) if found is None else found
 
-    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
-        """Whether there was such a subscription."""
-        if session.subscriptions.pop(topic_filter, None) is None:
-            return False
-        self._tree.remove(topic_filter, session.handle)
-        self._derive(session, self.topics_under(topic_filter))
-        return True
+    # ---- routes ----
 
-    def forget(self, session: Session) -> None:
-        """The session ends.  Its routes are not searched for: they die with its handle."""
-        for topic_filter in session.subscriptions:
-            self._tree.remove(topic_filter, session.handle)
-        session.subscriptions.clear()
+    def _route(self, topic: int, name: str) -> None:
+        """Make the routes of a topic that has none."""
+        sessions: array[int] = array("Q")
+        tags: array[int] = array("I")
+        taken: list[int] = []
+        for session, terms in self._tree.match(name).items():
+            if self.may_receive is not None and not self.may_receive(session, name):
+                continue
+            for tag in self._tags(terms, taken):
+                sessions.append(session.handle)
+                tags.append(tag)
+        if sessions:
+            self._engine.routes_new(topic, sessions, tags)
+        self._drop(taken)
 
-    def _derive(self, session: Session, topics: array[int]) -> None:
-        """Make the routes of `topics` to `session` what its filters say together."""
-        tags: dict[int, int] = {}
-        if session.subscriptions:
-            wanted = set(topics)
-            for topic_filter, tag in session.subscriptions.items():
-                for topic in wanted.intersection(self.topics_under(topic_filter)):
-                    if topic not in tags or tag & TAG_QOS > tags[topic] & TAG_QOS:
-                        tags[topic] = tag
-        gone = array("I", (topic for topic in topics if topic not in tags)) if tags else topics
+    def _derive(self, session: Session, topics: array[int], changed: Collection[str]) -> None:
+        """Make the routes of `topics` to `session` what its filters say together.
+
+        Those filters of it that can match none of `topics` do not overlap one of `changed`.
+        """
+        gone: array[int] = array("I")
+        alike: dict[Terms, array[int]] = {}
+        for topic, terms in self._terms(session, topics, changed):
+            if terms is None:
+                gone.append(topic)
+            else:
+                alike.setdefault(terms, array("I")).append(topic)
         self._engine.routes_drop(gone, session.handle, 0)
-        for tag in set(tags.values()):
-            same = array("I", (topic for topic, its_tag in tags.items() if its_tag == tag))
-            self._engine.routes_set(same, session.handle, tag)
+        taken: list[int] = []
+        for terms, same in alike.items():
+            first, *second = self._tags(terms, taken)
+            self._engine.routes_set(same, session.handle, first)
+            for tag in second:
+                self._engine.routes_add(same, session.handle, tag)
+        self._drop(taken)
+
+    def _terms(
+        self, session: Session, topics: array[int], changed: Collection[str]
+    ) -> Iterable[tuple[int, Terms | None]]:
+        """On what terms `session` gets each of `topics`.
+
+        Each is matched once, against the filters of this session alone.  Where there are many topics and few
+        filters, it is those that are looked up, one by one.
+        """
+        if self.may_receive is None and (len(topics) >= MANY or not session.subscriptions):
+            others = [its for its in session.subscriptions if any(overlap(its, one) for one in changed)]
+            if len(others) <= FEW:
+                return self._terms_by_filter(session, topics, others)
+        return self._terms_by_topic(session, topics)
+
+    def _terms_by_filter(
+        self, session: Session, topics: array[int], others: list[str]
+    ) -> Iterable[tuple[int, Terms | None]]:
+        found: dict[int, Terms | None] = dict.fromkeys(topics)
+        for topic_filter in others:
+            terms = session.subscriptions[topic_filter]
+            for topic in self.topics_under(topic_filter):
+                if topic in found:
+                    held = found[topic]
+                    found[topic] = terms if held is None else combined(held, terms)
+        return found.items()
+
+    def _terms_by_topic(self, session: Session, topics: array[int]) -> Iterator[tuple[int, Terms | None]]:
+        for topic in topics:
+            name = self._engine.topic_name(topic).decode()
+            terms = self._tree.match_one(name, session)
+            if terms is not None and self.may_receive is not None and not self.may_receive(session, name):
+                terms = None
+            yield topic, terms
+
+    @contextmanager
+    def tag_of(self, terms: int) -> Iterator[int]:
+        """The tag of one subscription alone, for as long as the context lasts."""
+        taken: list[int] = []
+        (tag,) = self._tags(terms, taken)
+        yield tag
+        self._drop(taken)
+
+    def _tags(self, terms: Terms, taken: list[int]) -> list[int]:
+        """The tags of the one or two routes; their grants are added to `taken`, for _drop()."""
+        if isinstance(terms, int) and terms <= TAG_OPTIONS:
+            return [terms]
+        made = []
+        for options, identifiers in tags(terms):
+            number = self._engine.grant_take(identifiers) if identifiers else 0
+            if number:
+                taken.append(number)
+            made.append(options | number << TAG_GRANT_SHIFT)
+        return made
+
+    def _drop(self, taken: list[int]) -> None:
+        """Routes count for their grants by themselves."""
+        for number in taken:
+            self._engine.grant_drop(number)
 
     def _source_of(self, partition: PartitionLike) -> int:
         source = self._sources.get(partition.name)
@@ -152,3 +252,17 @@ class Router:
         for name in names:
             self.names.remove(name.decode())
         return bool(names)
+
+
+def _marks(terms: int | None) -> int:
+    """1 for a subscription that does not merely raise a QoS, so that routes of its session are worked out."""
+    return 0 if terms is None or is_plain(terms) else 1
+
+
+def _only_adds(known: int | None, terms: int) -> bool:
+    """Whether the new terms say all that the old ones of the same filter said."""
+    return known is None or (known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms)
+
+
+def _union(topics: list[array[int]]) -> array[int]:
+    return topics[0] if len(topics) == 1 else array("I", set().union(*topics))

@@ -31,7 +31,7 @@ class SessionLimits:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Subscriptions are filter -> tag.  `connection` is 0 while the client is away."""
+    """Subscriptions, filter -> terms (edge.terms), are the router's.  `connection` is 0 while it is away."""
 
     client_id: str
     handle: int  # the engine's
@@ -40,6 +40,7 @@ class Session:
     connection: int = 0
     left_s: float = 0.0
     subscriptions: dict[str, int] = field(default_factory=dict)
+    marked: int = 0  # of them, those that are no-local or have an identifier
 
 
 class Sessions:

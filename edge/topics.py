@@ -14,20 +14,32 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterator
+from itertools import zip_longest
 from typing import Generic, TypeAlias, TypeVar
 
 from edge.mqtt.topics import matches
+from edge.terms import Terms, combined
 
-__all__ = ["SubscriptionTree", "TopicNames", "has_wildcard"]
+__all__ = ["SubscriptionTree", "TopicNames", "has_wildcard", "overlap"]
 
 S = TypeVar("S", bound=Hashable)
-
-TAG_QOS = 3
 
 
 def has_wildcard(topic_filter: str) -> bool:
     """Whether it may match more than one name."""
     return "+" in topic_filter or "#" in topic_filter
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether there can be a name that both filters match."""
+    for level, its in zip_longest(one.split("/"), other.split("/")):
+        if "#" in (level, its):
+            return True
+        if level != its and "+" not in (level, its):
+            return False
+        if level is None or its is None:
+            return False
+    return True
 
 
 class _Node(Generic[S]):
@@ -41,16 +53,16 @@ class _Node(Generic[S]):
 
 
 class SubscriptionTree(Generic[S]):
-    """Filters -> {subscriber: tag}.  Filters without a wildcard are one dict, the others a trie."""
+    """Filters -> {subscriber: terms}.  Filters without a wildcard are one dict, the others a trie."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[S, int]] = {}
         self._root: _Node[S] = _Node()
 
-    def add(self, topic_filter: str, subscriber: S, tag: int) -> None:
-        """Subscribe, or replace the tag of a subscription that is there."""
+    def add(self, topic_filter: str, subscriber: S, terms: int) -> None:
+        """Subscribe, or replace the terms of a subscription that is there."""
         if not has_wildcard(topic_filter):
-            self._exact.setdefault(topic_filter, {})[subscriber] = tag
+            self._exact.setdefault(topic_filter, {})[subscriber] = terms
             return
         node = self._root
         for level in topic_filter.split("/"):
@@ -62,7 +74,7 @@ class SubscriptionTree(Generic[S]):
             node = found
         if node.subscribers is None:
             node.subscribers = {}
-        node.subscribers[subscriber] = tag
+        node.subscribers[subscriber] = terms
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Whether there was such a subscription; what it alone needed of the tree is gone."""
@@ -86,9 +98,27 @@ class SubscriptionTree(Generic[S]):
         _prune(path, node)
         return True
 
-    def match(self, topic: str) -> dict[S, int]:
-        """Everybody whose filters match `topic`, each once, with the highest QoS of them [MQTT-3.3.5-1]."""
-        found: dict[S, int] = dict(self._exact.get(topic, {}))
+    def match(self, topic: str) -> dict[S, Terms]:
+        """Everybody whose filters match `topic`, each once, on the terms of them all."""
+        found: dict[S, Terms] = dict(self._exact.get(topic, {}))
+        for subscribers in self._matching(topic):
+            for subscriber, terms in subscribers.items():
+                held = found.get(subscriber)
+                found[subscriber] = terms if held is None else combined(held, terms)
+        return found
+
+    def match_one(self, topic: str, subscriber: S) -> Terms | None:
+        """What match() says of one subscriber, without a look at the others; None: nothing matches."""
+        found: Terms | None = self._exact.get(topic, {}).get(subscriber)
+        for subscribers in self._matching(topic):
+            terms = subscribers.get(subscriber)
+            if terms is not None:
+                found = terms if found is None else combined(found, terms)
+        return found
+
+    def _matching(self, topic: str) -> list[dict[S, int]]:
+        """Who subscribed to each filter with wildcards that matches `topic`."""
+        found: list[dict[S, int]] = []
         nodes = [self._root]
         wildcards = topic[:1] != "$"  # [MQTT-4.7.2-1], for the first level
         for level in topic.split("/"):
@@ -97,7 +127,8 @@ class SubscriptionTree(Generic[S]):
                 if node.children is None:
                     continue
                 if wildcards:
-                    _merge(found, node.children.get("#"))
+                    if (rest := node.children.get("#")) and rest.subscribers:
+                        found.append(rest.subscribers)
                     if plus := node.children.get("+"):
                         below.append(plus)
                 if child := node.children.get(level):
@@ -105,9 +136,10 @@ class SubscriptionTree(Generic[S]):
             nodes = below
             wildcards = True
         for node in nodes:
-            _merge(found, node)
-            if node.children is not None:  # `a/#` also matches `a`
-                _merge(found, node.children.get("#"))
+            if node.subscribers:
+                found.append(node.subscribers)
+            if node.children is not None and (rest := node.children.get("#")) and rest.subscribers:
+                found.append(rest.subscribers)  # `a/#` also matches `a`
         return found
 
 
@@ -119,15 +151,6 @@ def _prune(path: list[tuple[_Node[S], str]], node: _Node[S]) -> None:
         del parent.children[level]
         parent.children = parent.children or None
         node = parent
-
-
-def _merge(found: dict[S, int], node: _Node[S] | None) -> None:
-    if node is None or node.subscribers is None:
-        return
-    for subscriber, tag in node.subscribers.items():
-        held = found.get(subscriber)
-        if held is None or tag & TAG_QOS > held & TAG_QOS:
-            found[subscriber] = tag
 
 
 # What is under a level of a name: an int, the id of the one name that ends here; a pair, the rest of the one

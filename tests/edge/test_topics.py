@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge.mqtt import matches
-from edge.topics import SubscriptionTree, TopicNames
+from edge.topics import SubscriptionTree, TopicNames, overlap
 from tests.support.mqtt_bench import Bench
 
 # Few levels and letters, so that names and filters meet; with empty levels and $.
@@ -33,6 +33,15 @@ def test_the_tree_finds_everybody_whose_filters_match_with_their_highest_qos(
         if matches(topic_filter, name):
             expected[subscriber] = max(qos, expected.get(subscriber, 0))
     assert tree.match(name) == expected
+    for subscriber in range(6):
+        assert tree.match_one(name, subscriber) == expected.get(subscriber)
+
+
+@given(FILTERS, FILTERS, NAMES)
+def test_two_filters_that_match_the_same_name_overlap(one: str, other: str, name: str) -> None:
+    if matches(one, name) and matches(other, name):
+        assert overlap(one, other)
+        assert overlap(other, one)
 
 
 @given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=20), st.data())

@@ -79,12 +79,17 @@ static inline int session_from(const engine_object *self, PyObject *object, mq_s
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_close(engine_object *self, PyObject *argument);
 PyObject *engine_session_facts(engine_object *self, PyObject *argument);
+PyObject *engine_grant_take(engine_object *self, PyObject *argument);
+PyObject *engine_grant_drop(engine_object *self, PyObject *argument);
+PyObject *engine_grants(engine_object *self, PyObject *argument);
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_find(engine_object *self, PyObject *argument);
+PyObject *engine_topic_name(engine_object *self, PyObject *argument);
 PyObject *engine_topics_scan(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retained_send(engine_object *self, args_t args, Py_ssize_t count);

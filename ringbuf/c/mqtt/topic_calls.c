@@ -52,6 +52,35 @@ PyObject *engine_session_facts(engine_object *self, PyObject *handle)
                                            (unsigned long long)session->delivered, dropped);
 }
 
+/* ---- grants ---- */
+
+PyObject *engine_grant_take(engine_object *self, PyObject *object)
+{
+    bytes_view identifiers;
+    if (bytes_of(object, &identifiers) != 0)
+        return NULL;
+    uint32_t number = mq_grant_take(self->engine, identifiers.bytes, (uint32_t)identifiers.length);
+    bytes_done(&identifiers);
+    return number == 0 ? PyErr_NoMemory() : PyLong_FromUnsignedLong(number);
+}
+
+PyObject *engine_grant_drop(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (unsigned_of(object, MQ_GRANTS_MAX, &number) != 0)
+        return NULL;
+    const mq_grant *grant = number == 0 ? NULL : mq_grant_at(self->engine, (uint32_t)number);
+    if (grant == NULL || !(grant->item.generation & 1))
+        return PyErr_Format(PyExc_ValueError, "there is no grant %llu", number);
+    mq_grant_drop(self->engine, (uint32_t)number);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_grants(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromUnsignedLong(self->engine->grants.live);
+}
+
 /* ---- topics and routes ---- */
 
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
@@ -83,6 +112,14 @@ PyObject *engine_topic_find(engine_object *self, PyObject *object)
     const mq_topic *topic = mq_topic_find(self->engine, name.bytes, (uint32_t)name.length);
     bytes_done(&name);
     return PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
+}
+
+PyObject *engine_topic_name(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    return topic_from(self, index, &topic) != 0
+               ? NULL
+               : PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
 }
 
 PyObject *engine_topics_scan(engine_object *self, PyObject *object)
@@ -151,6 +188,11 @@ static bool act_set(mq_engine *engine, mq_topic *topic, mq_session *session, uin
     return mq_route_set(engine, topic, session, tag);
 }
 
+static bool act_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
+{
+    return mq_route_add(engine, topic, session, tag);
+}
+
 static bool act_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
     return mq_route_merge(engine, topic, session, tag);
@@ -217,6 +259,11 @@ PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count)
 {
     return over_topics(self, args, count, act_set);
+}
+
+PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count)
+{
+    return over_topics(self, args, count, act_add);
 }
 
 PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count)
