@@ -30,6 +30,7 @@ VERBS = {
     "pub": "publish messages",
     "sub": "show messages as they come",
     "status": "what a running broker is doing, and what is being lost",
+    "passwd": "add, change or delete a user of a password file",
     "bridge": "run a bridge as a process of its own, or look at bridges",
 }
 

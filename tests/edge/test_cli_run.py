@@ -477,7 +477,7 @@ def test_wrong_arguments_end_with_2_and_a_word_of_help(arguments, capsys):
 def test_help_and_version_need_nothing(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(verb in out for verb in ("run", "check", "pub", "sub", "status", "bridge"))
+    assert all(verb in out for verb in ("run", "check", "pub", "sub", "status", "passwd", "bridge"))
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("brim 0.")
     assert main(["statsu"]) == 2

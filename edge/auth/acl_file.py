@@ -1,0 +1,91 @@
+"""The text form of rules, as Mosquitto's acl_file has it.
+
+    topic read weather/#                     before the first `user`: clients without a name
+    user ann
+    topic readwrite ann/#                    without a word: readwrite
+    topic deny ann/private
+    pattern write devices/%c/data            for everybody, wherever it stands
+
+Owns reading it with all its mistakes.  A line that means nothing is a mistake, never passed over: it was
+meant to allow or to deny something.  An empty file denies everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edge.auth.errors import AuthFileError
+from edge.auth.rules import Access, Rule, Rules
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+
+__all__ = ["parse_rules", "read_rules"]
+
+_ACCESS = {
+    "read": Access.READ,
+    "write": Access.WRITE,
+    "readwrite": Access.READWRITE,
+    "deny": Access.DENY,
+}
+
+
+def read_rules(file: Path) -> Rules:
+    """The rules in `file`.  Raises AuthFileError with every mistake."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error
+    return parse_rules(text, str(file))
+
+
+def parse_rules(text: str, name: str) -> Rules:
+    """The rules in `text`; `name` is what messages call it."""
+    problems: list[str] = []
+    rules = Rules(list(_rules(text, name, problems)))
+    if problems:
+        raise AuthFileError(problems)
+    return rules
+
+
+def _rules(text: str, name: str, problems: list[str]) -> Iterator[Rule]:
+    user: str | None = None
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        word, _, rest = line.partition(" ")
+        try:
+            if word == "user":
+                user = _user(rest.strip())
+            elif word in {"topic", "pattern"}:
+                yield _rule(rest.strip(), user, is_pattern=word == "pattern")
+            else:
+                raise ValueError(f"{word!r} is none of user, topic, pattern")
+        except ValueError as error:
+            problems.append(f"{name}:{number}: {error}")
+
+
+def _user(name: str) -> str:
+    if not name:
+        raise ValueError("user without a name; rules of clients without one stand before the first user")
+    return name
+
+
+def _rule(text: str, user: str | None, *, is_pattern: bool) -> Rule:
+    word, space, rest = text.partition(" ")
+    if not space and word in _ACCESS:
+        raise ValueError(f"{word} what? a topic filter is missing")
+    if not space:
+        access, topic_filter = Access.READWRITE, word
+    elif word in _ACCESS:
+        access, topic_filter = _ACCESS[word], rest.strip()
+    else:
+        raise ValueError(f"{word!r} is none of {', '.join(_ACCESS)}")
+    try:
+        check_filter(topic_filter)
+    except ProtocolError as error:
+        raise ValueError(str(error).partition("] ")[2] or str(error)) from None
+    return Rule(access, topic_filter, None if is_pattern else user, is_pattern)

@@ -1,0 +1,144 @@
+"""One stored password: its text form, and whether a password fits it.
+
+Owns no users and no files.  Forms:
+
+    $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH   argon2, unpadded base64; what is made unless told otherwise
+    $7$ITERATIONS$SALT$HASH                    PBKDF2 with SHA-512, base64; as mosquitto_passwd writes it
+    $6$SALT$HASH                               one SHA-512 of password and salt; Mosquitto before 2.0
+
+Comparisons take the same time whatever differs.  All checks release the GIL while they compute.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+__all__ = ["HASH_KINDS", "HashKind", "PasswordHash", "make_hash", "parse_hash"]
+
+HashKind = Literal["argon2id", "pbkdf2"]
+HASH_KINDS: tuple[HashKind, ...] = ("argon2id", "pbkdf2")
+
+# 19 MiB and two passes: the least that is recommended for argon2id, so that a small machine can check two at
+# once.  About 30 ms.
+ARGON2_MEMORY_KIB, ARGON2_PASSES = 19 * 1024, 2
+PBKDF2_ITERATIONS = 10_000  # about 20 ms; mosquitto_passwd itself makes 101
+ITERATIONS_MAX = 10_000_000  # some 10 s: a slip of the finger, not a password
+SALT_BYTES = 16
+SHA512_BYTES = 64
+
+
+class PasswordHash(Protocol):
+    """A stored password."""
+
+    def fits(self, password: bytes) -> bool:
+        """Whether it is `password`.  Takes its time, on purpose; any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Argon2:
+    text: str
+
+    def fits(self, password: bytes) -> bool:
+        from argon2.exceptions import VerificationError
+        from argon2.low_level import Type, verify_secret
+
+        try:
+            return verify_secret(self.text.encode(), password, Type.ID)
+        except VerificationError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pbkdf2:
+    iterations: int
+    salt: bytes
+    digest: bytes
+
+    def fits(self, password: bytes) -> bool:
+        made = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
+        return hmac.compare_digest(made, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sha512:
+    salt: bytes
+    digest: bytes
+
+    def fits(self, password: bytes) -> bool:
+        return hmac.compare_digest(hashlib.sha512(password + self.salt).digest(), self.digest)
+
+
+def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
+    """The text form of `password`, with a new salt."""
+    salt = secrets.token_bytes(SALT_BYTES)
+    if kind == "argon2id":
+        from argon2.low_level import Type, hash_secret
+
+        made = hash_secret(
+            password,
+            salt,
+            time_cost=ARGON2_PASSES,
+            memory_cost=ARGON2_MEMORY_KIB,
+            parallelism=1,
+            hash_len=32,
+            type=Type.ID,
+        )
+        return made.decode()
+    digest = hashlib.pbkdf2_hmac("sha512", password, salt, PBKDF2_ITERATIONS)
+    return f"$7${PBKDF2_ITERATIONS}${_base64(salt)}${_base64(digest)}"
+
+
+def parse_hash(text: str) -> PasswordHash:
+    """What `text` stores.  Raises ValueError, which says what is wrong with it, without quoting it."""
+    if text.startswith("$argon2"):
+        return _argon2(text)
+    match text.split("$"):
+        case ["", "7", iterations, salt, digest]:
+            count = int(iterations) if iterations.isascii() and iterations.isdigit() else 0
+            if not 1 <= count <= ITERATIONS_MAX:
+                raise ValueError(f"$7$ needs a number of iterations from 1 to {ITERATIONS_MAX}")
+            return _Pbkdf2(count, _bytes(salt, "salt"), _digest(digest))
+        case ["", "6", salt, digest] if len(digest) != 86:  # crypt(3) writes 86 characters, of its own base64
+            return _Sha512(_bytes(salt, "salt"), _digest(digest))
+        case ["", "6", *_]:
+            raise ValueError(
+                "a $6$ hash of crypt(3) cannot be checked here; set a new password with `brim passwd`"
+            )
+    raise ValueError("no hash of a known kind ($argon2id$, $7$, $6$); make one with `brim passwd`")
+
+
+def _argon2(text: str) -> _Argon2:
+    from argon2 import extract_parameters
+    from argon2.exceptions import InvalidHashError
+    from argon2.low_level import Type
+
+    try:
+        if extract_parameters(text).type is not Type.ID:
+            raise ValueError("argon2i and argon2d are not for passwords; make an argon2id hash")
+    except InvalidHashError:
+        raise ValueError("the argon2 hash is damaged") from None
+    return _Argon2(text)
+
+
+def _digest(text: str) -> bytes:
+    digest = _bytes(text, "hash")
+    if len(digest) != SHA512_BYTES:
+        raise ValueError(f"the hash has {len(digest)} bytes instead of {SHA512_BYTES}")
+    return digest
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"the {what} is not base64") from None
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,162 @@
+"""The file of users: `name:stored password`, one a line, as mosquitto_passwd writes it.
+
+    ann:$argon2id$v=19$m=19456,t=2,p=1$...$...        see edge.auth.hashes for the kinds
+    ann:SCRAM-SHA-256$4096:SALT$STORED:SERVER         see edge.auth.scram; beside the other, or instead of it
+
+Empty lines, and lines that begin with #, say nothing.  A name has no colon, no control character, and at most
+one line of either kind.  Owns reading it with all its mistakes, and changing one user in it: the new file
+replaces the old one in one step, and only its owner may read it.  Never quotes what is behind the colon.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edge.auth.errors import AuthFileError
+from edge.auth.hashes import PasswordHash, parse_hash
+from edge.auth.scram_keys import PREFIX, ScramKeys, parse_keys
+from edge.errors import EdgeError
+from edge.logs import pairs
+
+__all__ = ["User", "Users", "change_user", "check_name", "delete_user", "parse_users", "read_users"]
+
+log = logging.getLogger(__name__)
+
+NAME_MAX_BYTES = 65_535  # of an MQTT string
+_BAD_IN_NAME = re.compile(r"[:\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """How one user proves who it is."""
+
+    password: PasswordHash | None = None
+    scram: ScramKeys | None = None
+
+
+Users = dict[str, User]
+
+
+def read_users(file: Path) -> Users:
+    """The users in `file`.  Raises AuthFileError with every mistake; warns if others may read it."""
+    text = _text(file)
+    if file.stat().st_mode & stat.S_IROTH:
+        log.warning("everybody may read the password file; run chmod o-r %s", pairs(file=file))
+    return parse_users(text, str(file))
+
+
+def parse_users(text: str, name: str) -> Users:
+    """The users in `text`; `name` is what messages call it."""
+    users: Users = {}
+    problems: list[str] = []
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.rstrip("\r")
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            _add(users, line)
+        except ValueError as error:
+            problems.append(f"{name}:{number}: {error}")
+    if problems:
+        raise AuthFileError(problems)
+    return users
+
+
+def _add(users: Users, line: str) -> None:
+    who, colon, stored = line.partition(":")
+    if not colon:
+        raise ValueError("no colon; a line is name:hash, made with `brim passwd`")
+    check_name(who)
+    user = users.get(who, User())
+    if stored.startswith(PREFIX):
+        if user.scram:
+            raise ValueError(f"user {who!r} has a {PREFIX[:-1]} line already; remove one")
+        users[who] = replace(user, scram=parse_keys(stored))
+    else:
+        if user.password:
+            raise ValueError(f"user {who!r} has a line already; remove one")
+        users[who] = replace(user, password=parse_hash(stored))
+
+
+def check_name(name: str) -> None:
+    """Returns if a user may be called `name`; raises ValueError else."""
+    if not name:
+        raise ValueError("a user name has at least one character")
+    if bad := _BAD_IN_NAME.search(name):
+        raise ValueError(f"the character {bad.group()!a} is not allowed in a user name")
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_MAX_BYTES:
+        raise ValueError(f"a user name has at most {NAME_MAX_BYTES} bytes")
+
+
+def change_user(file: Path, name: str, stored: str) -> bool:
+    """Give `name` the stored password `stored`, in place of that of the same kind; whether there was one."""
+    is_scram = stored.startswith(PREFIX)
+    return _rewrite(file, name, lambda old: old.startswith(PREFIX) == is_scram, f"{name}:{stored}")
+
+
+def delete_user(file: Path, name: str) -> bool:
+    """Take all lines of `name` out; whether there were any."""
+    return _rewrite(file, name, lambda _: True, None)
+
+
+def _rewrite(file: Path, name: str, is_old: Callable[[str], bool], line: str | None) -> bool:
+    lines = _text(file).split("\n") if file.exists() else []
+    kept: list[str] = []
+    place: int | None = None
+    for old in lines:
+        who, _, stored = old.partition(":")
+        if who == name and is_old(stored):
+            place = len(kept) if place is None else place
+        else:
+            kept.append(old)
+    if line is not None:
+        while place is None and kept and not kept[-1]:
+            kept.pop()
+        kept.insert(len(kept) if place is None else place, line)
+    if line is not None or place is not None:
+        _replace(file, "\n".join(kept).rstrip("\n") + "\n")
+    return place is not None
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write all of it beside the file, then put it in its place: nobody ever reads half a file."""
+    try:
+        target = file.resolve()
+        descriptor, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # 0600
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as output:
+                output.write(text)
+                output.flush()
+                os.fsync(output.fileno())
+                _keep_owner(target, output.fileno())
+            os.replace(made, target)
+        except BaseException:
+            os.unlink(made)
+            raise
+    except OSError as error:
+        raise EdgeError(
+            f"{file} cannot be written: {error.strerror}", hint="check the directory and its owner"
+        ) from error
+
+
+def _keep_owner(target: Path, descriptor: int) -> None:
+    """Root may look after the file of the broker's user, who must still be able to read it."""
+    if os.geteuid() == 0 and target.exists():
+        was = target.stat()
+        os.fchown(descriptor, was.st_uid, was.st_gid)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AuthFileError([f"{file}:1: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise AuthFileError([f"{file}:1: byte {error.start} is not UTF-8"]) from error

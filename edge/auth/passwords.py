@@ -1,0 +1,136 @@
+"""Checks passwords against the users of a file, on threads of its own: a hash is slow on purpose.
+
+Owns the threads, the queue before them and a short memory of what was right.  The memory holds keyed digests,
+never passwords; it makes a fleet that comes back at once cost one hash a device and minute.  A full queue
+refuses at once: an attacker who sends wrong passwords cannot make it grow, nor hold up those remembered.
+
+A user who is not known takes as long as one who is: the password is checked against somebody else's hash,
+always the same one, and refused whatever comes out.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from edge.access import ClientFacts, Verdict
+from edge.auth.hashes import PasswordHash
+from edge.auth.password_file import User
+from edge.auth.scram_keys import keyed
+from edge.logs import pairs
+
+__all__ = ["Passwords"]
+
+log = logging.getLogger(__name__)
+
+THREADS = 2  # each argon2id check takes 19 MiB meanwhile
+WAITING_MAX = 1_000  # checks; at 30 ms and two threads, more would outlast the connect timeout anyway
+REMEMBER_S = 60.0
+REMEMBERED_MAX = 20_000
+SAY_AGAIN_S = 10.0  # that the queue is full
+
+
+class Passwords:
+    """An Authenticator.  authenticate() and replace() on the broker's thread."""
+
+    def __init__(
+        self,
+        users: Mapping[str, User],
+        *,
+        waiting_max: int = WAITING_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.refused_busy = 0  # CONNECTs that met a full queue
+        self._clock = clock
+        self._waiting = 0
+        self._waiting_max = waiting_max
+        self._lock = threading.Lock()  # of _waiting and _remembered
+        self._threads = ThreadPoolExecutor(THREADS, "brim-password")
+        self._key = secrets.token_bytes(32)
+        self._said_s = -SAY_AGAIN_S
+        self.replace(users)
+
+    def replace(self, users: Mapping[str, User]) -> None:
+        """Ask `users` from now on; what was remembered is forgotten."""
+        self._users = users
+        self._hashes = [user.password for user in users.values() if user.password]
+        self._remembered: dict[bytes, float] = {}  # digest -> until when
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a user, with a password or with SCRAM keys."""
+        return name in self._users
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        """Whether the password is that of the user: at once if it was a moment ago."""
+        name = client.username
+        if name is None or password is None:
+            return False
+        digest = keyed(self._key, name.encode("utf-8", "surrogatepass") + b"\0" + password)
+        if self._is_remembered(digest):
+            return True
+        with self._lock:
+            if full := self._waiting >= self._waiting_max:
+                self.refused_busy += 1
+            else:
+                self._waiting += 1
+        if full:
+            self._say_full()
+            return False
+        user = self._users.get(name)
+        stored = user.password if user else None
+        return self._threads.submit(
+            self._check, stored, self._somebodys(name), password, digest, self._remembered
+        )
+
+    def close(self) -> None:
+        """End the threads; who waits is refused."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _check(
+        self,
+        stored: PasswordHash | None,
+        other: PasswordHash | None,
+        password: bytes,
+        digest: bytes,
+        remembered: dict[bytes, float],
+    ) -> bool:
+        try:
+            checked = stored or other
+            fits = checked is not None and checked.fits(password) and stored is not None
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if fits:
+            with self._lock:
+                if len(remembered) >= REMEMBERED_MAX:
+                    del remembered[next(iter(remembered))]
+                remembered[digest] = self._clock() + REMEMBER_S
+        return fits
+
+    def _somebodys(self, name: str) -> PasswordHash | None:
+        """The hash that takes the time for `name` if there is none of its own: the same for ever."""
+        if not self._hashes:
+            return None
+        choice = keyed(self._key, name.encode("utf-8", "surrogatepass"))
+        return self._hashes[int.from_bytes(choice[:8], "little") % len(self._hashes)]
+
+    def _is_remembered(self, digest: bytes) -> bool:
+        with self._lock:
+            until_s = self._remembered.get(digest)
+            if until_s is not None and until_s < self._clock():
+                del self._remembered[digest]
+                until_s = None
+        return until_s is not None
+
+    def _say_full(self) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s >= SAY_AGAIN_S:
+            self._said_s = now_s
+            log.warning(
+                "too many passwords wait to be checked, clients are refused %s",
+                pairs(waiting_max=self._waiting_max, refused=self.refused_busy),
+            )

@@ -1,0 +1,45 @@
+"""SASLprep (RFC 4013): user names and passwords that look the same are the same.
+
+A pure function on strings, by the tables of the standard library.
+"""
+
+from __future__ import annotations
+
+import stringprep as tables
+import unicodedata
+
+__all__ = ["saslprep"]
+
+_PROHIBITED = (
+    tables.in_table_c12,
+    tables.in_table_c21_c22,
+    tables.in_table_c3,
+    tables.in_table_c4,
+    tables.in_table_c5,
+    tables.in_table_c6,
+    tables.in_table_c7,
+    tables.in_table_c8,
+    tables.in_table_c9,
+    tables.in_table_a1,  # not assigned in Unicode 3.2: whether it is the same letter later nobody knows
+)
+
+
+def saslprep(text: str) -> str:
+    """`text` in its one form.  Raises ValueError if it has a character that must not be there."""
+    if text.isascii() and text.isprintable():
+        return text
+    mapped = "".join(
+        " " if tables.in_table_c12(char) else char for char in text if not tables.in_table_b1(char)
+    )
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    for char in prepared:
+        if any(is_prohibited(char) for is_prohibited in _PROHIBITED):
+            raise ValueError(f"the character {char!a} is not allowed")
+    if any(map(tables.in_table_d1, prepared)) and (
+        any(map(tables.in_table_d2, prepared))
+        or not (tables.in_table_d1(prepared[0]) and tables.in_table_d1(prepared[-1]))
+    ):
+        raise ValueError(
+            "text from right to left must begin and end so, with nothing from left to right in it"
+        )
+    return prepared

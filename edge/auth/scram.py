@@ -1,0 +1,134 @@
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677) on the server: a proof of the password that does not send it.
+
+    client  n,,n=user,r=CLIENT_NONCE                         in CONNECT
+    server  r=CLIENT_NONCE SERVER_NONCE,s=SALT,i=ITERATIONS  in AUTH
+    client  c=biws,r=BOTH_NONCES,p=PROOF                     in AUTH
+    server  v=SIGNATURE                                      in CONNACK: the server knows the password too
+
+Owns one exchange each; no I/O, and no slow hash, so every step is answered at once.  There is no channel
+binding.  Somebody who is not known gets a salt too, always the same, and is refused at the proof, as one who
+is: nobody learns from an answer who has an account.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+
+from edge.access import ClientFacts, Step
+from edge.auth.password_file import User, check_name
+from edge.auth.saslprep import saslprep
+from edge.auth.scram_keys import ITERATIONS, METHOD, SALT_BYTES, ScramKeys, hashed, keyed
+
+__all__ = ["Scram"]
+
+NONCE_BYTES = 24
+MESSAGE_MAX_BYTES = 8_192  # names and nonces; more is no honest client's
+_ESCAPE = re.compile(r"=(?!2C|3D)")
+_FIRST = re.compile(
+    r"(?P<header>[ny],(?P<other>a=[^,]*)?,)(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[!-+\--~]+))"
+)
+_FINAL = re.compile(r"(?P<bare>c=(?P<header>[^,]*),r=(?P<nonce>[!-+\--~]+)),p=(?P<proof>[^,]+)")
+REFUSED = Step("refused")
+
+
+class Scram:
+    """The method SCRAM-SHA-256 for the users of a password file.  On the broker's thread."""
+
+    def __init__(
+        self,
+        users: Mapping[str, User],
+        secret: bytes,
+        *,
+        nonce: Callable[[], str] = lambda: secrets.token_urlsafe(NONCE_BYTES),
+    ) -> None:
+        """`secret` makes the salts of unknown users: the same for as long as the file of users is."""
+        self._users = users
+        self._secret = secret
+        self._nonce = nonce
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """SCRAM-SHA-256, if anybody has keys for it."""
+        return frozenset({METHOD}) if any(user.scram for user in self._users.values()) else frozenset()
+
+    def replace(self, users: Mapping[str, User]) -> None:
+        """Ask `users` from now on; exchanges under way go on with what they have."""
+        self._users = users
+
+    def begin(self, client: ClientFacts, method: str) -> _Exchange:
+        """An exchange with `client`, which must not have named another user in CONNECT."""
+        assert method == METHOD
+        return _Exchange(self, client.username, self._nonce)
+
+    def keys_of(self, name: str) -> tuple[ScramKeys, bool]:
+        """The keys of `name`, and whether there is such a user; else keys that nobody has the password of."""
+        user = self._users.get(name)
+        if user and user.scram:
+            return user.scram, True
+        made = keyed(self._secret, name.encode("utf-8", "surrogatepass"))
+        like = [other.scram.iterations for other in self._users.values() if other.scram] or [ITERATIONS]
+        return ScramKeys(like[made[-1] % len(like)], made[:SALT_BYTES], hashed(made), hashed(made)), False
+
+
+class _Exchange:
+    """Two messages of one client, in order."""
+
+    def __init__(self, scram: Scram, username: str | None, nonce: Callable[[], str]) -> None:
+        self._scram = scram
+        self._username = username
+        self._make_nonce = nonce
+        self._header = self._name = self._nonce = self._first = ""
+        self._over = False
+
+    def answer(self, data: bytes | None) -> Step:
+        """The next step; whatever cannot be understood is refused, and ends the exchange."""
+        step = REFUSED
+        if not self._over and data is not None and len(data) <= MESSAGE_MAX_BYTES:
+            try:
+                step = self._last(data.decode()) if self._first else self._start(data.decode())
+            except (ValueError, binascii.Error):  # no UTF-8, no base64, no such character
+                step = REFUSED
+        self._over = step.verdict != "continue"
+        return step
+
+    def _start(self, message: str) -> Step:
+        match = _FIRST.fullmatch(message)
+        if match is None or _ESCAPE.search(
+            match["name"]
+        ):  # p=: we have no channel binding; m=: no extensions
+            return REFUSED
+        name = saslprep(match["name"].replace("=2C", ",").replace("=3D", "="))
+        check_name(name)
+        if (match["other"] or f"a={match['name']}") != f"a={match['name']}":
+            return REFUSED  # nobody acts for somebody else
+        if self._username is not None and self._username != name:
+            return REFUSED
+        keys, _ = self._scram.keys_of(name)
+        self._header, self._name, self._nonce = match["header"], name, match["nonce"] + self._make_nonce()
+        said = f"r={self._nonce},s={base64.b64encode(keys.salt).decode()},i={keys.iterations}"
+        self._first = f"{match['bare']},{said}"
+        self._keys = keys
+        return Step("continue", said.encode())
+
+    def _last(self, message: str) -> Step:
+        match = _FINAL.fullmatch(message)
+        if match is None or match["nonce"] != self._nonce:
+            return REFUSED
+        if base64.b64decode(match["header"], validate=True) != self._header.encode():
+            return REFUSED
+        signed = f"{self._first},{match['bare']}".encode()
+        proof = base64.b64decode(match["proof"], validate=True)
+        signature = keyed(self._keys.stored_key, signed)
+        if len(proof) != len(signature):
+            return REFUSED
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        known = self._scram.keys_of(self._name) == (self._keys, True)  # and still is
+        if not hmac.compare_digest(hashed(client_key), self._keys.stored_key) or not known:
+            return REFUSED
+        verifier = base64.b64encode(keyed(self._keys.server_key, signed))
+        return Step("accepted", b"v=" + verifier, self._name)

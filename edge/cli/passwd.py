@@ -1,0 +1,86 @@
+"""Add a user to a password file, or change or delete one.
+
+Asks for the password, or reads it from standard input (one line).  The file is the one that [auth]
+password_file names; it is made if it is not there, readable by its owner only, and replaced in one step, so
+that a running broker may read it at any moment.  The broker does so when it gets SIGHUP.  mosquitto_passwd
+writes such files too, and Mosquitto reads those with --hash pbkdf2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import sys
+from pathlib import Path
+
+from edge.auth.hashes import HASH_KINDS, make_hash
+from edge.auth.password_file import change_user, check_name, delete_user, read_users
+from edge.auth.scram_keys import make_keys
+from edge.cli.mqtt_options import UsageError
+from edge.terminal import escaped
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim passwd` takes."""
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("user", metavar="USER")
+    parser.add_argument("--password-stdin", action="store_true", help="read it there instead of asking")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--delete", action="store_true", help="the user, whatever passwords it has")
+    what.add_argument(
+        "--hash", choices=HASH_KINDS, default=HASH_KINDS[0], help="what is stored (default: %(default)s)"
+    )
+    what.add_argument(
+        "--scram",
+        action="store_true",
+        help="store keys for SCRAM-SHA-256 (MQTT 5), beside what there is for logging in by password",
+    )
+    parser.add_argument("--json", action="store_true", help="say what was done as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0; the file is as it was if anything is wrong with it, with the name or with the password."""
+    file, user = arguments.file, arguments.user
+    try:
+        check_name(user)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if file.exists():
+        read_users(file)  # what is wrong in it is told now, not by a broker that does not start
+    if arguments.delete:
+        if not file.exists() or not delete_user(file, user):
+            raise UsageError(f"there is no user {user!r} in {file}")
+        done = "deleted"
+    else:
+        done = "changed" if change_user(file, user, _stored(arguments)) else "added"
+    if arguments.json:
+        print(json.dumps({"file": str(file), "user": user, "done": done}))
+    else:
+        print(escaped(f"{user}: {done}"))
+    return 0
+
+
+def _stored(arguments: argparse.Namespace) -> str:
+    password = _password(from_stdin=arguments.password_stdin)
+    if not password:
+        raise UsageError("the password is empty", hint="nothing was changed")
+    if not arguments.scram:
+        return make_hash(password.encode("utf-8", "surrogateescape"), arguments.hash)
+    try:
+        return str(make_keys(password))
+    except ValueError as error:
+        raise UsageError(f"the password cannot be used for SCRAM: {error}") from None
+
+
+def _password(*, from_stdin: bool) -> str:
+    if from_stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask for the password", hint="use --password-stdin")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise UsageError("the two are not the same", hint="nothing was changed")
+    return password
