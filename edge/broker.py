@@ -361,6 +361,9 @@ class Broker:
         name = _topic_name(data, client.version)
         limits = self.limits.topics
         if not limits.allow(name):
+            if client.version is Version.V5:  # it can be told, and stay
+                self._engine.skip(connection, ReasonCode.TOPIC_NAME_INVALID)
+                return
             raise ProtocolError(
                 Rule.VALUE_IS_IN_RANGE,
                 f"a topic of {len(data)} bytes and {name.count('/') + 1} levels exceeds topic_max_bytes"
@@ -369,7 +372,7 @@ class Broker:
             )
         topic = self.router.topic_of(name)
         if topic is None:
-            self._engine.skip(connection)
+            self._engine.skip(connection, ReasonCode.QUOTA_EXCEEDED)
         else:
             self._engine.judge(connection, topic, self._may_publish(client.facts, name))
 

@@ -83,6 +83,8 @@ class CloseCause(IntEnum):
     MEMORY = lib.MQ_CLOSE_MEMORY
     UNJUDGED = lib.MQ_CLOSE_UNJUDGED
     LIMIT = lib.MQ_CLOSE_LIMIT
+    TOPIC_ALIAS = lib.MQ_CLOSE_ALIAS
+    RECEIVE_MAXIMUM = lib.MQ_CLOSE_RECEIVE_MAXIMUM
 
     @property
     def words(self) -> str:
@@ -102,6 +104,8 @@ class DropCause(IntEnum):
     FORGED = lib.MQ_DROP_FORGED
     TOO_LARGE = lib.MQ_DROP_TOO_LARGE
     EXPIRED = lib.MQ_DROP_EXPIRED
+    TOPIC_NAME = lib.MQ_DROP_TOPIC_NAME
+    PAYLOAD_FORMAT = lib.MQ_DROP_PAYLOAD_FORMAT
 
     @property
     def words(self) -> str:
@@ -136,7 +140,8 @@ class EngineLimits:
     packet_max_bytes: int = MIB
     topics_max: int = 1_000_000
     retained_max: int = 100_000
-    receive_max: int = 1_024  # of one client, QoS 1 and 2, waiting for the disk
+    receive_max: int = 1_024  # of one client: QoS 1 and 2 exchanges not at their end, 1..65535
+    alias_max: int = 64  # topic aliases that one MQTT 5 client may set, 0..65535
     retained_max_bytes: int = 64 * MIB
     queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
 
@@ -210,8 +215,12 @@ class Engine(Protocol):
     def judge(self, connection: int, topic: int, allowed: bool, /) -> bool:
         """Answers a TOPIC event; remembered for this connection until forget_verdicts()."""
 
-    def skip(self, connection: int, /) -> bool:
-        """Answers a TOPIC event: acknowledge the PUBLISH, drop it and count it."""
+    def skip(self, connection: int, reason: int, /) -> bool:
+        """Answers a TOPIC event: drop the PUBLISH and count it.
+
+        `reason`, 0x80..0xFF, is what the acknowledgement of an MQTT 5 client says; others get a plain one.
+        Topic Name Invalid is remembered for the topic alias that it came with.
+        """
 
     def forget_verdicts(self) -> None:
         """The rules have changed: judge every client and topic anew."""

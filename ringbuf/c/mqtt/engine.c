@@ -185,6 +185,7 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
     connection->verdict_count = connection->verdict_room = 0;
     free(connection->held);
     free(connection->verdicts);
+    mq_aliases_free(connection);
     connection->held = NULL;
     connection->verdicts = NULL;
     mq_bytes_free(engine, &connection->in);
@@ -222,11 +223,12 @@ void mq_engine_free(mq_engine *engine)
     slab_free(&engine->topics);
     slab_free(&engine->grants);
     mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
-                        &engine->closing, &engine->published, &engine->passing};
+                        &engine->closing, &engine->published, &engine->passing, &engine->limited};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     free(engine->table);
     free(engine->grant_table);
+    free(engine->scratch);
     free(engine->receive);
     free(engine);
 }
@@ -361,6 +363,7 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
     if (connection->stop == MQ_STOP_CLOSING)
         return;
     connection->stop = MQ_STOP_CLOSING;
+    mq_farewell(engine, connection, cause);
     connection->cause = (uint8_t)cause;
     if (connection->session != NULL)
         connection->session->connection = NULL;

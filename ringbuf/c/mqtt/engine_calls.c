@@ -264,13 +264,19 @@ static PyObject *judge(engine_object *self, args_t args, Py_ssize_t count)
     return PyBool_FromLong(connection != NULL);
 }
 
-static PyObject *skip(engine_object *self, PyObject *handle)
+static PyObject *skip(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
-    if (live_from(self, handle, &connection) != 0)
+    unsigned long long reason;
+    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 ||
+        unsigned_of(args[1], 255, &reason) != 0)
         return NULL;
-    if (connection != NULL)
-        connection->judged = connection->skip_packet = true;
+    if (reason < 0x80)
+        return PyErr_Format(PyExc_ValueError, "reason code %llu does not say that it failed", reason);
+    if (connection != NULL) {
+        connection->judged = true;
+        connection->skip_reason = (uint8_t)reason;
+    }
     return PyBool_FromLong(connection != NULL);
 }
 
@@ -294,6 +300,10 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
     const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
     if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
         return NULL; /* closed since, within the same poll: CLOSED follows */
+    if (event->kind == MQ_EVENT_TOPIC && event->detail != 0) {
+        const mq_alias *alias = &connection->aliases[event->detail - 1];
+        return PyBytes_FromStringAndSize((const char *)alias->name, alias->length);
+    }
     return PyBytes_FromStringAndSize((const char *)connection->in.at + connection->in.start + event->at,
                                      event->length);
 }
@@ -396,7 +406,7 @@ static PyMethodDef engine_methods[] = {
     {"resume", ONE(resume_connection), "(connection) -> bool"},
     {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},
     {"judge", FAST(judge), "(connection, topic, allowed) -> bool"},
-    {"skip", ONE(skip), "(connection) -> bool: drop the PUBLISH that was asked about"},
+    {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
     {"forget_verdicts", NONE(forget_verdicts), "(): rules have changed"},
     {"session_open", FAST(engine_session_open), "(queue_max, drop_newest) -> session"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},

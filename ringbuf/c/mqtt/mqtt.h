@@ -2,8 +2,9 @@
  *
  * MQTT in C: what happens once a message.  Python decides, once a client, a subscription or a topic.
  *
- *   connection.c  bytes -> packets -> records.  Stops at whatever is not PUBLISH, an acknowledgement or a
- * ping, and at a topic that is unknown or not judged, and leaves exactly that as an event for Python
+ *   connection.c  bytes -> packets.  Stops at whatever is not PUBLISH, an acknowledgement or a ping, and at
+ *                 a topic that is unknown or not judged, and leaves exactly that as an event for Python
+ *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, properties.c, utf8.c: see packets.h
  *   topics.c      names -> topics; the rings that their records go to or come from
  *   routes.c      which sessions a record of a topic goes to
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
@@ -185,6 +186,7 @@ typedef enum mq_stop { /* why a connection is not parsed further */
     MQ_STOP_FULL,   /* its ring has no room */
     MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
     MQ_STOP_OUT,    /* it does not read what we answer */
+    MQ_STOP_RATE,   /* it publishes faster than its listener allows */
     MQ_STOP_CLOSING
 } mq_stop;
 
@@ -192,6 +194,7 @@ typedef struct mq_ack { /* an acknowledgement that waits */
     uint64_t durable;   /* until the source's durable word is here; 0: only for those before it */
     uint16_t source, identifier;
     uint8_t first; /* byte of the packet: PUBACK or PUBREC */
+    uint8_t reason; /* of MQTT 5 */
 } mq_ack;
 
 typedef struct mq_verdict {
@@ -199,6 +202,14 @@ typedef struct mq_verdict {
     uint32_t
         generation; /* the topic's, with bit 0 saying whether the client may: generations of topics are odd */
 } mq_verdict;
+
+typedef struct mq_alias { /* what a topic alias of a client stands for; all zero: nothing */
+    mq_topic *topic;      /* of that name, when it was last looked up and still of that generation */
+    uint8_t *name;
+    uint32_t generation;
+    uint16_t length;
+    uint8_t reason; /* not 0: a name that Python refused for this reason, and that was not kept */
+} mq_alias;
 
 struct mq_connection {
     mq_item item;
@@ -208,7 +219,8 @@ struct mq_connection {
     uint8_t cause;            /* MQ_CLOSE_*, once closing */
     bool trusted;             /* may publish to any topic that is not reserved */
     bool known;               /* Python has seen an event of it, and will see its end */
-    bool judged, skip_packet; /* Python's answer to a TOPIC event */
+    bool judged;              /* Python's answer to a TOPIC event */
+    uint8_t skip_reason;      /* or this: the PUBLISH is not stored, and why; else 0 */
     bool listed;              /* in engine->touched */
     bool is_ready;            /* in engine->ready */
     bool is_holding;          /* in engine->holding */
@@ -232,6 +244,11 @@ struct mq_connection {
     mq_verdict *verdicts;
     mq_ack *held; /* a ring of held_room */
     uint32_t held_first, held_count, held_room;
+    uint32_t unfinished; /* exchanges of QoS 1 and 2 that it began and that are not at their end */
+    uint32_t alias_room;
+    mq_alias *aliases; /* that the client has set: number n is at n - 1 */
+    uint32_t publish_rate_max; /* messages a second; 0: any */
+    uint64_t rate_credit, rate_seen_ms; /* thousandths of messages it may send at once, as of then */
     uint8_t listener;
     uint8_t address_family; /* AF_*; 0: none */
     uint16_t port;
@@ -280,6 +297,7 @@ struct mq_engine {
     mq_slab topics, sessions, connections, grants;
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
+    uint32_t matched; /* subscribers of the record that was appended last */
     uint64_t *table; /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
@@ -289,12 +307,15 @@ struct mq_engine {
     bool sources_moved;
     mq_event events[MQ_EVENTS];
     uint32_t event_count;
-    mq_list touched, ready, holding, blocked, closing, published;
+    mq_list touched, ready, holding, blocked, limited, closing, published;
+    uint64_t limited_due_ms; /* when the first of `limited` may go on */
     mq_list passing;       /* the list that is being walked */
     uint8_t *spare_blocks; /* chained by their first word */
     uint32_t spare_count;
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;
+    uint8_t *scratch; /* properties of one PUBLISH, as a record has them */
+    uint32_t scratch_room;
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for whoever is read now */
 };
 
@@ -347,9 +368,16 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
 void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count);
 void mq_continue(mq_engine *engine, mq_connection *connection);
-void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
-void mq_held_release(mq_engine *engine);
 bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);
+/* DISCONNECT, where the client is told why: behind what waits to be sent. */
+void mq_farewell(mq_engine *engine, mq_connection *connection, uint32_t cause);
+
+/* verdicts.c */
+void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
+void mq_aliases_free(mq_connection *connection);
+
+/* acks.c */
+void mq_held_release(mq_engine *engine);
 
 /* grants.c */
 /* The number of the grant with these Subscription Identifier properties, which then counts for the caller. 0,
@@ -406,7 +434,8 @@ mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier); /* NULL: no me
 mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
-void mq_received_free(mq_session *session, uint16_t identifier);
+bool mq_received_has(const mq_session *session, uint16_t identifier);
+bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was free */
 
 /* deliver.c */
 /* Builds frames into the connection's output, up to what is sensible to send at once.  True: there is more.

@@ -14,7 +14,8 @@ enum {                      /* what the parser or the loop hands to Python */
        MQ_EVENT_PACKET = 1, /* a control packet that Python decides about: data is the whole packet */
        MQ_EVENT_TOPIC =
            2, /* a PUBLISH to a topic that is unknown, or that this client was never judged for: data is
-                 the name; whoever handles it calls judge() or skip(), or the connection is closed */
+                 the name; detail, if not 0, is the topic alias that stands for it; whoever handles it calls
+                 judge() or skip(), or the connection is closed */
        MQ_EVENT_CLOSED =
            3, /* the connection is gone, and not because Python closed it: detail is MQ_CLOSE_* */
        MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
@@ -35,7 +36,9 @@ enum {                      /* why a connection was closed */
        MQ_CLOSE_MEMORY = 9,
        MQ_CLOSE_UNJUDGED = 10, /* Python failed to answer a TOPIC event */
        MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
-       MQ_CLOSE_CAUSES = 12
+       MQ_CLOSE_ALIAS = 12,     /* MQTT 5: a topic alias of 0, or beyond the Topic Alias Maximum */
+       MQ_CLOSE_RECEIVE_MAXIMUM = 13, /* MQTT 5: more unfinished exchanges than the Receive Maximum */
+       MQ_CLOSE_CAUSES = 14
 };
 
 enum {                        /* why a message did not reach a ring, or a record not its subscriber */
@@ -48,7 +51,9 @@ enum {                        /* why a message did not reach a ring, or a record
        MQ_DROP_FORGED = 6,    /* a record of a source ring that had changed since it was routed */
        MQ_DROP_TOO_LARGE = 7, /* longer than a packet may be */
        MQ_DROP_EXPIRED = 8,   /* its Message Expiry Interval had passed before it could be sent */
-       MQ_DROP_CAUSES = 9
+       MQ_DROP_TOPIC_NAME = 9,     /* longer or deeper than allowed */
+       MQ_DROP_PAYLOAD_FORMAT = 10, /* said to be UTF-8, and is not */
+       MQ_DROP_CAUSES = 11
 };
 
 enum { /* what is known of a route or an entry: one word, low bits first */
@@ -77,7 +82,9 @@ typedef struct mq_limits {
     uint32_t packet_max_bytes;   /* longest packet after it, fixed header included */
     uint32_t topics_max;
     uint32_t retained_max;       /* retained messages */
-    uint32_t receive_max;        /* QoS 1 and 2 of one client that wait for their ring's durable word */
+    uint32_t receive_max;        /* QoS 1 and 2 exchanges of one client that are not at their end, 1 .. 65535:
+                                    what MQTT 5 clients are told; of others, those that wait for the disk */
+    uint32_t alias_max;          /* topic aliases that one MQTT 5 client may set: what it is told */
     uint64_t retained_max_bytes; /* of them all */
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
 } mq_limits;
@@ -104,13 +111,14 @@ typedef struct mq_counters {
     uint64_t retained_refused; /* retained store at its limit: delivered, not stored */
     uint64_t connections_opened;
     uint64_t full_waits; /* times a publisher was paused because its ring was full */
+    uint64_t rate_waits; /* times a publisher was paused because it is faster than its listener allows */
     uint64_t topics_recycled;
     uint64_t source_lost;      /* records that source rings overwrote before they were read */
     uint64_t source_evictions; /* times a source ring stopped heeding us, and may overwrite what we have not
                                   read */
-    uint64_t dropped[9];       /* by MQ_DROP_* */
-    uint64_t closed[12];       /* by MQ_CLOSE_* */
-    uint64_t turned_away[12];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
+    uint64_t dropped[11];      /* by MQ_DROP_* */
+    uint64_t closed[14];       /* by MQ_CLOSE_* */
+    uint64_t turned_away[14];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;

@@ -106,10 +106,17 @@ bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again)
     return true;
 }
 
-void mq_received_free(mq_session *session, uint16_t identifier)
+bool mq_received_has(const mq_session *session, uint16_t identifier)
 {
-    if (session->received != NULL)
-        session->received[identifier >> 3] &= (uint8_t)~(1u << (identifier & 7));
+    return session->received != NULL && session->received[identifier >> 3] >> (identifier & 7) & 1;
+}
+
+bool mq_received_free(mq_session *session, uint16_t identifier)
+{
+    if (!mq_received_has(session, identifier))
+        return false;
+    session->received[identifier >> 3] &= (uint8_t)~(1u << (identifier & 7));
+    return true;
 }
 
 /* ---- the end ---- */

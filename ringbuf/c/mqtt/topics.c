@@ -219,8 +219,10 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
     }
     if (message->flags & RB_FLAG_RETAIN)
         mq_retain(engine, topic, message);
+    engine->matched = 0;
     if (topic->route_count > 0)
-        mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at), message);
+        engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
+                                          message);
     return RB_OK;
 }
 

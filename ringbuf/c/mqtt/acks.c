@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Acknowledgements: of what a client publishes, which may have to wait for the disk, and from a client, of
+ * what was delivered to it.
+ *
+ *   byte 1   type << 4 | flags
+ *   byte 2   remaining length: 2; MQTT 5 only: 3 and more
+ *   2 bytes  packet identifier
+ *   1 byte   MQTT 5: reason code; left out, with what follows, if it is 0
+ *   n bytes  MQTT 5: properties; left out if there are none
+ *
+ * An exchange is open from the PUBLISH until what ends it is sent: PUBACK, PUBREC that says it failed, or
+ * PUBCOMP.  connection->unfinished counts those of this connection, and no more than limits.receive_max of
+ * them are allowed in MQTT 5 [MQTT-3.3.4-9].  QoS 2 identifiers that were received on an earlier connection
+ * are not counted: the quota begins anew with each [MQTT-4.9.0-1].
+ */
+#include "packets.h"
+
+#include <stdlib.h>
+
+static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first, uint16_t identifier,
+                    uint8_t reason)
+{
+    bool says = reason != MQ_REASON_SUCCESS && connection->version == 5;
+    uint8_t bytes[5] = {first, says ? 3 : 2, (uint8_t)(identifier >> 8), (uint8_t)identifier, reason};
+    mq_put(engine, connection, bytes, says ? 5 : 4);
+}
+
+/* ---- those that wait, in the order of their PUBLISHes ---- */
+
+static bool held_grow(mq_connection *connection)
+{
+    uint32_t room = connection->held_room ? connection->held_room * 2 : 16;
+    mq_ack *held = malloc(room * sizeof *held);
+    if (held == NULL)
+        return false;
+    for (uint32_t i = 0; i < connection->held_count; i++)
+        held[i] = connection->held[(connection->held_first + i) & (connection->held_room - 1)];
+    free(connection->held);
+    connection->held = held;
+    connection->held_first = 0;
+    connection->held_room = room;
+    return true;
+}
+
+/* How many may wait before the client is no longer read.  In MQTT 5 it knows its Receive Maximum, and is not
+ * stopped by keeping to it; twice as many is only reached by sending the same over and over. */
+static uint32_t held_max(const mq_engine *engine, const mq_connection *connection)
+{
+    return engine->limits.receive_max * (connection->version == 5 ? 2 : 1);
+}
+
+/* Whether sending it ends its exchange. */
+static bool ends(const mq_ack *ack)
+{
+    return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_FAILED;
+}
+
+static void hold(mq_engine *engine, mq_connection *connection, mq_ack ack)
+{
+    if (connection->held_count == connection->held_room && !held_grow(connection)) {
+        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+        return;
+    }
+    connection->held[(connection->held_first + connection->held_count++) & (connection->held_room - 1)] = ack;
+    connection->unfinished += ends(&ack);
+    engine->counters.held++;
+    if (connection->held_count >= held_max(engine, connection) && connection->stop == MQ_RUN)
+        connection->stop = MQ_STOP_ACKS;
+    if (!connection->is_holding) {
+        connection->is_holding = true;
+        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    }
+}
+
+static bool is_durable(const mq_engine *engine, const mq_ack *ack)
+{
+    const mq_source *source = engine->sources[ack->source];
+    if (ack->durable == 0 || source->kind != MQ_SOURCE_OWN)
+        return true;
+    /* pairs with the release in rb_durable_store() */
+    return atomic_load_explicit(&source->writer->header->durable, memory_order_acquire) >= ack->durable;
+}
+
+static void release(mq_engine *engine, mq_connection *connection)
+{
+    connection->is_holding = false;
+    while (connection->held_count > 0) {
+        mq_ack ack = connection->held[connection->held_first];
+        if (!is_durable(engine, &ack))
+            break;
+        connection->held_first = (connection->held_first + 1) & (connection->held_room - 1);
+        connection->held_count--;
+        connection->unfinished -= ends(&ack);
+        engine->counters.held--;
+        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+    }
+    if (connection->held_count > 0) {
+        connection->is_holding = true;
+        mq_list_add(&engine->holding, mq_handle(&connection->item));
+    }
+    if (connection->stop == MQ_STOP_ACKS && connection->held_count < held_max(engine, connection)) {
+        connection->stop = MQ_RUN;
+        connection->last_seen_ms = engine->now_ms;
+        mq_connection_ready(engine, connection);
+    }
+}
+
+/* Sends the acknowledgements whose rings have been synced that far: group commit. */
+void mq_held_release(mq_engine *engine)
+{
+    mq_list walked = engine->holding;
+    engine->holding = engine->passing;
+    for (uint32_t i = 0; i < walked.count; i++) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+        if (connection != NULL && connection->stop != MQ_STOP_CLOSING)
+            release(engine, connection);
+    }
+    walked.count = 0;
+    engine->passing = walked;
+}
+
+bool mq_is_held(const mq_connection *connection, uint16_t identifier)
+{
+    for (uint32_t i = 0; i < connection->held_count; i++)
+        if (connection->held[(connection->held_first + i) & (connection->held_room - 1)].identifier ==
+            identifier)
+            return true;
+    return false;
+}
+
+/* At once, or when it is durable, and never before an earlier one of this connection. */
+void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
+{
+    bool waits = ack.source != 0 && engine->sources[ack.source]->durable;
+    if (!waits)
+        ack.durable = 0;
+    if (waits || connection->held_count > 0)
+        hold(engine, connection, ack);
+    else
+        put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
+}
+
+bool mq_exchange_end(mq_connection *connection, uint16_t identifier)
+{
+    bool open = mq_received_free(connection->session, identifier);
+    connection->unfinished -= open && connection->unfinished > 0;
+    return open;
+}
+
+/* ---- from a client ---- */
+
+/* Which reason codes an acknowledgement may carry: sections 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1. */
+static bool may_say(uint32_t kind, uint8_t reason)
+{
+    static const uint8_t published[] = {0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99};
+    if (reason == MQ_REASON_SUCCESS)
+        return true;
+    if (kind == MQ_PUBREL || kind == MQ_PUBCOMP)
+        return reason == MQ_REASON_UNKNOWN_IDENTIFIER;
+    for (size_t i = 0; i < sizeof published; i++)
+        if (published[i] == reason)
+            return true;
+    return false;
+}
+
+/* Identifier and reason.  0, or MQ_CLOSE_*. */
+static uint32_t ack_read(const mq_connection *connection, const mq_packet *packet, mq_ack *out)
+{
+    uint32_t kind = packet->first >> 4;
+    const uint8_t *body = packet->body;
+    if (packet->length < 2 || (connection->version != 5 && packet->length != 2) ||
+        (packet->first & 15) != (kind == MQ_PUBREL ? 2 : 0) || mq_uint16_at(body) == 0)
+        return MQ_CLOSE_MALFORMED;
+    *out = (mq_ack){.identifier = (uint16_t)mq_uint16_at(body)};
+    if (packet->length == 2)
+        return 0;
+    out->reason = body[2];
+    if (!may_say(kind, out->reason))
+        return MQ_CLOSE_PROTOCOL;
+    return packet->length == 3 ? 0 : mq_properties_of_ack(body + 3, body + packet->length);
+}
+
+/* PUBREC: the client has it, or does not want it; then there is nothing to release [MQTT-4.3.3-4]. */
+static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *entry, const mq_ack *ack)
+{
+    bool known = entry != NULL && (entry->tag & MQ_TAG_QOS) == 2, failed = ack->reason >= MQ_REASON_FAILED;
+    bool released = known && entry->tag & MQ_TAG_RELEASED;
+    if (known && failed) {
+        mq_sent_done(engine, connection->session, entry);
+        mq_connection_touch(engine, connection);
+    } else if (known && !released) {
+        mq_entry_done(engine, entry);
+        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+    }
+    if (!failed)
+        put_ack(engine, connection, MQ_PUBREL << 4 | 2, ack->identifier,
+                known ? MQ_REASON_SUCCESS : MQ_REASON_UNKNOWN_IDENTIFIER);
+}
+
+/* One for an identifier that is not in flight changes nothing, but is answered, so that a client that
+ * remembers more than we do comes to an end. */
+bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    mq_ack ack;
+    uint32_t kind = packet->first >> 4, cause = ack_read(connection, packet, &ack);
+    if (cause != 0)
+        return mq_refuse(engine, connection, cause);
+    mq_session *session = connection->session;
+    if (kind == MQ_PUBREL) {
+        bool known = mq_exchange_end(connection, ack.identifier);
+        put_ack(engine, connection, MQ_PUBCOMP << 4, ack.identifier,
+                known ? MQ_REASON_SUCCESS : MQ_REASON_UNKNOWN_IDENTIFIER);
+        return connection->stop != MQ_STOP_CLOSING;
+    }
+    mq_entry *entry = mq_sent_find(session, ack.identifier);
+    uint32_t qos = entry == NULL ? 0 : entry->tag & MQ_TAG_QOS;
+    if (kind == MQ_PUBREC) {
+        on_pubrec(engine, connection, entry, &ack);
+    } else if (entry != NULL && (kind == MQ_PUBACK ? qos == 1 : (entry->tag & MQ_TAG_RELEASED) != 0)) {
+        mq_sent_done(engine, session, entry);
+        mq_connection_touch(engine, connection);
+    }
+    return connection->stop != MQ_STOP_CLOSING;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * PUBLISH -> record: what happens once for every message that comes in.
+ *
+ *   2 bytes, n   topic; in MQTT 5 it may be empty, and an alias among the properties stands for it
+ *   2 bytes      packet identifier, at QoS 1 and 2
+ *   properties   in MQTT 5
+ *   payload      the rest
+ *
+ * A packet is read again from its beginning when Python has answered, or when there is room in the ring:
+ * until it is consumed nothing is counted, and what is remembered of it (an alias) is the same the second
+ * time.
+ *
+ * A message that is not stored: at QoS 0 it is counted; in MQTT 5 its acknowledgement says why; MQTT 3.1.1
+ * has no way to refuse one [MQTT-3.3.5-2], so what can never be stored is acknowledged and counted, and for
+ * what could be stored later the connection is closed, and the client sends again [MQTT-4.8.0-2].
+ */
+#include "packets.h"
+
+#include <string.h>
+
+typedef struct publish {
+    mq_message message;
+    const uint8_t *name;
+    uint32_t name_length; /* 0: only an alias was given */
+    uint32_t qos;
+    uint16_t identifier, alias;
+    bool text;
+} publish;
+
+/* ---- reading ---- */
+
+/* The properties, and what has to do with them.  0, or MQ_CLOSE_*. */
+static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
+{
+    mq_properties properties;
+    uint32_t cause = mq_properties_of_publish(engine, at, end, &properties);
+    if (cause == 0 && properties.alias > engine->limits.alias_max) /* 3.3.2-9 */
+        cause = MQ_CLOSE_ALIAS;
+    if (cause == 0 && properties.subscriptions) /* 3.3.4-6 */
+        cause = MQ_CLOSE_PROTOCOL;
+    if (cause != 0) /* a malformed name comes first, and is otherwise found when the topic is first seen */
+        return mq_is_string(out->name, out->name_length) ? cause : MQ_CLOSE_MALFORMED;
+    out->alias = properties.alias;
+    out->text = properties.text;
+    out->message.properties = properties.stored;
+    out->message.properties_length = properties.stored_length;
+    out->message.flags |= properties.flags;
+    out->message.payload = properties.end;
+    out->message.payload_length = (uint32_t)(end - properties.end);
+    return 0;
+}
+
+/* 0, or MQ_CLOSE_*. */
+static inline uint32_t read_publish(mq_engine *engine, const mq_connection *connection,
+                                    const mq_packet *packet, publish *out)
+{
+    const uint8_t *body = packet->body;
+    uint32_t qos = packet->first >> 1 & 3, name_length = packet->length < 2 ? 0 : mq_uint16_at(body);
+    uint32_t head = 2 + name_length + (qos ? 2 : 0);
+    /* 3.3.1-2: no DUP at QoS 0; 3.3.1-4: no QoS 3 */
+    if (head > packet->length || qos == 3 || (qos == 0 && packet->first & 8))
+        return MQ_CLOSE_MALFORMED;
+    uint16_t identifier = qos ? (uint16_t)mq_uint16_at(body + 2 + name_length) : 0;
+    if (qos && identifier == 0) /* 2.3.1-1 */
+        return MQ_CLOSE_MALFORMED;
+    *out = (publish){.message = {.payload = body + head,
+                                 .payload_length = packet->length - head,
+                                 .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
+                                 .publisher = connection->session},
+                     .name = body + 2,
+                     .name_length = name_length,
+                     .qos = qos,
+                     .identifier = identifier};
+    if (connection->version != 5)
+        return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
+    if (head < packet->length && body[head] == 0) {       /* no properties */
+        out->message.payload = body + head + 1;
+        out->message.payload_length--;
+    } else {
+        uint32_t cause = read_properties(engine, body + head, body + packet->length, out);
+        if (cause != 0)
+            return cause;
+    }
+    return name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
+}
+
+/* ---- answering ---- */
+
+static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t source,
+                   uint64_t end, uint8_t reason)
+{
+    mq_acknowledge(engine, connection,
+                   (mq_ack){.durable = end,
+                            .source = source,
+                            .identifier = publish->identifier,
+                            .first = publish->qos == 1 ? MQ_PUBACK << 4 : MQ_PUBREC << 4,
+                            .reason = reason});
+}
+
+/* It will not be stored.  A PUBREC that says so frees its identifier in MQTT 5. */
+static bool drop(mq_engine *engine, mq_connection *connection, const publish *publish, uint32_t cause,
+                 uint8_t reason)
+{
+    engine->counters.dropped[cause]++;
+    if (publish->qos == 2 && connection->version == 5)
+        mq_exchange_end(connection, publish->identifier);
+    if (publish->qos > 0)
+        answer(engine, connection, publish, 0, 0, reason);
+    return true;
+}
+
+static bool pause_for_room(mq_engine *engine, mq_connection *connection)
+{
+    connection->stop = MQ_STOP_FULL;
+    engine->counters.full_waits++;
+    mq_list_add(&engine->blocked, mq_handle(&connection->item));
+    return false;
+}
+
+/* The ring would not have it. */
+static bool append_failed(mq_engine *engine, mq_connection *connection, const publish *publish, int result)
+{
+    if (result == RB_FULL || result == RB_PENDING)
+        return pause_for_room(engine, connection);
+    bool large = result == RB_TOO_LARGE;
+    if (publish->qos == 0 || connection->version == 5)
+        return drop(engine, connection, publish, large ? MQ_DROP_TOO_LARGE : MQ_DROP_FULL,
+                    large ? MQ_REASON_REFUSED : MQ_REASON_QUOTA);
+    return mq_refuse(engine, connection, large ? MQ_CLOSE_TOO_LARGE : MQ_CLOSE_FULL);
+}
+
+/* ---- storing ---- */
+
+/* QoS 2: what has been received is only acknowledged again.  Not before it can be durable: its end is not
+ * known any more, the end of the ring is not before it. */
+static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
+{
+    bool again;
+    uint64_t end = 0;
+    uint8_t reason = MQ_REASON_SUCCESS;
+    if (!mq_received_mark(connection->session, publish->identifier, &again))
+        return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
+    if (again) {
+        end = engine->sources[topic->source]->writer->tail;
+    } else {
+        int result = mq_append(engine, topic, &publish->message, &end);
+        if (result != RB_OK) {
+            mq_received_free(connection->session, publish->identifier);
+            return append_failed(engine, connection, publish, result);
+        }
+        connection->unfinished++;
+        reason = engine->matched == 0 ? MQ_REASON_NO_SUBSCRIBERS : MQ_REASON_SUCCESS;
+    }
+    answer(engine, connection, publish, topic->source, end, reason);
+    return true;
+}
+
+static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
+{
+    uint64_t end;
+    if (publish->qos == 2)
+        return store_once(engine, connection, topic, publish);
+    int result = mq_append(engine, topic, &publish->message, &end);
+    if (result != RB_OK)
+        return append_failed(engine, connection, publish, result);
+    if (publish->qos == 1)
+        answer(engine, connection, publish, topic->source, end,
+               engine->matched == 0 ? MQ_REASON_NO_SUBSCRIBERS : MQ_REASON_SUCCESS);
+    return true;
+}
+
+/* ---- deciding ---- */
+
+/* The client has as many exchanges open as it may, and this is one more. */
+static bool exceeds_quota(const mq_engine *engine, const mq_connection *connection, const publish *publish)
+{
+    return publish->qos > 0 && connection->version == 5 &&
+           connection->unfinished >= engine->limits.receive_max &&
+           !mq_received_has(connection->session, publish->identifier) &&
+           !mq_is_held(connection, publish->identifier);
+}
+
+/* Python was asked, and there is no such topic. */
+static bool skip(mq_engine *engine, mq_connection *connection, const publish *publish)
+{
+    uint8_t reason = connection->skip_reason;
+    connection->skip_reason = 0;
+    mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
+    if (reason == MQ_REASON_TOPIC_NAME && alias != NULL)
+        mq_alias_refuse(alias, reason);
+    return drop(engine, connection, publish,
+                reason == MQ_REASON_TOPIC_NAME ? MQ_DROP_TOPIC_NAME : MQ_DROP_TOPICS, reason);
+}
+
+/* Its topic, or Python is asked: about the name in the packet, or about the one its alias stands for. */
+static mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
+                          const publish *publish)
+{
+    mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
+    mq_topic *topic = alias == NULL ? mq_topic_named(engine, connection, publish->name, publish->name_length)
+                                    : mq_alias_topic(engine, connection, alias);
+    if (topic == NULL)
+        mq_leave(engine, connection,
+                 (mq_event){.kind = MQ_EVENT_TOPIC,
+                            .detail = publish->alias,
+                            .at = (uint32_t)(publish->name - packet->start),
+                            .length = publish->name_length},
+                 0);
+    return topic;
+}
+
+/* What its alias stands for, or stands for from now on.  0, or MQ_CLOSE_*. */
+static uint32_t alias_learn(mq_connection *connection, const publish *publish)
+{
+    if (publish->name_length == 0)
+        return mq_alias_find(connection, publish->alias) == NULL ? MQ_CLOSE_PROTOCOL : 0;
+    return mq_alias_set(connection, publish->alias, publish->name, publish->name_length) ? 0
+                                                                                         : MQ_CLOSE_MEMORY;
+}
+
+static bool is_refused(const mq_connection *connection, uint32_t alias)
+{
+    return alias != 0 && mq_alias_find(connection, alias)->reason != 0;
+}
+
+bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    publish publish;
+    uint32_t cause = read_publish(engine, connection, packet, &publish);
+    if (cause == 0 && publish.alias != 0)
+        cause = alias_learn(connection, &publish);
+    if (cause == 0 && exceeds_quota(engine, connection, &publish))
+        cause = MQ_CLOSE_RECEIVE_MAXIMUM;
+    if (cause != 0)
+        return mq_refuse(engine, connection, cause);
+    if (connection->skip_reason != 0)
+        return skip(engine, connection, &publish);
+    if (is_refused(connection, publish.alias))
+        return drop(engine, connection, &publish, MQ_DROP_TOPIC_NAME, MQ_REASON_TOPIC_NAME);
+    mq_topic *topic = topic_of(engine, connection, packet, &publish);
+    if (topic == NULL)
+        return false;
+    if (!connection->last_allowed)
+        return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
+    if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
+        return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT);
+    return store(engine, connection, topic, &publish);
+}

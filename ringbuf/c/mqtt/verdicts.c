@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which topic a PUBLISH names, and whether this client may publish to it.
+ *
+ * Python is asked once for each topic and client; its answer is kept in a table of the connection, keyed by
+ * the topic's place and generation, until the rules change.  A device that repeats its topic needs no hash,
+ * nor does one that uses aliases.
+ *
+ * A topic alias stands for a name.  Beside it the topic is remembered, with its generation: a topic that was
+ * recycled meanwhile is looked up again, and asked about if need be, by that name.
+ */
+#include "packets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mq_verdict *verdict_place(const mq_connection *connection, uint32_t topic)
+{
+    uint32_t mask = connection->verdict_room - 1, at = topic * 0x9e3779b1u & mask;
+    while (connection->verdicts[at].topic != 0 && connection->verdicts[at].topic != topic + 1)
+        at = (at + 1) & mask;
+    return &connection->verdicts[at];
+}
+
+/* New rules: nobody is trusted any more. */
+static void verdicts_forget(mq_engine *engine, mq_connection *connection)
+{
+    connection->trusted &= connection->policy == engine->policy;
+    free(connection->verdicts);
+    connection->verdicts = NULL;
+    connection->verdict_count = connection->verdict_room = 0;
+    connection->policy = engine->policy;
+    connection->last_topic = NULL;
+}
+
+static bool verdicts_grow(mq_engine *engine, mq_connection *connection)
+{
+    mq_verdict *old = connection->verdicts;
+    uint32_t old_room = connection->verdict_room;
+    if (old_room == MQ_VERDICTS_MAX) {
+        verdicts_forget(engine, connection);
+        old = NULL;
+        old_room = 0;
+    }
+    uint32_t room = old_room ? old_room * 2 : 4;
+    mq_verdict *verdicts = calloc(room, sizeof *verdicts);
+    if (verdicts == NULL)
+        return false;
+    connection->verdicts = verdicts;
+    connection->verdict_room = room;
+    for (uint32_t i = 0; i < old_room; i++)
+        if (old[i].topic != 0)
+            *verdict_place(connection, old[i].topic - 1) = old[i];
+    free(old);
+    return true;
+}
+
+static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allowed)
+{
+    connection->last_topic = topic;
+    connection->last_generation = topic->item.generation;
+    connection->last_allowed = allowed && !topic->reserved;
+    return topic;
+}
+
+/* Out of memory: it is only not remembered. */
+void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
+{
+    connection->judged = true;
+    if (connection->policy != engine->policy)
+        verdicts_forget(engine, connection);
+    last_set(connection, mq_slab_at(&engine->topics, topic->item.index), allowed);
+    if (connection->trusted)
+        return;
+    if (connection->verdict_count >= connection->verdict_room / 4 * 3 && !verdicts_grow(engine, connection))
+        return;
+    mq_verdict *place = verdict_place(connection, topic->item.index);
+    connection->verdict_count += place->topic == 0;
+    *place = (mq_verdict){.topic = topic->item.index + 1,
+                          .generation = (topic->item.generation & ~1u) | allowed};
+}
+
+/* `topic`, with connection->last_allowed; NULL: this client was not judged for it. */
+static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
+{
+    if (connection->policy != engine->policy)
+        verdicts_forget(engine, connection);
+    if (connection->trusted)
+        return last_set(connection, topic, true);
+    const mq_verdict *verdict = connection->verdict_room ? verdict_place(connection, topic->item.index)
+                                                         : NULL;
+    if (verdict == NULL || verdict->topic == 0 || (verdict->generation | 1) != topic->item.generation)
+        return NULL;
+    return last_set(connection, topic, verdict->generation & 1);
+}
+
+static bool is_last(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic)
+{
+    return topic != NULL && topic == connection->last_topic &&
+           topic->item.generation == connection->last_generation && connection->policy == engine->policy;
+}
+
+mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length)
+{
+    mq_topic *topic = connection->last_topic;
+    if (is_last(engine, connection, topic) && topic->length == length &&
+        memcmp(topic->name, name, length) == 0)
+        return topic;
+    topic = mq_topic_find(engine, name, length);
+    return topic == NULL ? NULL : admit(engine, connection, topic);
+}
+
+/* ---- topic aliases ---- */
+
+mq_alias *mq_alias_find(const mq_connection *connection, uint32_t alias)
+{
+    if (alias > connection->alias_room)
+        return NULL;
+    mq_alias *found = &connection->aliases[alias - 1];
+    return found->name == NULL && found->reason == 0 ? NULL : found;
+}
+
+mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias *alias)
+{
+    mq_topic *topic = alias->topic;
+    if (topic == NULL || topic->item.generation != alias->generation)
+        topic = mq_topic_named(engine, connection, alias->name, alias->length);
+    else if (!is_last(engine, connection, topic))
+        topic = admit(engine, connection, topic);
+    if (topic != NULL) {
+        alias->topic = topic;
+        alias->generation = topic->item.generation;
+    }
+    return topic;
+}
+
+static bool aliases_grow(mq_connection *connection, uint32_t alias)
+{
+    uint32_t room = connection->alias_room ? connection->alias_room : 4;
+    while (room < alias)
+        room *= 2;
+    mq_alias *aliases = realloc(connection->aliases, room * sizeof *aliases);
+    if (aliases == NULL)
+        return false;
+    memset(aliases + connection->alias_room, 0, (room - connection->alias_room) * sizeof *aliases);
+    connection->aliases = aliases;
+    connection->alias_room = room;
+    return true;
+}
+
+/* Again and again the same is what clients send: nothing changes then. */
+bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length)
+{
+    if (alias > connection->alias_room && !aliases_grow(connection, alias))
+        return false;
+    mq_alias *entry = &connection->aliases[alias - 1];
+    if (entry->name != NULL && entry->length == length && memcmp(entry->name, name, length) == 0)
+        return true;
+    uint8_t *copy = malloc(length);
+    if (copy == NULL)
+        return false;
+    memcpy(copy, name, length);
+    free(entry->name);
+    *entry = (mq_alias){.name = copy, .length = (uint16_t)length};
+    return true;
+}
+
+void mq_alias_refuse(mq_alias *alias, uint8_t reason)
+{
+    free(alias->name);
+    *alias = (mq_alias){.reason = reason};
+}
+
+void mq_aliases_free(mq_connection *connection)
+{
+    for (uint32_t i = 0; i < connection->alias_room; i++)
+        free(connection->aliases[i].name);
+    free(connection->aliases);
+    connection->aliases = NULL;
+    connection->alias_room = 0;
+}
