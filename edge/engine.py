@@ -43,6 +43,7 @@ __all__ = [
     "SessionFacts",
     "counters_of",
     "engine_of",
+    "limits_of",
     "listener_of",
 ]
 
@@ -157,6 +158,10 @@ class Engine(Protocol):
     def counters_address(self) -> int:
         """Of its mq_counters."""
 
+    @property
+    def limits_address(self) -> int:
+        """Of its mq_limits."""
+
     # Rings.  The engine keeps the Writer or Reader alive.
 
     def add_ring(self, writer: Writer, durable: bool, /) -> int:
@@ -208,6 +213,9 @@ class Engine(Protocol):
 
     def resume(self, connection: int, /) -> bool:
         """Let a held connection go on."""
+
+    def converse(self, connection: int, /) -> bool:
+        """CONNECT has come and more is wanted first: every packet before attach() becomes an event."""
 
     def peer(self, connection: int, /) -> Peer | None:
         """Where it comes from."""
@@ -315,6 +323,12 @@ class Engine(Protocol):
     def retained(self, topic: int, /) -> bytes | None:
         """Payload of the retained message."""
 
+    def retained_route(self, topic: int, /) -> int:
+        """Queue the retained message of `topic` for who is subscribed, as if it had just been published.
+
+        How many get it.  What retain() has set becomes news by this, without a record.
+        """
+
     def publish(self, topic: int, payload: bytes, flags: int, properties: bytes, /) -> int:
         """Append a message of this process and route it: OK, FULL (try again), or dropped and counted.
 
@@ -339,6 +353,11 @@ def listener_of(engine: Engine, number: int) -> Any:
     what it counts.  Limits are set before it accepts.
     """
     return lib.mq_engine_listener(ffi.cast("mq_engine *", engine.address), number)
+
+
+def limits_of(engine: Engine) -> Any:
+    """The engine's mq_limits: what it was made with."""
+    return ffi.cast("mq_limits *", engine.limits_address)
 
 
 class Loop:

@@ -97,7 +97,7 @@ static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet 
 static bool packet_at(mq_engine *engine, mq_connection *connection, const uint8_t *at, const uint8_t *end,
                       mq_packet *out)
 {
-    if (connection->version == 0 && at[0] >> 4 != MQ_CONNECT) /* 3.1.0-1 */
+    if (connection->version == 0 && !connection->conversing && at[0] >> 4 != MQ_CONNECT) /* 3.1.0-1 */
         return mq_refuse(engine, connection, MQ_CLOSE_PROTOCOL);
     uint32_t length = 0;
     for (uint32_t i = 1; i <= 4; i++) {

@@ -226,6 +226,16 @@ static PyObject *hold_connection(engine_object *self, PyObject *handle)
     return PyBool_FromLong(held);
 }
 
+static PyObject *converse(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        connection->conversing = true;
+    return PyBool_FromLong(connection != NULL);
+}
+
 static PyObject *resume_connection(engine_object *self, PyObject *handle)
 {
     mq_connection *connection;
@@ -381,6 +391,11 @@ static PyObject *counters_address(engine_object *self, void *Py_UNUSED(closure))
     return PyLong_FromVoidPtr(&self->engine->counters);
 }
 
+static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromVoidPtr(&self->engine->limits);
+}
+
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 #define ONE(function) (PyCFunction)(void (*)(void))(function), METH_O
 #define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
@@ -404,6 +419,7 @@ static PyMethodDef engine_methods[] = {
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"hold", ONE(hold_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
+    {"converse", ONE(converse), "(connection) -> bool: hand over whatever comes before attach()"},
     {"peer", ONE(peer), "(connection) -> (listener, family, address, port) | None"},
     {"judge", FAST(judge), "(connection, topic, allowed) -> bool"},
     {"skip", FAST(skip), "(connection, reason) -> bool: drop the PUBLISH that was asked about"},
@@ -430,6 +446,7 @@ static PyMethodDef engine_methods[] = {
     {"retained_send", FAST(engine_retained_send), "(topics, session, tag) -> how many had one"},
     {"retain", FAST(engine_retain), "(topic, payload, flags, properties, timestamp_ns) -> bool"},
     {"retained", ONE(engine_retained), "(topic) -> payload | None"},
+    {"retained_route", ONE(engine_retained_route), "(topic) -> how many get it"},
     {"publish", FAST(engine_publish), "(topic, payload, flags, properties) -> RB_*"},
     {0},
 };
@@ -437,6 +454,7 @@ static PyMethodDef engine_methods[] = {
 static PyGetSetDef engine_fields[] = {
     {"address", (getter)engine_address, NULL, "mq_engine *, while this object lives", NULL},
     {"counters_address", (getter)counters_address, NULL, "mq_counters *, while this object lives", NULL},
+    {"limits_address", (getter)limits_address, NULL, "mq_limits *, while this object lives", NULL},
     {0},
 };
 

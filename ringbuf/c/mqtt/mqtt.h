@@ -217,6 +217,7 @@ struct mq_connection {
     uint8_t version;          /* 0 until CONNECT was accepted, then the protocol level: 3, 4, 5 */
     uint8_t stop;             /* mq_stop */
     uint8_t cause;            /* MQ_CLOSE_*, once closing */
+    bool conversing;          /* CONNECT has come, and Python asks for more: AUTH */
     bool trusted;             /* may publish to any topic that is not reserved */
     bool known;               /* Python has seen an event of it, and will see its end */
     bool judged;              /* Python's answer to a TOPIC event */

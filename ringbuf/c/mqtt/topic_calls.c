@@ -372,3 +372,16 @@ PyObject *engine_retained(engine_object *self, PyObject *index)
         return PyErr_Format(PyExc_SystemError, "the retained message of topic %R is damaged", index);
     return PyBytes_FromStringAndSize((const char *)record + parts.payload_position, parts.payload_length);
 }
+
+/* Sends the retained message of a topic to who is subscribed now, as one that has just been published. */
+PyObject *engine_retained_route(engine_object *self, PyObject *index)
+{
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    if (topic->retained == NULL)
+        return PyLong_FromLong(0);
+    mq_message message = {.flags = topic->retained->record.flags};
+    uint64_t where = (uint64_t)(uintptr_t)topic->retained;
+    return PyLong_FromUnsignedLong(mq_route_record(self->engine, topic, where, &message));
+}
