@@ -1,4 +1,4 @@
-"""C programs of the tests: the ring's own sources, perhaps with one line changed, and a main()."""
+"""C programs of the tests: sources of the core, perhaps with one line changed, and a main()."""
 
 import os
 import platform
@@ -16,6 +16,8 @@ from tests.support.house import ROOT
 
 CORE = ROOT / "ringbuf" / "c"
 RING = ("writer", "reader", "ring", "record", "crc32c", "wait")
+_PYTHON = ("loop", "engine_calls", "topic_calls")  # of the hot path: sockets, and what needs an interpreter
+MQTT = (*RING, *(f"mqtt/{it.stem}" for it in sorted((CORE / "mqtt").glob("*.c")) if it.stem not in _PYTHON))
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
 _OBJECTS = tempfile.TemporaryDirectory(prefix="brim-test-objects-")
 
@@ -39,16 +41,17 @@ def compiled(
     main: Path,
     *flags: str,
     compiler: Sequence[str] = (),
+    sources: Sequence[str] = RING,
     planted: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> Path:
-    """The program of `main` and the ring, in `directory`.
+    """The program of `main` and `sources` (RING or MQTT), in `directory`.
 
-    `planted`: for a source of the ring, by stem, texts that are replaced by others; each must occur once,
+    `planted`: for one of the sources, texts that are replaced by others; each must occur once,
     so that a plant that no longer fits fails the test.
     """
-    command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}")
+    command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}", f"-I{CORE / 'mqtt'}")
     parts = [main]
-    for stem in RING:
+    for stem in sources:
         source = CORE / f"{stem}.c"
         changes = (planted or {}).get(stem, ())
         if not changes:

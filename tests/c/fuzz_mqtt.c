@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a hostile client can do to the hot path: any bytes, in any pieces, in any version.  For libFuzzer.
+ *
+ *   input   byte 0: protocol level (3, 4, 5) and whether the client is trusted; byte 1: how long pieces are;
+ *           the rest: what the client sends after its CONNECT was accepted
+ *
+ * Python's part is played here: each topic that is asked about becomes known, or is denied or skipped, and
+ * both the sender and a second client subscribe to it.  What is received is kept at the very end of memory
+ * that may be read, so that AddressSanitizer sees one byte too many.
+ */
+#include <sanitizer/asan_interface.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mqtt/mqtt.h"
+
+#define CAPACITY RB_CAPACITY_MIN_BYTES
+#define MADE_NS 1700000000000000000u
+
+static _Alignas(4096) uint8_t ring[RB_HEADER_BYTES + CAPACITY];
+static _Alignas(4096) uint8_t cursors[RB_CURSORS_BYTES];
+
+typedef struct play {
+    mq_engine *engine;
+    mq_connection *sender, *other;
+    uint16_t source;
+    uint32_t asked;
+} play;
+
+static void must(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "not so: %s\n", what);
+    abort();
+}
+
+static mq_connection *client(play *play, uint8_t version, bool trusted, uint32_t window)
+{
+    mq_connection *connection = mq_connection_open(play->engine, -1, 0);
+    mq_session *session = mq_slab_take(&play->engine->sessions);
+    must(connection != NULL && session != NULL, "there is memory");
+    session->queue_max = 64;
+    mq_terms terms = {.idle_max_ms = 60000,
+                      .window = window,
+                      .send_max_bytes = version == 5 ? 400 : 0,
+                      .alias_max = version == 5 ? 3 : 0,
+                      .version = version,
+                      .trusted = trusted};
+    mq_connection_attach(play->engine, connection, session, &terms);
+    connection->known = true;
+    return connection;
+}
+
+static void route(mq_engine *engine, mq_topic *topic, const mq_connection *connection, uint32_t tag)
+{
+    if (connection->session != NULL)
+        mq_route_set(engine, topic, connection->session, tag);
+}
+
+/* What Python would say about a topic; every seventh is denied, every eleventh skipped. */
+static void answer_topic(play *play, mq_connection *connection, const mq_event *event)
+{
+    const uint8_t *name = connection->in.at + connection->in.start + event->at;
+    uint32_t asked = ++play->asked;
+    if (asked % 11 == 0) {
+        connection->judged = connection->skip_packet = true;
+        return;
+    }
+    mq_topic *topic = mq_topic_find(play->engine, name, event->length);
+    if (topic == NULL)
+        topic = mq_topic_add(play->engine, name, event->length, play->source, false);
+    if (topic == NULL) {
+        mq_topic *old = mq_topic_recyclable(play->engine);
+        if (old != NULL)
+            mq_topic_free(play->engine, old);
+        connection->judged = connection->skip_packet = true;
+        return;
+    }
+    route(play->engine, topic, play->other, asked % 3);
+    if (asked % 2)
+        route(play->engine, topic, play->sender, asked % 3 | MQ_TAG_RETAIN_AS_PUBLISHED);
+    mq_judge(play->engine, connection, topic, asked % 7 != 0);
+}
+
+static void answer(play *play)
+{
+    for (uint32_t i = 0; i < play->engine->event_count; i++) {
+        mq_event event = play->engine->events[i];
+        mq_connection *connection = mq_slab_get(&play->engine->connections, event.handle);
+        if (event.kind == MQ_EVENT_TOPIC && connection != NULL && connection->stop == MQ_STOP_PYTHON)
+            answer_topic(play, connection, &event);
+    }
+    mq_events_resume(play->engine);
+}
+
+static void pull(play *play, mq_connection *connection)
+{
+    if (connection->stop == MQ_STOP_CLOSING)
+        return;
+    while (mq_fill(play->engine, connection) && connection->stop != MQ_STOP_CLOSING)
+        connection->out.start = connection->out.end = 0;
+    mq_bytes_free(play->engine, &connection->out);
+    connection->listed = false;
+    if (connection->stop == MQ_STOP_OUT) {
+        connection->stop = MQ_RUN;
+        mq_connection_ready(play->engine, connection);
+    }
+}
+
+static void settle(play *play)
+{
+    for (int i = 0; i < 64; i++) {
+        play->engine->touched.count = 0;
+        play->engine->now_ms += 1;
+        play->engine->now_ns += 1000000;
+        mq_engine_step(play->engine);
+        pull(play, play->sender);
+        pull(play, play->other);
+        if (play->engine->event_count == 0 && play->engine->ready.count == 0)
+            return;
+        answer(play);
+    }
+}
+
+/* Puts `count` bytes where they are wanted, with nothing readable behind them. */
+static void feed(play *play, const uint8_t *bytes, uint32_t count)
+{
+    uint32_t room;
+    mq_connection *sender = play->sender;
+    uint8_t *to = mq_receive_room(play->engine, sender, &room);
+    must(to != NULL, "there is memory");
+    count = count < room ? count : room;
+    uint8_t *receive = play->engine->receive, *receive_end = receive + MQ_CARRY_BYTES + MQ_READ_BYTES;
+    bool shared = to >= receive && to < receive_end;
+    memcpy(to, bytes, count);
+    if (shared)
+        ASAN_POISON_MEMORY_REGION(to + count, (size_t)(receive_end - (to + count)));
+    mq_received(play->engine, sender, count);
+    if (shared)
+        ASAN_UNPOISON_MEMORY_REGION(receive, MQ_CARRY_BYTES + MQ_READ_BYTES);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const mq_limits limits = {.connections_max = 4,
+                                     .connect_timeout_ms = 5000,
+                                     .connect_max_bytes = 4096,
+                                     .packet_max_bytes = 2048,
+                                     .topics_max = 16,
+                                     .retained_max = 4,
+                                     .receive_max = 8,
+                                     // ALIAS
+                                     .retained_max_bytes = 4096,
+                                     .queues_max_bytes = 1 << 20};
+    static const uint64_t seed[2] = {1, 2};
+    static const uint8_t versions[] = {4, 5, 3, 5};
+    rb_writer writer;
+    if (size < 2)
+        return 0;
+    memset(ring, 0, RB_HEADER_BYTES);
+    must(rb_format(ring, CAPACITY, 1, 0, "fuzz-0", MADE_NS) == RB_OK, "the ring is formatted");
+    must(rb_format_cursors(cursors) == RB_OK && rb_writer_open(&writer, ring, cursors) == RB_OK,
+         "the ring has a writer");
+    play play = {.engine = mq_engine_new(&limits, seed)};
+    play.engine->now_ms = 1000;
+    play.engine->now_ns = MADE_NS;
+    play.source = (uint16_t)mq_source_add(play.engine, (mq_source){.kind = MQ_SOURCE_OWN, .writer = &writer});
+    play.sender = client(&play, versions[data[0] & 3], data[0] & 4, 4);
+    play.other = client(&play, data[0] & 8 ? 5 : 4, true, 65535);
+    const uint8_t *at = data + 2, *end = data + size;
+    uint32_t piece = data[1] ? data[1] : 65536;
+    while (at < end && play.sender->stop == MQ_RUN) {
+        uint32_t count = (uint32_t)(end - at) < piece ? (uint32_t)(end - at) : piece;
+        feed(&play, at, count);
+        at += count;
+        settle(&play);
+    }
+    mq_engine_free(play.engine);
+    return 0;
+}

@@ -1,0 +1,71 @@
+"""A taste of fuzzing: the kept corpus, and a few thousand new inputs.  `./dev fuzz` is the meal."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.c_programs import compiler_or_skip
+from tests.support.fuzz import TARGETS, expanded, program
+
+RUNS = 3_000
+
+
+def fuzzed(target: Path, corpus: Path) -> subprocess.CompletedProcess[str]:
+    options = [f"-runs={RUNS}", "-seed=1", "-max_len=512", f"-artifact_prefix={corpus}/"]
+    return subprocess.run(
+        [str(target), *options, str(corpus)], capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+@pytest.fixture
+def clang(tmp_path: Path) -> None:
+    """Skips where clang or its fuzzer is missing."""
+    compiler_or_skip("clang", "clang libclang-rt-14-dev")
+    empty = tmp_path / "empty.c"
+    empty.write_text("int LLVMFuzzerTestOneInput(const char *d, long n) { return d && n ? 0 : 0; }\n")
+    made = subprocess.run(
+        ["clang", "-fsanitize=fuzzer,address", empty, "-o", tmp_path / "empty"],
+        capture_output=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip("clang has no libFuzzer here: apt-get install libclang-rt-14-dev, or that of your clang")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> None:
+    corpus = expanded(name, tmp_path)
+    assert len(list(corpus.iterdir())) > 100
+    done = fuzzed(program(name, tmp_path), corpus)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "right", "wrong"),
+    [
+        (
+            "topics",
+            "mqtt/topics",
+            "return f == f_end || (f_end - f == 2 && f[0] == '/' && f[1] == '#');",
+            "return f == f_end;",
+        ),
+        (
+            "topics",
+            "mqtt/topics",
+            "engine->table[hole] = engine->table[at];\n            hole = at;",
+            "break;",
+        ),
+        (
+            "mqtt",
+            "mqtt/connection",
+            "return connection->need <= (size_t)(end - at);",
+            "return connection->need <= (size_t)(end - at) + 1;",
+        ),
+    ],
+)
+def test_planted_mistakes_are_found(
+    clang: None, tmp_path: Path, name: str, stem: str, right: str, wrong: str
+) -> None:
+    done = fuzzed(program(name, tmp_path, {stem: [(right, wrong)]}), expanded(name, tmp_path))
+    assert done.returncode != 0, "the mistake was not found"

@@ -1,0 +1,136 @@
+"""Fuzzing of the C core by libFuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+    python -m tests.support.fuzz [TARGET ...] [--minutes 12]     # `./dev fuzz` is the same
+
+Needs clang.  The targets are tests/c/fuzz_*.c; each has its corpus in tests/c/corpus, one input a line, in
+hexadecimal, and besides what SEEDS says.  A run begins with both, and ends by adding to the corpus what
+reached something new.  What a target finds is written to the current directory, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.support.c_programs import MQTT, compiled
+from tests.support.house import ROOT
+from tests.support.mqtt_vectors import vectors
+
+__all__ = ["CORPUS", "TARGETS", "expanded", "program"]
+
+C = ROOT / "tests" / "c"
+CORPUS = C / "corpus"
+TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
+FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
+INPUT_BYTES_MAX = 4096
+
+
+FILTERS = (
+    "a",
+    "a/b",
+    "/",
+    "#",
+    "+",
+    "a/#",
+    "a/+",
+    "+/b",
+    "+/+",
+    "/+",
+    "+/#",
+    "a/+/c",
+    "$SYS/#",
+    "$SYS/+",
+    "a//c",
+)
+NAMES = ("a", "a/", "/", "a/b", "/b", "a/b/c", "$SYS", "$SYS/x", "a//c")
+
+
+def _seeds_of_topics() -> list[bytes]:
+    return [f"\0{f}\0{name}".encode() for f in FILTERS for name in NAMES]
+
+
+def _seeds_of_mqtt() -> list[bytes]:
+    """Every packet of the golden ones, each whole and byte by byte."""
+    level = {3: 2, 4: 0, 5: 1}
+    heads = ((pieces, it) for it in vectors() for pieces in (0, 1))
+    return [bytes((level[it.version.value] | 12, pieces)) + it.frame for pieces, it in heads]
+
+
+SEEDS: Mapping[str, Callable[[], list[bytes]]] = {"topics": _seeds_of_topics, "mqtt": _seeds_of_mqtt}
+
+
+def program(
+    name: str, directory: Path, planted: Mapping[str, Sequence[tuple[str, str]]] | None = None
+) -> Path:
+    """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
+    main = C / f"fuzz_{name}.c"
+    return compiled(directory, main, *FLAGS, compiler=["clang"], sources=MQTT, planted=planted)
+
+
+def expanded(name: str, directory: Path) -> Path:
+    """The kept corpus of `name` as libFuzzer reads it: one file an input, in `directory`."""
+    folder = directory / f"corpus-{name}"
+    folder.mkdir()
+    file = CORPUS / f"{name}.hex"
+    kept = [bytes.fromhex(line) for line in (file.read_text().split() if file.exists() else ())]
+    for number, data in enumerate((*SEEDS[name](), *kept)):
+        (folder / f"{number:05d}").write_bytes(data)
+    return folder
+
+
+def _keep(name: str, found: Path, target: Path, directory: Path) -> int:
+    """Make the least part of `found` that reaches all of it the corpus; how many inputs that is."""
+    least = directory / f"least-{name}"
+    least.mkdir()
+    subprocess.run([target, "-merge=1", least, found], check=True, capture_output=True)
+    lines = sorted({it.read_bytes().hex() for it in least.iterdir()}, key=lambda line: (len(line), line))
+    CORPUS.mkdir(exist_ok=True)
+    (CORPUS / f"{name}.hex").write_text("".join(f"{line}\n" for line in lines if line))
+    return len(lines)
+
+
+def _campaign(name: str, seconds: int, directory: Path) -> bool:
+    """Whether `seconds` of fuzzing on one core found nothing."""
+    target, folder = program(name, directory), expanded(name, directory)
+    print(f"{name}: {seconds} s, from {len(list(folder.iterdir()))} inputs ...", flush=True)
+    run = subprocess.run(
+        [target, f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", "-print_final_stats=1", folder],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if run.returncode:
+        print(run.stderr[-6000:])
+        print(f"{name}: FOUND SOMETHING, see above; the input is in a file crash-* or timeout-* here")
+        return False
+    runs = next(it.split()[-1] for it in run.stderr.splitlines() if "number_of_executed_units" in it)
+    print(
+        f"{name}: {runs} runs, nothing found; {_keep(name, folder, target, directory)} inputs kept",
+        flush=True,
+    )
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command.  0: nothing found."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all if none")
+    parser.add_argument("--minutes", type=float, default=12.0, help="for each target; 12 if not given")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.targets) - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    os.nice(5)
+    with tempfile.TemporaryDirectory(prefix="brim-fuzz-") as directory:
+        names = chosen.targets or TARGETS
+        found = [it for it in names if not _campaign(it, int(chosen.minutes * 60), Path(directory))]
+        return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
