@@ -117,8 +117,12 @@ def _publish(first_byte: int, data: Buffer, version: Version) -> p.Publish:
     qos = first_byte >> 1 & 3
     packet_id = _identifier(body) if qos else 0
     properties = decode_properties(body, In.PUBLISH) if version is _V5 else NO_PROPERTIES
-    if topic or properties.topic_alias is None:
+    if topic or version is not _V5:
         check_name(topic, version)
+    elif properties.topic_alias is None:
+        raise ProtocolError(
+            Rule.TOPIC_OR_ALIAS_IS_GIVEN, "PUBLISH without a topic name or a topic alias", version
+        )
     return p.Publish(
         topic, body.rest(), qos, bool(first_byte & 1), bool(first_byte & 8), packet_id, properties
     )
