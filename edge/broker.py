@@ -325,12 +325,14 @@ class Broker:
     def _subscribe(self, client: _Client, packet: Subscribe) -> None:
         codes = []
         granted: list[str] = []
+        identifier = next(iter(packet.properties.subscription_identifiers), 0)
         for subscription in packet.subscriptions:
             code = self._refusal(client, subscription)
             if code is None:
                 code = ReasonCode(subscription.qos)
-                self.router.subscribe(client.session, subscription)
-                granted.append(subscription.topic_filter)
+                is_new = self.router.subscribe(client.session, subscription, identifier)
+                if subscription.retain_handling == 0 or (subscription.retain_handling == 1 and is_new):
+                    granted.append(subscription.topic_filter)
             codes.append(code)
         self._engine.send(client.connection, encode(SubAck(packet.packet_id, tuple(codes)), client.version))
         for topic_filter in granted:

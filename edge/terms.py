@@ -65,8 +65,8 @@ def combined(held: Terms, more: int) -> Terms:
 def tags(terms: Terms) -> list[tuple[int, bytes]]:
     """(options, Subscription Identifier properties) of the one route that says it, or of the two.
 
-    Two when some subscriptions are no-local and some are not: what the session publishes itself then has terms
-    of its own.
+    Two when some subscriptions are no-local and some are not: what the session publishes itself then has
+    terms of its own.
     """
     every = (terms,) if isinstance(terms, int) else terms
     own = tuple(one for one in every if not one & NO_LOCAL)

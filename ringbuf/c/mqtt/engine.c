@@ -186,6 +186,8 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
     free(connection->held);
     free(connection->verdicts);
     mq_aliases_free(connection);
+    free(connection->aliases_out);
+    connection->aliases_out = NULL;
     connection->held = NULL;
     connection->verdicts = NULL;
     mq_bytes_free(engine, &connection->in);

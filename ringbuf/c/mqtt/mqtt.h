@@ -11,7 +11,9 @@
  *   retained.c    the last message of a topic, kept outside any ring
  *   queue.c       queues of positions
  *   session.c     windows of what is in flight, identifiers received
- *   deliver.c     positions -> PUBLISH frames in a connection's output
+ *   deliver.c     what a connection is sent next
+ *   frame.c       a position -> a PUBLISH frame in a connection's output
+ *   aliases.c     topic aliases of those frames
  *   engine.c      memory, handles, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
  *   engine_calls.c  the Python type Engine
@@ -47,6 +49,7 @@
 #define MQ_CHUNK_ROOM(bytes) \
     (uint16_t)(((bytes) - MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
 #define MQ_VERDICTS_MAX 65536 /* topics judged for one connection; beyond, it begins anew */
+#define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, however many it takes */
 #define MQ_NEVER UINT64_MAX
 
 /* ---- engine.c: lists, slabs, bytes ---- */
@@ -105,7 +108,7 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
  */
 typedef struct mq_blob {
     uint32_t references, bytes;
-    uint64_t unused;
+    uint64_t publisher; /* session that published it, for no-local; 0: none */
     rb_record record; /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
@@ -211,6 +214,11 @@ typedef struct mq_alias { /* what a topic alias of a client stands for; all zero
     uint8_t reason; /* not 0: a name that Python refused for this reason, and that was not kept */
 } mq_alias;
 
+typedef struct mq_alias_out { /* a topic alias towards the client: its place + 1 */
+    uint32_t topic, generation; /* generation 0: free */
+    uint32_t used;              /* when, by connection->alias_clock */
+} mq_alias_out;
+
 struct mq_connection {
     mq_item item;
     int fd;                   /* -1: none, Python feeds and pulls */
@@ -238,6 +246,8 @@ struct mq_connection {
     uint32_t packet_max_bytes;          /* of what we take */
     uint32_t send_max_bytes;            /* of what it takes; 0: anything */
     uint32_t alias_max;                 /* topic aliases that we may use towards it */
+    mq_alias_out *aliases_out;          /* when there is one; for as long as the connection */
+    uint32_t alias_clock;
     uint32_t out_chunk;                 /* how much is built at once: little for who reads slowly */
     uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
     uint32_t policy;                    /* of engine->policy, when its verdicts were made */
@@ -437,6 +447,10 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */
 bool mq_received_has(const mq_session *session, uint16_t identifier);
 bool mq_received_free(mq_session *session, uint16_t identifier); /* false: it was free */
+
+/* frame.c */
+/* Whether the Message Expiry Interval of a record in our own memory has passed. */
+bool mq_is_expired(const mq_engine *engine, const rb_record *record);
 
 /* deliver.c */
 /* Builds frames into the connection's output, up to what is sensible to send at once.  True: there is more.

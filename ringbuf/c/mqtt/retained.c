@@ -50,6 +50,7 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message)
     }
     *blob = (mq_blob){
         .references = 1,
+        .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
         .bytes = bytes,
         .record = {.length = at + message->payload_length,
                    .timestamp_ns = message->timestamp_ns ? message->timestamp_ns : engine->now_ns,

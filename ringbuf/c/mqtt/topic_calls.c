@@ -207,7 +207,12 @@ static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, ui
 
 static bool act_retained(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
-    if (topic->retained == NULL)
+    if (topic->retained != NULL && mq_is_expired(engine, &topic->retained->record)) {
+        engine->counters.dropped[MQ_DROP_EXPIRED]++;
+        mq_retained_forget(engine, topic);
+    }
+    if (topic->retained == NULL ||
+        (tag & MQ_TAG_NO_LOCAL && topic->retained->publisher == mq_handle(&session->item)))
         return false;
     uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = tag & MQ_TAG_QOS;
     mq_push(engine, session,
