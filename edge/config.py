@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
+from edge.config_listener import Listener, Tls
 from edge.config_reader import Problems, read_struct, read_toml
 from edge.config_rules import RULES
 from edge.directories import default_runtime_dir, default_state_dir
@@ -24,7 +25,7 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Bridge", "Config", "Limits", "Listener", "Local", "Log",
-    "Producer", "Stream", "Zmq", "checked", "load", "parse",
+    "Producer", "Stream", "Tls", "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -44,14 +45,6 @@ RingBytes = Annotated[
 ]
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
-
-
-class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One bound MQTT port, in [[listener]]."""
-
-    host: Annotated[str, Meta(pattern=r"^\S+\Z", description="an address or a name")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 1883  # MQTT's
-    allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

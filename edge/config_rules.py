@@ -6,19 +6,19 @@ says nothing about keys that are already blamed.  Rules read nothing but the con
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from edge.config_listener import is_loopback, listeners_are_safe, listeners_make_sense
 from edge.config_reader import Problems, shown
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
 from edge.toml_lines import Path
 
 if TYPE_CHECKING:
-    from edge.config import Config
+    from edge.config import Config, Listener
 
-__all__ = ["RULES", "is_loopback"]
+__all__ = ["RULES"]
 
 T = TypeVar("T")
 
@@ -28,39 +28,27 @@ RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def names_are_unique(config: Config, problems: Problems) -> None:
     for section in ("stream", "producer", "bridge"):
         names = [table.name for table in getattr(config, section)]
         for index, what, first in _repeated(names):
             path: Path = (section, index, "name")
             problems.add(path, f"{what!r} is taken by {section}[{first}]; give each its own name")
-    addresses = [(listener.host, listener.port) for listener in config.listener if listener.port]
-    for index, (host, port), first in _repeated(addresses):
-        text = f"{host}:{port} is taken by listener[{first}]; give each its own port"
+    places = [_place(listener) for listener in config.listener]
+    for index, place, first in _repeated(places):
+        own = "port" if config.listener[index].path is None else "path"
+        text = f"{place} is taken by listener[{first}]; give each its own {own}"
         problems.add(("listener", index), text)
     for index, to, first in _repeated(bridge.to and bridge.to.rstrip("/") for bridge in config.bridge):
         text = f"{to} is taken by bridge[{first}]; give each its own place: each numbers its files from 1"
         problems.add(("bridge", index, "to"), text)
 
 
-def listeners_are_safe(config: Config, problems: Problems) -> None:
-    for index, listener in enumerate(config.listener):
-        path: Path = ("listener", index, "host")
-        if is_loopback(listener.host) or listener.allow_anonymous or problems.blames(path):
-            continue
-        problems.add(
-            path,
-            f"{listener.host} is reached from other machines, and nobody has to log in; write "
-            f'host = "127.0.0.1", or add the line allow_anonymous = true to this [[listener]]',
-        )
+def _place(listener: Listener) -> str | None:
+    """Where it listens; None: on some free port."""
+    if listener.path is not None:
+        return str(listener.path)
+    return f"{listener.host}:{listener.port}" if listener.port else None
 
 
 def filters_are_valid(config: Config, problems: Problems) -> None:
@@ -173,6 +161,7 @@ def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
 RULES = (
     names_are_unique,
     listeners_are_safe,
+    listeners_make_sense,
     filters_are_valid,
     rings_hold_their_records,
     syncs_come_before_the_ring_is_full,

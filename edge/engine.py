@@ -44,6 +44,7 @@ __all__ = [
     "counters_of",
     "engine_of",
     "limits_of",
+    "listener_full",
     "listener_of",
 ]
 
@@ -358,6 +359,11 @@ def listener_of(engine: Engine, number: int) -> Any:
 def limits_of(engine: Engine) -> Any:
     """The engine's mq_limits: what it was made with."""
     return ffi.cast("mq_limits *", engine.limits_address)
+
+
+def listener_full(engine: Engine, number: int) -> bool:
+    """Whether that listener, or the engine, has as many connections as it may.  For any thread."""
+    return bool(lib.mq_listener_full(ffi.cast("mq_engine *", engine.address), number))
 
 
 class Loop:

@@ -10,12 +10,13 @@ Only that thread touches the engine, the broker and the writers of the partition
 which queues a function, or wake(), which makes C look at durable words and source rings and needs no Python
 at all.
 
-A TCP port is bound when listen() returns, so that a busy one is an error before anything else has started.
+What is not plain TCP is unwrapped on another thread (edge/transports/), which gives this one sockets that
+are: adopt().  A port is bound when add() returns, so that a busy one is an error before anything else has
+started.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -27,9 +28,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edge.access import ListenerPolicy, TransportFacts, anonymous_allowed
 from edge.broker import Broker
-from edge.engine import Engine, Loop, Peer
-from edge.errors import PortTaken
+from edge.config_listener import Listener as Settings
+from edge.engine import Engine, Loop, Peer, limits_of, listener_of
+from edge.errors import EdgeError
 from edge.logs import pairs
+from edge.transports.binding import Address, bind, remove_socket
+from edge.transports.relays import Port, Relays
+from edge.transports.tls import Certificates
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -40,7 +45,6 @@ __all__ = ["Listener"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4_096  # a fleet that comes back at once; the kernel cuts it to net.core.somaxconn
 CALLS_MAX = 10_000  # functions of other threads that wait
 JOIN_S = 10.0
 TRANSPORTS_LOOK = 256  # facts of connections that are kept before the gone are looked for
@@ -53,7 +57,7 @@ class Listener:
 
     def __init__(self, engine: Engine, broker: Broker) -> None:
         self.broker = broker
-        self.addresses: list[tuple[str, int]] = []  # as bound: the port is never 0
+        self.addresses: list[Address] = []  # by number
         self.on_failure: Callable[[], object] = lambda: None  # called on the thread, when it ends by a bug
         self._engine = engine
         self._loop = Loop(engine)
@@ -62,47 +66,77 @@ class Listener:
         self._stopping = False
         self._closed = False
         self._transports_look = TRANSPORTS_LOOK
+        self._certificates: list[Certificates] = []
+        limits = limits_of(engine)
+        self._relays = Relays(
+            engine,
+            self.adopt,
+            limits.connect_timeout_ms / 1000,
+            (limits.connect_max_bytes, limits.packet_max_bytes),
+        )
         broker.call = self.call
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
-        """Bind `host` (an address or a name) and accept there; the address as bound, port 0 taking a free
-        one.
+        """add() for plain TCP; the host and port as bound."""
+        address = self.add(Settings(host=host, port=port, allow_anonymous=allow_anonymous))
+        return address.host, address.port
 
-        Before start().  `allow_anonymous` None: on loopback only.  Raises PortTaken, OSError.
+    def add(self, settings: Settings) -> Address:
+        """Listen as a [[listener]] says; the address as bound, port 0 taking a free one.
+
+        Before start().  Raises PortTaken, EdgeError (files, Unix sockets), OSError.
         """
         number = len(self.addresses)
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            server.bind(address)
-            server.listen(BACKLOG)
-            bound: tuple[str, int] = server.getsockname()[:2]
-            self._loop.listen(server.fileno(), number)
-        except OSError as error:
-            server.close()
-            if error.errno == errno.EADDRINUSE:
-                raise PortTaken(
-                    f"port {port} of {host} is in use",
-                    hint="stop what listens there, or set another port in [[listener]]",
-                ) from error
-            raise
-        server.detach()  # the loop's from now on
-        anonymous = anonymous_allowed(bound[0], allow_anonymous)
-        self.broker.policies[number] = ListenerPolicy(f"{bound[0]}:{bound[1]}", anonymous)
-        self.addresses.append(bound)
-        log.info("listening %s", pairs(host=bound[0], port=bound[1], anonymous=anonymous))
-        return bound
+        certificates = self._certificates_of(settings)
+        server, address = bind(settings)
+        if certificates is None and settings.transport == "mqtt" and not settings.proxy_protocol:
+            fd = server.detach()
+            self._loop.listen(fd, number)  # the loop's from now on
+        else:
+            self._relays.add(Port(number, server, settings, certificates))
+        limits = listener_of(self._engine, number)
+        for name in ("connections_max", "connect_max_bytes", "packet_max_bytes", "publish_rate_max"):
+            setattr(limits, name, getattr(settings, name) or 0)
+        inside = settings.path is not None and settings.allow_anonymous is None
+        anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
+        self.broker.policies[number] = ListenerPolicy(
+            str(address), anonymous, settings.scheme, settings.certificate_is_user, settings.packet_max_bytes
+        )
+        self.addresses.append(address)
+        log.info("listening %s", pairs(at=address, anonymous=anonymous))
+        return address
+
+    def _certificates_of(self, settings: Settings) -> Certificates | None:
+        if settings.tls is None:
+            return None
+        certificates = Certificates(settings.tls)
+        if mistake := certificates.mistake():
+            # Not refused: an edge whose clock is not set yet must come up all the same.
+            file = settings.tls.certificate_file
+            log.warning("clients will refuse our certificate %s", pairs(file=file, reason=mistake))
+        self._certificates.append(certificates)
+        return certificates
+
+    def reload_certificates(self) -> None:
+        """Read all certificates and keys again, for connections from now on.  For any thread.
+
+        What cannot be read is logged, and the old one stays in use.
+        """
+        for certificates in self._certificates:
+            try:
+                certificates.reload()
+            except EdgeError as error:
+                log.error("certificate not reloaded %s", pairs(reason=error, remedy=error.hint))
+            else:
+                log.info("certificate reloaded %s", pairs(file=certificates.file))
 
     def start(self) -> None:
         """Serve, on a thread of its own."""
         assert self._thread is None
         self._thread = threading.Thread(target=self._run, name="brim-mqtt")
         self._thread.start()
+        self._relays.on_failure = self.on_failure
+        self._relays.start()
 
     def stop(self) -> None:
         """Accept nobody, end every client, publish their wills, send what can be sent, stop the thread.
@@ -112,6 +146,7 @@ class Listener:
         if self._closed:
             return
         self._closed = True
+        self._relays.deafen()
         self._stopping = True
         if self._thread is None:
             self._finish()
@@ -123,6 +158,9 @@ class Listener:
                 return
         self._run_calls()  # what came too late: sockets that were handed over must not stay open
         self._loop.close()
+        self._relays.stop()  # with what the loop had left for its clients
+        for address in self.addresses:
+            remove_socket(address)
 
     # ---- for any thread ----
 

@@ -75,7 +75,7 @@ class Reporter:
             "edge_id": self.config.edge_id,
             "uptime_s": round(time.monotonic() - self.started_s, 1),
             "runtime_dir": str(self.config.runtime_dir),
-            "listeners": [_address(*address) for address in self.listener.addresses],
+            "listeners": [str(address) for address in self.listener.addresses],
             "rates": self._rates,
             "mqtt": mqtt,
             "clients": clients[:CLIENTS_SHOWN],
@@ -196,7 +196,3 @@ def _fitting(status: Status) -> Status:
         shortened.append(what)
     status["shortened"] = shortened
     return status
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

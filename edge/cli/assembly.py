@@ -79,7 +79,7 @@ class Assembly:
         config = self.config
         settings = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
         self._lock_directories()
-        _allow_descriptors(config.limits.connections_max + DESCRIPTORS_BESIDE_CONNECTIONS)
+        _allow_descriptors(_descriptors(config))
         epochs = Epochs(config.state_dir / "epochs")
         streams = self._open_streams(epochs)
         stats = self._bind(streams)
@@ -145,7 +145,7 @@ class Assembly:
         )  # for a start that fails; after that it has been stopped already
         for it in self.config.listener:
             try:
-                self.listener.listen(it.host, it.port, allow_anonymous=it.allow_anonymous)
+                self.listener.add(it)
             except OSError as error:
                 text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error
@@ -294,6 +294,12 @@ def _broker_limits(limits: Limits) -> BrokerLimits:
         sessions=sessions,
         topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max),
     )
+
+
+def _descriptors(config: Config) -> int:
+    """What all connections need, which is three where TLS or WebSocket is unwrapped (a socket and a pair)."""
+    relayed = any(it.scheme in {"tls", "ws", "wss"} for it in config.listener)
+    return config.limits.connections_max * (3 if relayed else 1) + DESCRIPTORS_BESIDE_CONNECTIONS
 
 
 def _allow_descriptors(wanted: int) -> None:

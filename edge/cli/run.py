@@ -99,11 +99,12 @@ async def _watch(broker: Assembly) -> None:
 
 def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> str:
     """What somebody who has just started a broker wants to know."""
-    mqtt = ", ".join(_place(*address) for address in broker.listener.addresses) or "no listener"
+    mqtt = ", ".join(map(str, broker.listener.addresses)) or "no listener"
     zmq = broker.zmq.endpoint if broker.zmq else "off"
     where = ""
-    if broker.listener.addresses and broker.listener.addresses[0][1] != 1883:
-        where = f" --port {broker.listener.addresses[0][1]}"
+    plain = [address for address in broker.listener.addresses if address.scheme == "tcp"]
+    if plain and plain[0].port != 1883:
+        where = f" --port {plain[0].port}"
     memory = ""
     if arguments.runtime_dir is not None or arguments.config is not None:
         memory = f" --runtime-dir {shlex.quote(str(broker.config.runtime_dir))}"
@@ -115,10 +116,6 @@ def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> s
         f"  brim pub plant/1/temp 21.5{where}\n"
         f"  brim status{memory}"
     )
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _with_owner(error: PortTaken, config: Config) -> PortTaken:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from edge.broker import Broker
+from edge.config_listener import Listener as Settings
 from edge.engine import engine_of
 from edge.listener import Listener
 from edge.mqtt import ConnAck, Connect, Packet, Publish, Version, decode_packet, encode
@@ -18,6 +19,9 @@ from ringbuf import Ring
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import OwnPartition
 
+if TYPE_CHECKING:
+    from tests.support.mqtt_transports import Stream
+
 __all__ = ["PATIENCE_S", "RawClient", "Served", "served"]
 
 PATIENCE_S = 20.0  # for what should come at once; a machine under load may take seconds
@@ -26,14 +30,20 @@ PATIENCE_S = 20.0  # for what should come at once; a machine under load may take
 class Served:
     """A started Listener with one partition."""
 
-    def __init__(self, partition: OwnPartition, **broker: Any) -> None:
+    def __init__(self, partition: OwnPartition, listeners: Iterable[Settings] = (), **broker: Any) -> None:
         self.partition = partition
         engine = engine_of(broker.pop("engine", None))
         self.engine = engine
         self.stats = Stats(engine)
         self.listener = Listener(engine, Broker(engine, self.partition_of, **broker))
         self.port = self.listener.listen("127.0.0.1", 0)[1]
-        self.listener.start()
+        try:
+            for settings in listeners:
+                self.listener.add(settings)
+            self.listener.start()
+        except BaseException:
+            self.listener.stop()
+            raise
 
     def partition_of(self, topic: str) -> OwnPartition:
         """All topics are in one ring."""
@@ -69,16 +79,22 @@ class Served:
 
 
 class RawClient:
-    """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker."""
+    """A blocking socket that speaks packets.  Nothing of a client library is between it and the broker.
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    `stream`: instead of a new socket to `port`, one of tests.support.mqtt_transports.
+    """
+
+    def __init__(self, port: int, *, stream: Stream | None = None) -> None:
+        self.stream = stream
+        self.socket = stream.socket if stream else socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.session_present = False
         self._rest = b""
 
     def send(self, *packets: Packet) -> None:
         """Send packets."""
-        self.socket.sendall(b"".join(encode(packet) for packet in packets))
+        (self.stream.send if self.stream else self.socket.sendall)(
+            b"".join(encode(packet) for packet in packets)
+        )
 
     def packet(self) -> Packet | None:
         """The next packet; None: the broker has closed the connection."""
@@ -91,7 +107,7 @@ class RawClient:
                     data, self._rest = self._rest[:end], self._rest[end:]
                     return decode_packet(data[0], data[head:], Version.V311)
             try:
-                more = self.socket.recv(1 << 16)
+                more = (self.stream or self.socket).recv(1 << 16)
             except ConnectionResetError:
                 return None
             if not more:

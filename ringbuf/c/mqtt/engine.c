@@ -302,7 +302,7 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number)
 }
 
 /* Whoever is still shaking hands on another thread counts too. */
-bool mq_listener_full(const mq_engine *engine, int number)
+int mq_listener_full(const mq_engine *engine, int number)
 {
     uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
     for (int i = 0; i < MQ_LISTENERS_MAX; i++) {

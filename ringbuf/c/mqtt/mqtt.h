@@ -356,7 +356,6 @@ void mq_counters_refresh(mq_engine *engine);
 uint64_t mq_engine_due(const mq_engine *engine);
 
 mq_connection *mq_connection_open(mq_engine *engine, int fd, int listener);
-bool mq_listener_full(const mq_engine *engine, int number); /* or the engine */
 void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t cause);
 void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* frees it; the socket is closed */
 bool mq_connection_over(mq_engine *engine,

@@ -157,6 +157,9 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
 /* The limits of listener `number`, 0 .. 15; valid while the engine is.  NULL: there is no such number. */
 mq_listener *mq_engine_listener(mq_engine *engine, int number);
 
+/* Whether listener `number`, or the engine, has as many connections as it may.  For any thread. */
+int mq_listener_full(const mq_engine *engine, int number);
+
 /* Stops accepting: what is connected stays. */
 void mq_loop_deafen(mq_loop *loop);
 

@@ -1,0 +1,165 @@
+"""What a connection goes through before it may speak MQTT: PROXY header, TLS, WebSocket request.
+
+Owns the waiting: each step awaits the socket, none reads a byte too much, and whoever calls sets the time
+limit for all of them.  What comes out is a socket to go on with, and what was learnt on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edge.transports.errors import HandshakeError
+from edge.transports.proxy import ProxyHeader, Source
+from edge.transports.tls import Certificates, certificate_name
+
+if TYPE_CHECKING:
+    from edge.transports.websocket import WebSocket
+
+__all__ = ["Opened", "close_politely", "open_connection", "source_of"]
+
+READ_BYTES = 16_384
+DRAIN_READS = 16
+
+
+@dataclass(slots=True)
+class Opened:
+    """A connection that may speak MQTT now.  `socket` closes with it, whatever was wrapped around it."""
+
+    socket: socket.socket
+    source: Source
+    certificate: str | None = None
+    websocket: WebSocket | None = None
+    early: bytes = field(default=b"", repr=False)  # MQTT that came with the last step
+
+
+async def open_connection(
+    client: socket.socket,
+    *,
+    proxied: bool,
+    certificates: Certificates | None,
+    websocket: Callable[[], WebSocket] | None,
+) -> Opened:
+    """All steps of a listener, one after the other; the PROXY header comes first, in the clear.
+
+    Raises HandshakeError, OSError (ssl.SSLError is one), with `client` closed.
+    """
+    opened = Opened(client, Source())
+    try:
+        if proxied:
+            opened.source = await _proxy(client)
+        if certificates is not None:
+            opened.socket = secure = await _tls(client, certificates)
+            opened.certificate = certificate_name(secure.getpeercert())
+        if websocket is not None:
+            opened.websocket = websocket()
+            opened.early = await _websocket(opened.socket, opened.websocket)
+    except BaseException:
+        close_politely(opened.socket)
+        raise
+    return opened
+
+
+def close_politely(client: socket.socket) -> None:
+    """Close it so that the other end can read what was sent before: closing with unread bytes would reset the
+    connection and take that with it.
+    """
+    with suppress(OSError, ValueError):
+        client.shutdown(socket.SHUT_WR)
+        for _ in range(DRAIN_READS):
+            if not client.recv(READ_BYTES):
+                break
+    client.close()
+
+
+def source_of(client: socket.socket) -> Source:
+    """Who is at the other end, as the kernel says; an IPv4 client of a dual-stack listener is one of IPv4."""
+    host, port = client.getpeername()[:2]
+    host = host.partition("%")[0].removeprefix("::ffff:")
+    family = socket.AF_INET if "." in host else socket.AF_INET6
+    return Source(family, socket.inet_pton(family, host), port)
+
+
+async def _proxy(client: socket.socket) -> Source:
+    header = ProxyHeader()
+    while header.wanted:
+        try:
+            data = client.recv(header.wanted)
+        except BlockingIOError:
+            await _ready(client, write=False)
+            continue
+        if not data:
+            raise HandshakeError("it left before its PROXY header was whole")
+        header.receive(data)
+    return header.source()
+
+
+async def _tls(client: socket.socket, certificates: Certificates) -> ssl.SSLSocket:
+    secure = certificates.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+    try:
+        while True:
+            try:
+                secure.do_handshake()
+                return secure
+            except ssl.SSLWantReadError:
+                await _ready(secure, write=False)
+            except ssl.SSLWantWriteError:
+                await _ready(secure, write=True)
+    except BaseException:
+        secure.close()
+        raise
+
+
+async def _websocket(client: socket.socket, websocket: WebSocket) -> bytes:
+    early = b""
+    while not websocket.is_open:
+        try:
+            data = client.recv(READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            await _ready(client, write=False)
+            continue
+        except ssl.SSLWantWriteError:
+            await _ready(client, write=True)
+            continue
+        if not data:
+            raise HandshakeError("it left before its request was whole")
+        early += websocket.receive(data)
+        await _send(client, websocket.output())
+        if websocket.refusal:
+            raise HandshakeError(websocket.refusal)
+        if websocket.is_over:
+            break  # it has said all it had to say; what that was is for MQTT to judge
+    return early
+
+
+async def _send(client: socket.socket, data: bytes) -> None:
+    while data:
+        try:
+            data = data[client.send(data) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            await _ready(client, write=True)
+        except ssl.SSLWantReadError:
+            await _ready(client, write=False)
+
+
+async def _ready(client: socket.socket, *, write: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    fd = client.fileno()
+
+    def wake() -> None:
+        remove(fd)
+        if not ready.done():
+            ready.set_result(None)
+
+    add(fd, wake)
+    try:
+        await ready
+    finally:
+        remove(fd)

@@ -1,0 +1,267 @@
+"""One connection whose network side is not plain TCP: its bytes, in both directions, to and from the C loop.
+
+    client ── TLS, WebSocket ── Relay ── socket pair ── C loop
+
+Owns both ends and closes them.  Looks at no byte of MQTT.
+
+Invariants.  At most CHUNK_BYTES and one frame wait in either direction: nobody is read whose bytes have
+nowhere to go.  What one side said before it left reaches the other side before that is told; a client that is
+lost is lost for the loop too, which publishes its will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from edge.logs import pairs
+
+if TYPE_CHECKING:
+    from edge.transports.websocket import WebSocket
+
+__all__ = ["CHUNK_BYTES", "Relay"]
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 65_536
+READS = 8  # of one client before the others' turn: TLS hands out 16 KiB at a time
+ANSWERS_MAX_BYTES = 4_096  # pongs that a client has not read, beyond which it is no longer read
+LINGER_S = 2.0  # for a client that was told the end to take it
+
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Relay:
+    """From the end of the handshake to the end of the connection.  All methods on the loop's thread."""
+
+    __slots__ = (
+        "_answers", "_broker", "_broker_over", "_client", "_client_lost", "_client_over", "_down",
+        "_frame_max_bytes", "_is_leaving", "_linger", "_loop", "_on_end", "_on_parting", "_reads",
+        "_said_goodbye", "_stalled", "_stopped_writing", "_told_broker", "_up", "_websocket", "_writes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: socket.socket,
+        broker: socket.socket,
+        websocket: WebSocket | None,
+        frame_max_bytes: int,
+        on_parting: Callable[[], object],
+        on_end: Callable[[], object],
+    ) -> None:
+        """`on_parting`: the broker has closed its end; `on_end`: the client's is closed, too, and it is over.
+
+        `frame_max_bytes`: longest WebSocket frame once the broker has answered.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._broker = broker
+        self._websocket = websocket
+        self._frame_max_bytes = frame_max_bytes
+        self._on_parting = on_parting
+        self._on_end = on_end
+        self._up = bytearray()  # to the broker
+        self._down = bytearray()  # to the client
+        self._answers = 0  # bytes in _down that the client asked for itself
+        self._client_over = False  # nothing more comes from it
+        self._client_lost = False  # and nothing reaches it
+        self._broker_over = False
+        self._told_broker = False
+        self._said_goodbye = self._stopped_writing = False
+        self._stalled = False  # TLS has to write in order to read
+        self._reads: set[socket.socket] = set()
+        self._writes: set[socket.socket] = set()
+        self._linger: asyncio.TimerHandle | None = None  # set when the broker has closed its end
+        self._is_leaving = False  # the listener stops: what is there is sent, nobody is waited for
+
+    def start(self, early: bytes) -> None:
+        """Go on with what came with the handshake."""
+        self._up += early
+        self._client_over = self._websocket is not None and self._websocket.is_over
+        if self._websocket is not None:
+            self._down += self._websocket.output()
+        self._turn(self._from_client)
+
+    def leave(self) -> None:
+        """The listener stops, and the broker has closed its end."""
+        self._is_leaving = True
+        self._turn(self._from_broker)
+
+    def hung_up(self) -> None:
+        """The broker has closed its end.  Else that would not be seen while the client takes nothing."""
+        self._part()
+        self._turn()
+
+    def end(self) -> None:
+        """Close both ends now.  May be called twice."""
+        if self._client.fileno() < 0:
+            return
+        self._want(set(), set())
+        if self._linger is not None:
+            self._linger.cancel()
+        else:
+            self._on_parting()
+        self._client.close()
+        self._broker.close()
+        self._on_end()
+
+    # ---- readiness ----
+
+    def _turn(self, *steps: Callable[[], None]) -> None:
+        """Whatever an event brings; an exception ends this connection and no other."""
+        if self._client.fileno() < 0:
+            return
+        try:
+            for step in steps:
+                step()
+            self._to_broker()
+            self._to_client()
+            self._settle()
+        except Exception:
+            log.exception("a connection failed and is closed %s", pairs(fd=self._client.fileno()))
+            self.end()
+
+    def _want(self, reads: set[socket.socket], writes: set[socket.socket]) -> None:
+        loop = self._loop
+        for side in self._reads - reads:
+            loop.remove_reader(side)
+        for side in self._writes - writes:
+            loop.remove_writer(side)
+        for side in reads - self._reads:
+            step = self._from_client if side is self._client else self._from_broker
+            loop.add_reader(side, self._turn, step)
+        for side in writes - self._writes:
+            loop.add_writer(side, self._turn, *((self._from_client,) if self._stalled else ()))
+        self._reads, self._writes = reads, writes
+
+    def _settle(self) -> None:
+        """What follows from where both sides are: last words, and whom to listen to next."""
+        client, broker = self._client, self._broker
+        if self._client_over and not self._up and not self._told_broker:
+            self._told_broker = True
+            with suppress(OSError):
+                broker.shutdown(socket.SHUT_WR)
+        if self._broker_over and not self._down:
+            self._say_goodbye()
+            if not self._down and (self._client_over or self._is_leaving):
+                self.end()
+                return
+        reads, writes = set(), set()
+        hears = not self._up and self._answers < ANSWERS_MAX_BYTES
+        if not self._client_over and (hears or self._broker_over):
+            reads.add(client)
+        if not self._broker_over and not self._down:
+            reads.add(broker)
+        if self._up:
+            writes.add(broker)
+        if self._down or self._stalled:
+            writes.add(client)
+        self._want(reads, writes)
+
+    # ---- from the client to the broker ----
+
+    def _from_client(self) -> None:
+        self._stalled = False
+        for _ in range(READS):
+            if self._client_over or (len(self._up) >= CHUNK_BYTES and not self._broker_over):
+                return
+            try:
+                data = self._client.recv(CHUNK_BYTES)
+            except ssl.SSLWantWriteError:
+                self._stalled = True
+                return
+            except _LATER:
+                return
+            except OSError:  # reset, or what is no TLS
+                self._lose_client()
+                return
+            if not data:
+                self._client_over = True
+                return
+            if self._broker_over:
+                continue  # nobody is left to hear it; but unread, it would reset the connection
+            self._up += self._unwrapped(data)
+
+    def _unwrapped(self, data: bytes) -> bytes:
+        websocket = self._websocket
+        if websocket is None:
+            return data
+        data = websocket.receive(data)
+        answer = websocket.output()
+        self._down += answer
+        self._answers += len(answer)
+        self._client_over = self._said_goodbye = websocket.is_over
+        return data
+
+    def _to_broker(self) -> None:
+        while self._up and not self._broker_over:
+            try:
+                del self._up[: self._broker.send(self._up)]
+            except _LATER:
+                return
+            except OSError:  # it has closed: what it said before is still to be read
+                self._up.clear()
+                return
+
+    def _lose_client(self) -> None:
+        self._client_over = self._client_lost = True
+        self._down.clear()
+
+    # ---- from the broker to the client ----
+
+    def _from_broker(self) -> None:
+        if self._broker_over or self._down:
+            return
+        try:
+            data = self._broker.recv(CHUNK_BYTES)
+        except _LATER:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._broker_over = True
+            self._up.clear()
+            self._part()
+        elif not self._client_lost:
+            self._down += data if self._websocket is None else self._wrapped(self._websocket, data)
+
+    def _wrapped(self, websocket: WebSocket, data: bytes) -> bytes:
+        if self._frame_max_bytes:  # it has answered: from now on a packet may be as long as any client's
+            websocket.allow(self._frame_max_bytes)
+            self._frame_max_bytes = 0
+        return websocket.send(data)
+
+    def _to_client(self) -> None:
+        while self._down and not self._client_lost:
+            try:
+                del self._down[: self._client.send(self._down)]
+            except _LATER:
+                return
+            except OSError:
+                self._lose_client()
+        self._answers = 0
+
+    def _part(self) -> None:
+        if self._linger is None:
+            self._linger = self._loop.call_later(LINGER_S, self.end)
+            self._on_parting()
+
+    def _say_goodbye(self) -> None:
+        """All that the broker has said is sent: say that no more comes, in the words of each layer."""
+        if self._websocket is not None and not self._said_goodbye:
+            self._down += self._websocket.close()
+            self._to_client()
+        self._said_goodbye = True
+        if self._down or self._stopped_writing:
+            return
+        self._stopped_writing = True
+        if isinstance(self._client, ssl.SSLSocket):
+            with suppress(OSError, ValueError):  # wanting to read its goodbye is one of them: not waited for
+                self._client.unwrap()
+        with suppress(OSError):
+            self._client.shutdown(socket.SHUT_WR)

@@ -1,0 +1,304 @@
+"""The thread on which connections end that are not plain TCP, and the connections it has.
+
+Owns the listening sockets of such listeners, the handshakes and the relays; hands every connection that may
+speak MQTT to the C loop, as a socket.  One asyncio loop, no thread for a connection, no timer for an idle
+one.
+
+Limits.  A connection is counted from accept on: here while it shakes hands and while its last bytes leave
+(mq_listener.outside), in between by the C loop.  The connect timeout begins at accept as well; the C loop is
+told how much of it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edge.access import TransportFacts
+from edge.config_listener import Listener as Settings
+from edge.engine import CloseCause, Engine, Peer, counters_of, listener_full, listener_of
+from edge.logs import pairs
+from edge.transports.errors import HandshakeError
+from edge.transports.handshake import Opened, open_connection, source_of
+from edge.transports.relay import CHUNK_BYTES, Relay
+
+if TYPE_CHECKING:
+    from edge.transports.tls import Certificates
+    from edge.transports.websocket import WebSocket
+
+__all__ = ["Adopt", "Port", "Relays"]
+
+log = logging.getLogger(__name__)
+
+ACCEPT_BATCH = 64
+REST_S = 1.0  # without file descriptors, nobody is accepted for so long
+PAIR_BYTES = 65_536  # what waits in the socket pair, each way; the kernel counts its own needs as well
+LEAVE_S = 1.0  # at the end, for what was sent to be taken
+JOIN_S = 5.0
+
+
+class Adopt(Protocol):
+    """Listener.adopt()."""
+
+    def __call__(
+        self, client: socket.socket, number: int, peer: Peer, facts: TransportFacts, accepted_s: float
+    ) -> None:
+        """Give a connected socket to the C loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A listening socket, non-blocking, and what is asked of those who come through it."""
+
+    number: int
+    server: socket.socket
+    settings: Settings
+    certificates: Certificates | None
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether what it carries has to be unwrapped all the time; else its sockets are handed over."""
+        return self.certificates is not None or self.settings.transport == "websocket"
+
+
+class Relays:
+    """Made, told its ports, started; stopped once."""
+
+    def __init__(
+        self, engine: Engine, adopt: Adopt, connect_timeout_s: float, limits: tuple[int, int]
+    ) -> None:
+        """`limits`: connect_max_bytes and packet_max_bytes of listeners that set none."""
+        self.on_failure: Callable[[], object] = lambda: None
+        self.ports: list[Port] = []
+        self._engine = engine
+        self._adopt = adopt
+        self._connect_timeout_s = connect_timeout_s
+        self._limits = limits
+        self._counters = counters_of(engine)
+        self._listeners: dict[int, Any] = {}
+        self._relays: dict[int, Relay] = {}  # by the descriptor of the broker's end
+        self._none_left = asyncio.Event()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._hangups: select.epoll | None = None
+
+    def add(self, port: Port) -> None:
+        """Before start()."""
+        self.ports.append(port)
+        self._listeners[port.number] = listener_of(self._engine, port.number)
+
+    def start(self) -> None:
+        """Accept, on a thread of its own; none, if there are no ports."""
+        if not self.ports:
+            return
+        self._loop = asyncio.new_event_loop()
+        self._hangups = select.epoll()
+        self._thread = threading.Thread(target=self._run, name="brim-transports")
+        self._thread.start()
+
+    def deafen(self) -> None:
+        """Accept nobody any more, and give up on handshakes; connections stay."""
+        if self._loop is None or self._thread is None:
+            for port in self.ports:
+                port.server.close()
+            return
+        self._ask(self._deafen(), JOIN_S)
+
+    def stop(self) -> None:
+        """After deafen() and the end of the C loop: send what it has left for clients, and end the thread."""
+        if self._loop is None or self._thread is None:
+            return
+        self._ask(self._leave(), LEAVE_S + JOIN_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_S)
+
+    def _ask(self, work: Coroutine[Any, Any, None], patience_s: float) -> None:
+        assert self._loop is not None
+        try:
+            asyncio.run_coroutine_threadsafe(work, self._loop).result(patience_s)
+        except TimeoutError:
+            log.error(
+                "the thread of TLS and WebSocket connections does not answer %s", pairs(in_s=patience_s)
+            )
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        assert self._hangups is not None
+        asyncio.set_event_loop(loop)
+        loop.add_reader(self._hangups.fileno(), self._hung_up)
+        for port in self.ports:
+            loop.add_reader(port.server, self._accept, port)
+        try:
+            loop.run_forever()
+        except Exception:
+            log.exception("the thread of TLS and WebSocket connections has failed")
+            self.on_failure()
+        finally:
+            loop.remove_reader(self._hangups.fileno())
+            self._hangups.close()
+            loop.close()
+
+    async def _deafen(self) -> None:
+        assert self._loop is not None
+        for port in self.ports:
+            self._loop.remove_reader(port.server)
+            port.server.close()
+        waiting = list(self._handshakes)
+        for handshake in waiting:
+            handshake.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        for relay in list(self._relays.values()):
+            relay.leave()
+        if self._relays:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), LEAVE_S)
+        for relay in list(self._relays.values()):
+            relay.end()
+
+    def _hung_up(self) -> None:
+        assert self._hangups is not None
+        for fd, _ in self._hangups.poll(0):
+            self._hangups.unregister(fd)
+            self._relays[fd].hung_up()
+
+    # ---- accepting ----
+
+    def _accept(self, port: Port) -> None:
+        for _ in range(ACCEPT_BATCH):
+            try:
+                client, _ = port.server.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                    self._rest()
+                    return
+                continue  # it left before it was accepted
+            client.setblocking(False)
+            if listener_full(self._engine, port.number):
+                self._turn_away(CloseCause.LIMIT)
+                client.close()
+                continue
+            self._listeners[port.number].outside += 1
+            assert self._loop is not None
+            handshake = self._loop.create_task(self._handshake(port, client, time.monotonic()))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    def _rest(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        log.warning("no file descriptors are left; nobody is accepted for a while %s", pairs(rest_s=REST_S))
+        for port in self.ports:
+            loop.remove_reader(port.server)
+            loop.call_later(REST_S, self._wake, port)
+
+    def _wake(self, port: Port) -> None:
+        if port.server.fileno() >= 0 and self._loop is not None:
+            self._loop.add_reader(port.server, self._accept, port)
+
+    def _turn_away(self, cause: CloseCause) -> None:
+        self._counters.turned_away[cause] += 1
+
+    async def _handshake(self, port: Port, client: socket.socket, accepted_s: float) -> None:
+        """From accept to the C loop, or to the end; `outside` has counted it."""
+        place = ""
+        try:
+            source = source_of(client)
+            place = f"{socket.inet_ntop(source.family, source.address)}:{source.port}"
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(self._connect_timeout_s):
+                opened = await open_connection(
+                    client,
+                    proxied=port.settings.proxy_protocol,
+                    certificates=port.certificates,
+                    websocket=self._websocket_of(port),
+                )
+            if opened.source.family == 0:
+                opened.source = source
+            self._opened(port, opened, accepted_s)
+        except TimeoutError:
+            self._turn_away(CloseCause.CONNECT_TIMEOUT)
+        except HandshakeError as error:
+            self._turn_away(CloseCause.PROTOCOL)
+            log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
+        except ssl.SSLError as error:
+            self._turn_away(CloseCause.PROTOCOL)
+            reason = error.reason or error
+            log.info("TLS handshake failed %s", pairs(peer=place, listener=port.number, reason=reason))
+        except OSError:
+            self._turn_away(CloseCause.RESET)
+        except Exception:
+            log.exception("a handshake failed and its connection is closed %s", pairs(peer=place))
+        finally:
+            self._listeners[port.number].outside -= 1
+
+    def _websocket_of(self, port: Port) -> Callable[[], WebSocket] | None:
+        if port.settings.transport != "websocket":
+            return None
+        from edge.transports.websocket import WebSocket  # its library takes a while to load
+
+        connect_max_bytes = port.settings.connect_max_bytes or self._limits[0]
+        return partial(WebSocket, port.settings.origins, connect_max_bytes)
+
+    def _opened(self, port: Port, opened: Opened, accepted_s: float) -> None:
+        """It may speak MQTT now."""
+        source, settings = opened.source, port.settings
+        certificate = opened.certificate
+        if certificate is None and settings.certificate_is_user:
+            certificate = source.certificate
+        facts = TransportFacts(settings.scheme, certificate)
+        peer = (port.number, source.family, source.address, source.port)
+        if not port.is_relayed:
+            self._adopt(opened.socket, port.number, peer, facts, accepted_s)
+            return
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            opened.socket.close()
+            raise
+        for end in (ours, theirs):
+            end.setblocking(False)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PAIR_BYTES)
+        self._adopt(theirs, port.number, peer, facts, accepted_s)
+        fd = ours.fileno()
+        frame_max_bytes = (settings.packet_max_bytes or self._limits[1]) + CHUNK_BYTES
+        relay = Relay(
+            opened.socket,
+            ours,
+            opened.websocket,
+            frame_max_bytes,
+            on_parting=partial(self._parting, port),
+            on_end=partial(self._ended, port, fd),
+        )
+        assert self._hangups is not None
+        self._hangups.register(fd, 0)  # no event but that its other end has closed
+        self._relays[fd] = relay
+        self._none_left.clear()
+        relay.start(opened.early)
+
+    def _parting(self, port: Port) -> None:
+        self._listeners[port.number].outside += 1
+
+    def _ended(self, port: Port, fd: int) -> None:
+        del self._relays[fd]
+        if not self._relays:
+            self._none_left.set()
+        self._listeners[port.number].outside -= 1

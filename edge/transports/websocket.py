@@ -1,0 +1,118 @@
+"""MQTT inside WebSocket (RFC 6455, MQTT section 6), the server's side, without I/O.
+
+The library `websockets` parses; this says what MQTT asks for: binary frames and no others [MQTT-6.0.0-1],
+packets that begin and end anywhere in them [MQTT-6.0.0-2], and the subprotocol "mqtt" [MQTT-6.0.0-3, -4], or
+"mqttv3.1", which clients of MQTT 3.1 ask for.  No compression: one message inflated without bound is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from websockets.exceptions import NegotiationError
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Origin, Subprotocol
+
+from edge.transports.errors import HandshakeError
+
+__all__ = ["WebSocket"]
+
+PATHS = frozenset({"/", "/mqtt"})
+SUBPROTOCOLS = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
+REQUEST_MAX_BYTES = 16_384  # browsers send cookies, too
+
+_log = logging.getLogger(__name__)
+_log.setLevel(logging.WARNING)  # the library tells of every frame and connection
+
+
+class WebSocket:
+    """One connection.  Bytes of the network in and out, bytes of MQTT out and in."""
+
+    def __init__(self, origins: Sequence[str], frame_max_bytes: int) -> None:
+        """`origins`: those a browser may come from, () for any; who names none is no browser."""
+        self._protocol = ServerProtocol(
+            origins=[Origin(it) for it in origins] + [None] if origins else None,
+            subprotocols=SUBPROTOCOLS,
+            select_subprotocol=_select,
+            max_size=frame_max_bytes,
+            logger=_log,
+        )
+        self._request_bytes = 0
+        self.refusal = ""  # why the request was refused
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the request was accepted, and nobody has said goodbye."""
+        return self._protocol.state is State.OPEN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes in: refused, failed or closed; output() may still have something."""
+        return self._protocol.eof_sent or self._protocol.state in {State.CLOSING, State.CLOSED}
+
+    def allow(self, frame_max_bytes: int) -> None:
+        """The longest frame and message from now on; the next larger one closes with 1009."""
+        self._protocol.max_size = frame_max_bytes
+
+    def receive(self, data: bytes) -> bytes:
+        """Bytes of the network; the bytes of MQTT in them.  To be followed by output()."""
+        protocol = self._protocol
+        if self.is_over:
+            return b""
+        if protocol.state is State.CONNECTING:
+            self._request_bytes += len(data)
+            if self._request_bytes > REQUEST_MAX_BYTES and b"\r\n\r\n" not in data[:REQUEST_MAX_BYTES]:
+                raise HandshakeError(f"a request of more than {REQUEST_MAX_BYTES} bytes")
+        protocol.receive_data(data)
+        if protocol.state is State.CONNECTING and protocol.handshake_exc is not None:
+            self.refusal = str(protocol.handshake_exc.__cause__ or protocol.handshake_exc)
+        found = []
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                self._answer(event)
+            elif isinstance(event, Frame):
+                if event.opcode is Opcode.TEXT:
+                    if self.is_open:
+                        protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+                    break
+                if event.opcode in {Opcode.BINARY, Opcode.CONT} and not self.refusal:
+                    found.append(event.data)
+        return b"".join(found)
+
+    def _answer(self, request: Request) -> None:
+        protocol = self._protocol
+        if request.path.partition("?")[0] not in PATHS:
+            response = protocol.reject(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt.\n")
+        else:
+            response = protocol.accept(request)
+        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.refusal = str(protocol.handshake_exc or f"no such path: {request.path!a}")
+        protocol.send_response(response)
+
+    def send(self, data: bytes) -> bytes:
+        """Bytes of MQTT, as what is to be sent; nothing once it is over."""
+        if self.is_open:
+            self._protocol.send_binary(data)
+        return self.output()
+
+    def close(self) -> bytes:
+        """What says goodbye, if that was not said yet."""
+        if self.is_open:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+        return self.output()
+
+    def output(self) -> bytes:
+        """What the protocol itself has to say: the answer to the request, pongs, goodbyes."""
+        return b"".join(self._protocol.data_to_send())
+
+
+def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol:
+    for known in SUBPROTOCOLS:
+        if known in offered:
+            return known
+    raise NegotiationError("the subprotocol mqtt is not offered")

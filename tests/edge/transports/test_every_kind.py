@@ -1,0 +1,114 @@
+"""What holds for every kind of listener: the same broker is behind each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PingResp,
+    PubAck,
+    Publish,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Will,
+    encode,
+)
+from tests.support.mqtt_served import RawClient
+from tests.support.mqtt_transports import KINDS, Transports, transports
+
+MEGABYTE = bytes(range(256)) * 4_000
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Transports]:
+    with transports(capacity_bytes=1 << 24) as there:
+        yield there
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def subscribe(client: RawClient, topic_filter: str, qos: int = 0) -> None:
+    client.send(Subscribe(7, (Subscription(topic_filter, qos),)))
+    assert client.packet() == SubAck(7, (ReasonCode(qos),))
+
+
+def test_a_message_goes_in_and_comes_out(there: Transports, kind: str) -> None:
+    with there.client(kind, "r") as reader, there.client(kind, "w") as writer:
+        subscribe(reader, f"{kind}/#", 1)
+        writer.send(Publish(f"{kind}/1", b"hello", 1, packet_id=3))
+        assert writer.packet() == PubAck(3)
+        found = reader.publish()
+        assert (found.topic, found.payload, found.qos) == (f"{kind}/1", b"hello", 1)
+
+
+def test_a_megabyte_passes_in_both_directions(there: Transports, kind: str) -> None:
+    with there.client(kind, "r") as reader, there.client(kind, "w") as writer:
+        subscribe(reader, "big", 1)
+        for i in range(1, 4):
+            writer.send(Publish("big", MEGABYTE, 1, packet_id=i))
+            assert writer.packet() == PubAck(i)
+            packet = reader.publish()
+            assert packet.payload == MEGABYTE
+            reader.send(PubAck(packet.packet_id))
+
+
+def test_a_stream_means_the_same_however_it_is_cut(there: Transports, kind: str) -> None:
+    data = encode(Connect("c")) + encode(Publish("cut/1", b"12", 1, packet_id=3)) + encode(PingReq())
+    expected = encode(ConnAck()) + encode(PubAck(3)) + encode(PingResp())
+    for cut in range(len(data)):
+        with there.connected(kind) as stream:
+            for part in filter(None, (data[:cut], data[cut:])):
+                stream.send(part)
+            answer = b""
+            while len(answer) < len(expected):
+                answer += stream.recv(65_536)
+            assert answer == expected
+
+
+def test_a_refusal_arrives_before_the_end(there: Transports, kind: str) -> None:
+    with there.connected(kind) as stream:
+        client = RawClient(0, stream=stream)
+        client.send(Connect("x" * 300), Publish("t", bytes(30_000)))
+        assert client.packet() == ConnAck(False, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+        assert client.packet() is None
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_is_lost_leaves_its_will(there: Transports, kind: str, how: str) -> None:
+    with there.client("tcp", "watcher") as watcher:
+        subscribe(watcher, f"gone/{kind}")
+        client = there.client(kind, "c", will=Will(f"gone/{kind}", b"bye"))
+        assert client.stream is not None
+        getattr(client.stream, how)()
+        assert watcher.publish().payload == b"bye"
+
+
+def test_what_was_said_before_the_end_counts(there: Transports, kind: str) -> None:
+    """Both of them: the message, and the goodbye, which takes the will back."""
+    with there.client("tcp", "watcher") as watcher:
+        subscribe(watcher, "#")
+        client = there.client(kind, "c", will=Will("gone", b"bye"))
+        client.send(Publish("last", bytes(100_000)), Disconnect())
+        assert client.stream is not None
+        client.stream.close()
+        assert watcher.publish().topic == "last"
+        watcher.send(PingReq())
+        while (packet := watcher.packet()) != PingResp():
+            assert not isinstance(packet, Publish)
+
+
+def test_the_broker_closes_and_the_client_sees_it(there: Transports, kind: str) -> None:
+    with there.client(kind, "c") as client:
+        client.send(Disconnect())
+        assert client.packet() is None
