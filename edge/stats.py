@@ -17,7 +17,7 @@ __all__ = ["ClientRow", "Stats"]
 
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "published", "sourced", "delivered", "redelivered",
-    "retained_refused", "connections_opened", "full_waits", "topics_recycled", "source_lost",
+    "retained_refused", "connections_opened", "full_waits", "rate_waits", "topics_recycled", "source_lost",
     "source_evictions", "wakeups",
 )  # fmt: skip
 _NOW = (

@@ -164,7 +164,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
         engine->limits.topics_max = MQ_TOPICS_MAX;
     engine->seed[0] = seed[0];
     engine->seed[1] = seed[1];
-    engine->next_deadline_ms = MQ_NEVER;
+    engine->next_deadline_ms = engine->limited_due_ms = MQ_NEVER;
     engine->source_count = 1; /* 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
@@ -352,6 +352,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
     connection->idle_max_ms = terms->idle_max_ms;
     if (terms->idle_max_ms > 0 && engine->now_ms + terms->idle_max_ms < engine->next_deadline_ms)
         engine->next_deadline_ms = engine->now_ms + terms->idle_max_ms;
+    mq_rate_begin(engine, connection);
     connection->session = session;
     session->window = terms->window;
     session->connection = connection;
@@ -413,6 +414,7 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 static bool expired(const mq_engine *engine, const mq_connection *connection)
 {
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
+                  connection->stop == MQ_STOP_RATE ||
                   (connection->stop == MQ_STOP_HELD && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
            engine->now_ms - connection->last_seen_ms > connection->idle_max_ms;
@@ -471,7 +473,7 @@ static void go_on(mq_engine *engine, mq_list *list)
         if (connection == NULL)
             continue;
         connection->is_ready = false;
-        if (connection->stop == MQ_STOP_FULL) {
+        if (connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_RATE) {
             connection->stop = MQ_RUN;
             connection->last_seen_ms = engine->now_ms;
         }
@@ -506,6 +508,10 @@ void mq_engine_step(mq_engine *engine)
         go_on(engine, &engine->ready);
     if (engine->blocked.count > 0)
         go_on(engine, &engine->blocked);
+    if (engine->now_ms >= engine->limited_due_ms) {
+        engine->limited_due_ms = MQ_NEVER;
+        go_on(engine, &engine->limited);
+    }
     if (engine->now_ms >= engine->next_deadline_ms)
         expire(engine);
     if (engine->closing.count > 0)
@@ -528,8 +534,8 @@ uint64_t mq_engine_due(const mq_engine *engine)
     if (engine->event_count || engine->sources_pending || engine->ready.count || engine->touched.count ||
         engine->closing.count)
         return 0;
-    uint64_t due = engine->next_deadline_ms == MQ_NEVER         ? MQ_NEVER
-                   : engine->next_deadline_ms <= engine->now_ms ? 0
-                                                                : engine->next_deadline_ms - engine->now_ms;
+    uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
+                                                                    : engine->limited_due_ms;
+    uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms;
     return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;
 }

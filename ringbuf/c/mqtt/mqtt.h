@@ -4,7 +4,7 @@
  *
  *   connection.c  bytes -> packets.  Stops at whatever is not PUBLISH, an acknowledgement or a ping, and at
  *                 a topic that is unknown or not judged, and leaves exactly that as an event for Python
- *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, properties.c, utf8.c: see packets.h
+ *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, rate.c, properties.c, utf8.c: see packets.h
  *   topics.c      names -> topics; the rings that their records go to or come from
  *   routes.c      which sessions a record of a topic goes to
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
@@ -385,6 +385,9 @@ void mq_farewell(mq_engine *engine, mq_connection *connection, uint32_t cause);
 /* verdicts.c */
 void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed);
 void mq_aliases_free(mq_connection *connection);
+
+/* rate.c */
+void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNECT was accepted */
 
 /* acks.c */
 void mq_held_release(mq_engine *engine);

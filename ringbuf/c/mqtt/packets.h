@@ -6,6 +6,7 @@
  *   publish.c     PUBLISH -> record
  *   verdicts.c    which topic a PUBLISH names, and whether this client may
  *   acks.c        acknowledgements of both directions
+ *   rate.c        how fast one client may publish
  *   properties.c  MQTT 5 properties, checked, and as a record keeps them
  *   utf8.c        what is UTF-8
  *
@@ -77,6 +78,10 @@ mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias 
 /* From now on it stands for `name`.  False: no memory. */
 bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length);
 void mq_alias_refuse(mq_alias *alias, uint8_t reason); /* it stands for a name that is not taken: forgotten */
+
+/* rate.c */
+bool mq_rate_admits(mq_engine *engine, mq_connection *connection); /* false: it is paused */
+void mq_rate_pay(mq_connection *connection);                       /* for a message that was consumed */
 
 /* properties.c */
 typedef struct mq_properties {

@@ -224,7 +224,7 @@ static bool is_refused(const mq_connection *connection, uint32_t alias)
     return alias != 0 && mq_alias_find(connection, alias)->reason != 0;
 }
 
-bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+static inline bool serve_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
     publish publish;
     uint32_t cause = read_publish(engine, connection, packet, &publish);
@@ -246,4 +246,16 @@ bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet
     if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
         return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT);
     return store(engine, connection, topic, &publish);
+}
+
+bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
+{
+    if (connection->publish_rate_max == 0)
+        return serve_publish(engine, connection, packet);
+    if (!mq_rate_admits(engine, connection))
+        return false;
+    bool consumed = serve_publish(engine, connection, packet);
+    if (consumed)
+        mq_rate_pay(connection);
+    return consumed;
 }
