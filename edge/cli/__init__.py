@@ -31,6 +31,7 @@ VERBS = {
     "sub": "show messages as they come",
     "status": "what a running broker is doing, and what is being lost",
     "passwd": "add, change or delete a user of a password file",
+    "bench": "measure an MQTT broker, this one or another",
     "bridge": "run a bridge as a process of its own, or look at bridges",
 }
 

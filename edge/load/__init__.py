@@ -1,0 +1,29 @@
+"""The load generator behind `brim bench mqtt`: a crowd of MQTT clients, what they saw, and what they cost.
+
+Speaks to any broker.  Python makes the clients and tells the result; the clients themselves run in C
+(ringbuf/c/load).
+"""
+
+from edge.load.errors import LoadError, NothingListens
+from edge.load.generator import Generator
+from edge.load.histogram import Histogram
+from edge.load.result import Result
+from edge.load.runner import calibrate, measure
+from edge.load.scenario import SCENARIOS, TOUR, Scenario, Target, qos_pattern
+from edge.load.sink import Sink
+
+__all__ = [
+    "SCENARIOS",
+    "TOUR",
+    "Generator",
+    "Histogram",
+    "LoadError",
+    "NothingListens",
+    "Result",
+    "Scenario",
+    "Sink",
+    "Target",
+    "calibrate",
+    "measure",
+    "qos_pattern",
+]

@@ -1,0 +1,313 @@
+"""A crowd of clients: made here, run by C, phase after phase.
+
+    with Generator(target, scenario) as crowd:
+        crowd.connect()
+        crowd.publish(duration_s)
+        crowd.drain(patience_s)
+
+Owns the C run and nothing else; a phase is worked on in slices, between which `tick` is called and Ctrl-C is
+heard.  One thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import socket
+import time
+from array import array
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from edge.load.errors import LoadError, NothingListens
+from edge.load.histogram import Histogram
+from edge.load.scenario import Scenario, Target
+from edge.mqtt import Connect, ReasonCode, Subscribe, Subscription, Version, encode
+from ringbuf.core import ffi, lib
+
+__all__ = ["Generator", "Tick"]
+
+SLICE_MS = 100
+SPIN_US = 50  # awake so long before a message of the schedule, where there is a core to spare
+DESCRIPTORS_BESIDE = 64
+SLOW_S = 5.0
+
+Tick = Callable[["Generator"], object]
+
+
+class Generator:
+    """The clients of one scenario.  Raises LoadError, NothingListens, when they cannot be made or connect."""
+
+    def __init__(self, target: Target, scenario: Scenario, tick: Tick | None = None) -> None:
+        scenario.check(target.version)
+        self.target = target
+        self.scenario = scenario
+        self.number = random.getrandbits(32)
+        self.connect_s = 0.0
+        self._begun_ns = 0
+        self.cpu_ns = 0  # of this thread, while publishing and draining
+        self._tick = tick or (lambda crowd: None)
+        _allow_descriptors(scenario.publishers + scenario.subscribers + DESCRIPTORS_BESIDE)
+        settings = self._settings()
+        host = target.path or _numeric(target.host, target.port)
+        self._run = lib.ld_open(settings, host.encode(), target.port)
+        if self._run == ffi.NULL:
+            raise LoadError(f"the generator cannot be made: {os.strerror(ffi.errno)}")
+        try:
+            self.publishers = [self._publisher(number) for number in range(scenario.publishers)]
+            self.groups = self._subscribers()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnects all.  Twice is no mistake; nothing else may be called after it."""
+        run, self._run = self._run, ffi.NULL
+        if run != ffi.NULL:
+            lib.ld_close(run)
+
+    # ---- what it is made of ----
+
+    def _settings(self) -> Any:
+        scenario = self.scenario
+        spins = len(os.sched_getaffinity(0)) > 1
+        return ffi.new(
+            "ld_settings *",
+            {
+                "run": self.number,
+                "version": int(self.target.version),
+                "payload_bytes": scenario.payload_bytes,
+                "window": scenario.window,
+                "outstanding": scenario.outstanding if scenario.fan else 0,
+                "connecting_max": scenario.connecting,
+                "spin_us": SPIN_US if spins else 0,
+                "retain": scenario.retain,
+                "random_topics": scenario.random_topics,
+                "latency": scenario.rate > 0,
+                "pattern_length": len(scenario.qos),
+                "pattern": bytes(scenario.qos),
+                "messages_max": scenario.messages or self._messages_of_schedule(),
+                "connects_per_s": scenario.connect_rate,
+                "messages_per_s": scenario.rate,
+            },
+        )
+
+    def _messages_of_schedule(self) -> int:
+        """Of each publisher, so that a schedule ends; 0: as many as it goes."""
+        if not self.scenario.rate or not self.scenario.publishers:
+            return 0
+        return max(1, round(self.scenario.rate * self.scenario.duration_s / self.scenario.publishers))
+
+    def _hello(self, kind: str, number: int) -> bytes:
+        target = self.target
+        client_id = f"bench-{self.number & 0xFFFF:04x}-{kind}{number:06}"
+        return encode(
+            Connect(
+                client_id,
+                keep_alive_s=0,
+                username=target.username,
+                password=target.password,
+                version=target.version,
+            )
+        )
+
+    def _client(self, hello: bytes, group: int, subscribe: bytes, subacks: int) -> int:
+        return _checked(
+            lib.ld_client_add(self._run, hello, len(hello), group, subscribe, len(subscribe), subacks)
+        )
+
+    def _publisher(self, number: int) -> int:
+        client = self._client(self._hello("p", number), lib.LD_NO_GROUP, b"", 0)
+        names = [name.encode() for name in self.scenario.topic_names(number)]
+        lengths = ffi.from_buffer("uint16_t[]", array("H", map(len, names)))
+        joined = b"".join(names)
+        _checked(lib.ld_topics_add(self._run, client, joined, lengths, len(names), self.scenario.fan))
+        return client
+
+    def _subscribers(self) -> list[int]:
+        scenario, version = self.scenario, self.target.version
+        groups: list[int] = []
+        shared = scenario.pairing == "shared"
+        for number in range(scenario.subscribers):
+            if not groups or not shared:
+                groups.append(_checked(lib.ld_group_add(self._run, shared)))
+            wanted = scenario.filter_of(number, self.number)
+            # Before MQTT 5 a shared filter is an extension; its bytes are the same.
+            packet = Subscribe(1, (Subscription(wanted, scenario.granted_qos),))
+            self._client(self._hello("s", number), groups[-1], encode(packet, version), 1)
+        return groups
+
+    # ---- phases ----
+
+    def connect(self, patience_s: float = 30.0) -> None:
+        """Connects and subscribes all.  Raises NothingListens, LoadError if that fails for any of them."""
+        scenario = self.scenario
+        clients = scenario.publishers + scenario.subscribers
+        if scenario.connect_rate:
+            patience_s += clients / scenario.connect_rate
+        begun = time.monotonic()
+        done = self._work(lib.LD_CONNECTING, patience_s)
+        self.connect_s = time.monotonic() - begun
+        self._check_connected(clients)
+        if not done:
+            raise LoadError(
+                f"{self.counters.connected} of {clients} clients were connected after {patience_s:.0f} s",
+                hint="is it a broker that listens there?  Give fewer connections, or a --connect-rate",
+            )
+
+    def _check_connected(self, clients: int) -> None:
+        counters = self.counters
+        if counters.failed[lib.LD_FAIL_CONNECT]:
+            self._raise_unconnected(counters, clients)
+        for kind, what in ((lib.LD_FAIL_REFUSED, "CONNECT"), (lib.LD_FAIL_SUBSCRIBE, "SUBSCRIBE")):
+            if counters.failed[kind]:
+                raise LoadError(
+                    f"{self.target} refuses {what} of {counters.failed[kind]} of {clients} clients: "
+                    f"{_reason(counters.detail[kind], self.target.version, what)}",
+                    hint="see --username, --protocol, and the broker's access rules",
+                )
+        broken = sum(counters.failed[kind] for kind in (lib.LD_FAIL_CLOSED, lib.LD_FAIL_RESET))
+        if broken or counters.failed[lib.LD_FAIL_PROTOCOL]:
+            raise LoadError(
+                f"{self.target} broke {broken} of {clients} connections while they were made",
+                hint="look for its limit on connections, and in its log; or it is no MQTT broker, or not of "
+                "this version",
+            )
+
+    def _raise_unconnected(self, counters: Any, clients: int) -> None:
+        number, count = counters.detail[lib.LD_FAIL_CONNECT], counters.failed[lib.LD_FAIL_CONNECT]
+        if number in {errno.ECONNREFUSED, errno.ENOENT} and not counters.connected:
+            raise NothingListens(
+                f"no broker listens on {self.target}",
+                hint="start one: `brim run`; or say where it is: --host, --port, --unix",
+            )
+        hints = {
+            errno.EADDRNOTAVAIL: "all local ports towards this address are in use: wait a minute, or see "
+            "net.ipv4.ip_local_port_range",
+            errno.EMFILE: "raise `ulimit -n`",
+        }
+        text = f"{count} of {clients} clients cannot connect to {self.target}: {os.strerror(number)}"
+        raise LoadError(text, hint=hints.get(number, ""))
+
+    def publish(self, duration_s: float) -> None:
+        """Until `duration_s` is over, or everybody has sent all of its messages."""
+        if self.scenario.rate:
+            duration_s += SLOW_S  # the schedule ends by itself; a broker that is too slow is given some time
+        self._begun_ns = self._begin_ns(lib.LD_PUBLISHING)
+        self._poll(time.monotonic() + duration_s)
+        self.cpu_ns += self.counters.cpu_ns
+
+    def drain(self, patience_s: float = 5.0) -> bool:
+        """Waits for all that is still to come; whether it came.  `patience_s` counts from the last packet."""
+        begun_ns = self._begin_ns(lib.LD_DRAINING)
+        done = False
+        while not done and time.monotonic() < max(self.counters.moved_ns, begun_ns) / 1e9 + patience_s:
+            done = self._poll(time.monotonic() + SLICE_MS / 1000)
+        self.cpu_ns += self.counters.cpu_ns
+        return done
+
+    def idle(self, duration_s: float) -> None:
+        """Keeps the connections, and counts those that break."""
+        self._work(lib.LD_IDLE, duration_s)
+
+    def listen(self, duration_s: float) -> None:
+        """Counts what others publish."""
+        self._begun_ns = self._begin_ns(lib.LD_IDLE)
+        self._poll(time.monotonic() + duration_s)
+        self.cpu_ns += self.counters.cpu_ns
+
+    @property
+    def seconds(self) -> float:
+        """From the first message to the last packet; 0 before."""
+        return max(1, self.counters.moved_ns - self._begun_ns) / 1e9 if self._begun_ns else 0.0
+
+    def _begin_ns(self, phase: int) -> int:
+        lib.ld_begin(self._run, phase)
+        return int(self.counters.begun_ns)
+
+    def _work(self, phase: int, limit_s: float) -> bool:
+        self._begin_ns(phase)
+        return self._poll(time.monotonic() + limit_s)
+
+    def _poll(self, until: float) -> bool:
+        """Works until it is done, or `until` (time.monotonic()); which of them."""
+        while (left_ms := int((until - time.monotonic()) * 1000)) > 0:
+            result = lib.ld_poll(self._run, min(SLICE_MS, left_ms))
+            if result < 0:
+                raise LoadError(f"the generator cannot go on: {os.strerror(-result)}")
+            self._tick(self)
+            if result:
+                return True
+        return False
+
+    # ---- what it has seen ----
+
+    @property
+    def counters(self) -> Any:
+        """`ld_counters` of load_api.h: live, and gone after close()."""
+        return lib.ld_counters_of(self._run)
+
+    def sent_by(self, publisher: int, qos: int) -> int:
+        """Messages of a publisher, from 0."""
+        return int(lib.ld_client_sent(self._run, self.publishers[publisher], qos))
+
+    def tally(self, group: int) -> Any:
+        """`ld_tally` of load_api.h."""
+        return lib.ld_tally_of(self._run, group)
+
+    def histogram(self, which: int) -> Histogram:
+        """A copy of one of LD_LATENCY, LD_ACKNOWLEDGED, LD_CONNECTED."""
+        counts = ffi.unpack(lib.ld_histogram(self._run, which), lib.LD_BUCKETS + 2)
+        return Histogram(counts[:-2], counts[-2], counts[-1])
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise LoadError(f"a client cannot be made: {os.strerror(-result)}")
+    return int(result)
+
+
+def _numeric(host: str, port: int) -> str:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NothingListens(f"no host {host!r}: {error.strerror}", hint="check --host") from error
+    return str(found[0][4][0])
+
+
+def _reason(code: int, version: Version, what: str) -> str:
+    if version is Version.V5:
+        known = {it.value: it.name.lower().replace("_", " ") for it in ReasonCode}
+        return known.get(code, f"reason code {code:#x}")
+    words = {
+        1: "unacceptable protocol version",
+        2: "identifier rejected",
+        3: "server unavailable",
+        4: "bad user name or password",
+        5: "not authorized",
+    }
+    return words.get(code, f"code {code:#x}") if what == "CONNECT" else "failure"
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Raises the soft limit on open files if it has to be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise LoadError(
+            f"{wanted} open files are needed, {hard} are allowed",
+            hint="raise `ulimit -Hn`, or connect fewer clients",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
