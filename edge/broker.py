@@ -191,6 +191,8 @@ class Broker:
     def _broke_rule(self, connection: int, error: ProtocolError) -> None:
         client = self._clients.get(connection)
         state = State.CONNECTED if client else State.OPENING
+        if client is not None:
+            error.version = client.version  # a second CONNECT names one of its own
         log.info("connection closed %s", pairs(peer=self._peer(connection), error=error))
         if last_words := farewell(error, state, Role.SERVER):
             self._engine.send(connection, encode(last_words, client.version if client else error.version))
