@@ -18,6 +18,8 @@
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define MADE_NS 1700000000000000000u
+#define NAME_INVALID 0x90
+#define QUOTA 0x97
 
 static _Alignas(4096) uint8_t ring[RB_HEADER_BYTES + CAPACITY];
 static _Alignas(4096) uint8_t cursors[RB_CURSORS_BYTES];
@@ -60,23 +62,33 @@ static void route(mq_engine *engine, mq_topic *topic, const mq_connection *conne
         mq_route_set(engine, topic, connection->session, tag);
 }
 
+static void skip(mq_connection *connection, uint8_t reason)
+{
+    connection->judged = true;
+    connection->skip_reason = reason;
+}
+
 /* What Python would say about a topic; every seventh is denied, every eleventh skipped. */
 static void answer_topic(play *play, mq_connection *connection, const mq_event *event)
 {
     const uint8_t *name = connection->in.at + connection->in.start + event->at;
-    uint32_t asked = ++play->asked;
+    uint32_t length = event->length, asked = ++play->asked;
+    if (event->detail != 0) { /* the name that an alias stands for */
+        name = connection->aliases[event->detail - 1].name;
+        length = connection->aliases[event->detail - 1].length;
+    }
     if (asked % 11 == 0) {
-        connection->judged = connection->skip_packet = true;
+        skip(connection, NAME_INVALID);
         return;
     }
-    mq_topic *topic = mq_topic_find(play->engine, name, event->length);
+    mq_topic *topic = mq_topic_find(play->engine, name, length);
     if (topic == NULL)
-        topic = mq_topic_add(play->engine, name, event->length, play->source, false);
+        topic = mq_topic_add(play->engine, name, length, play->source, false);
     if (topic == NULL) {
         mq_topic *old = mq_topic_recyclable(play->engine);
         if (old != NULL)
             mq_topic_free(play->engine, old);
-        connection->judged = connection->skip_packet = true;
+        skip(connection, QUOTA);
         return;
     }
     route(play->engine, topic, play->other, asked % 3);
@@ -152,7 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .topics_max = 16,
                                      .retained_max = 4,
                                      .receive_max = 8,
-                                     // ALIAS
+                                     .alias_max = 4,
                                      .retained_max_bytes = 4096,
                                      .queues_max_bytes = 1 << 20};
     static const uint64_t seed[2] = {1, 2};
