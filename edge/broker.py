@@ -12,6 +12,7 @@ beyond them, and no sockets: events come from the engine, answers go to it.  Wha
     TOPIC             _topic: what is this topic, and may this client publish to it?
     CLOSED            _closed
     SOURCE            _source_topic
+    COLD              ColdReads.wanted
 
 Invariants: nobody touches a session before its client is authenticated; an exception while one event is
 handled ends that connection and no other; every accepted client leaves through _end(), once.
@@ -38,6 +39,7 @@ from edge.access import (
     TransportFacts,
     Verdict,
 )
+from edge.cold import ColdReads
 from edge.engine import FULL, OK, CloseCause, Engine, Event, EventKind
 from edge.logs import pairs
 from edge.mqtt import (
@@ -121,6 +123,7 @@ class Broker:
         self.on_source_bad: Callable[[int], object] = lambda source: None
         self.router = Router(engine, partition_of, self.limits.topics)
         self.sessions = Sessions(engine, self.limits.sessions)
+        self.cold = ColdReads(engine, self.router.ring_of)
         self.retained = Retained(engine, self.router, self._topic_if_valid)
         self._engine = engine
         self._authenticator = authenticator
@@ -159,6 +162,9 @@ class Broker:
             self._topic(connection, data)
         elif kind == EventKind.CLOSED:
             self._closed(connection, CloseCause(detail))
+        elif kind == EventKind.COLD:
+            if client := self._clients.get(connection):
+                self.cold.wanted(client.session.handle, self.call)
         elif kind == EventKind.SOURCE:
             self._source_topic(detail, data)
         else:
@@ -434,6 +440,7 @@ class Broker:
         """End every connection.  Their wills are published: for whoever reads the rings, they are gone."""
         for connection in list(self._clients):
             self._end(connection, will=True)
+        self.cold.stop()
 
     # ---- the broker's own messages, and time ----
 

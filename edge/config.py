@@ -69,6 +69,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queued_records_drop: Literal["oldest", "newest"] = "oldest"  # the newest reading is what matters
     # 15 to 16 bytes a record, of all clients together; beyond it nothing more is queued for anybody.
     queues_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
+    # Copies of QoS 1 and 2 records that a ring without a log overwrites while a client still waits for them.
+    spill_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB
     # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
     # from one, which wait for the disk.
     in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100

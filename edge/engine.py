@@ -68,6 +68,7 @@ class EventKind(IntEnum):
     CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
     SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: a topic of it that is unknown
     SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring that holds garbage and is read no further
+    COLD = lib.MQ_EVENT_COLD  # what its session gets next is in the log only
 
 
 class CloseCause(IntEnum):
@@ -146,6 +147,7 @@ class EngineLimits:
     alias_max: int = 64  # topic aliases that one MQTT 5 client may set, 0..65535
     retained_max_bytes: int = 64 * MIB
     queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
+    spill_max_bytes: int = 64 * MIB  # copies of records that rings have overwritten and sessions wait for
 
 
 class Engine(Protocol):
@@ -165,8 +167,12 @@ class Engine(Protocol):
 
     # Rings.  The engine keeps the Writer or Reader alive.
 
-    def add_ring(self, writer: Writer, durable: bool, /) -> int:
-        """A source that topics can be stored in.  `durable`: acknowledgements wait for its durable word."""
+    def add_ring(self, writer: Writer, durable: bool, logged: bool, /) -> int:
+        """A source that topics can be stored in.
+
+        `durable`: acknowledgements wait for its durable word; `logged`: what it overwrites is in the log, and
+        sessions that still need it leave a COLD event.
+        """
 
     def add_reader(self, reader: Reader, /) -> int:
         """A source that another process writes: its records are routed as they come."""
@@ -264,6 +270,22 @@ class Engine(Protocol):
 
     def session_facts(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
         """Its queue and counters: the fields of SessionFacts."""
+
+    def cold_front(self, session: int, /) -> tuple[int, int] | None:
+        """(source, position) of what it gets next, if only the log has that."""
+
+    def thaw(
+        self, session: int, source: int, wanted: int, position: int, records: bytes | memoryview, /
+    ) -> bool:
+        """Gives back records of `source` that the log has, as they stood in the ring from `position` on.
+
+        They were read from position `wanted` on: what the session waits for between there and `position` is
+        given up, and counted as overrun.  The engine copies what the session needs, some at a time; bytes
+        whose lengths do not hold are given up, too.
+        """
+
+    def warm(self, session: int, /) -> bool:
+        """Answers a COLD event, after thaw(): its delivery goes on."""
 
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 

@@ -20,7 +20,7 @@ from edge.mqtt import Subscription
 from edge.sessions import Session
 from edge.terms import QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
 from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
-from ringbuf import FLAG_RETAIN, Writer
+from ringbuf import FLAG_RETAIN, Ring, Writer
 
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
@@ -42,6 +42,10 @@ class PartitionLike(Protocol):
     @property
     def writer(self) -> Writer:
         """The only one of that ring."""
+
+    @property
+    def ring(self) -> Ring:
+        """It."""
 
     @property
     def durability(self) -> Literal["process", "interval", "disk"]:
@@ -73,6 +77,7 @@ class Router:
         self.may_receive: Callable[[Session, str], bool] | None = None
         self._tree: SubscriptionTree[Session] = SubscriptionTree()
         self._sources: dict[str, int] = {}  # ring name -> source
+        self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
 
     def topic_of(self, name: str) -> int | None:
         """The id of a valid topic name, made known if need be; None: the table is full of topics in use."""
@@ -239,11 +244,18 @@ class Router:
         for number in taken:
             self._engine.grant_drop(number)
 
+    def ring_of(self, source: int) -> tuple[str, int]:
+        """Name and epoch of the ring that is `source`."""
+        return self._rings[source]
+
     def _source_of(self, partition: PartitionLike) -> int:
         source = self._sources.get(partition.name)
         if source is None:
-            source = self._engine.add_ring(partition.writer, partition.durability == "disk")
+            source = self._engine.add_ring(
+                partition.writer, partition.durability == "disk", partition.durability != "process"
+            )
             self._sources[partition.name] = source
+            self._rings[source] = partition.name, partition.ring.epoch
         return source
 
     def _recycle(self) -> bool:

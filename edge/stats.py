@@ -18,10 +18,11 @@ __all__ = ["ClientRow", "Stats"]
 _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "published", "sourced", "delivered", "redelivered",
     "retained_refused", "connections_opened", "full_waits", "rate_waits", "topics_recycled", "source_lost",
-    "source_evictions", "wakeups",
+    "source_evictions", "spilled", "thawed", "wakeups",
 )  # fmt: skip
 _NOW = (
-    "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "held", "blocked",
+    "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "spilled_records",
+    "spilled_bytes", "held", "blocked",
 )  # fmt: skip
 
 

@@ -79,6 +79,20 @@ class ExtentRows:
             return index - 1
         return index
 
+    @property
+    def end_position(self) -> int:
+        """The ring position behind the last record; 0 when there is none."""
+        return self._ring_position[-1] + self._length[-1] if self._ring_position else 0
+
+    def offset_at(self, position: int) -> int:
+        """The first offset of the row that holds the ring position, or of the next one behind it, or
+        end_offset.  Positions of an epoch rise with the offsets.
+        """
+        index = bisect_right(self._ring_position, position)
+        if index and position < self._ring_position[index - 1] + self._length[index - 1]:
+            index -= 1
+        return self._first_offset[index] if index < len(self) else self.end_offset
+
     def from_offset(self, offset: int, limit_bytes: int) -> list[Row]:
         """Rows from the one that holds `offset` on, at least one if there is one, until they hold
         `limit_bytes`.

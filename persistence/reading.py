@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from persistence.errors import FormatError
-from persistence.extents import Row
+from persistence.extents import ExtentRows, Row
 from persistence.files import Files
 from persistence.format import (
     EXTENT_HEADER_BYTES,
@@ -184,6 +184,17 @@ class LogReader:
                 return ranges
         return []
 
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        """As read(), from the extent on that holds the ring position, all of it, or from the next behind."""
+        for shelved in self._from_position(ring_name, epoch, position):
+            rows = self._rows(shelved, ring_name, epoch)
+            with self._lock:
+                behind = rows is None or rows.end_position <= position
+                offset = 0 if rows is None else rows.offset_at(position)
+            if not behind and (ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes)):
+                return ranges
+        return []
+
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What the log holds of a ring, in the order of the epochs."""
         spans: dict[int, tuple[int, int]] = {}
@@ -224,6 +235,33 @@ class LogReader:
                 first = index
                 break
         return segments[first:]
+
+    def _from_position(self, ring_name: str, epoch: int, position: int) -> list[Shelved]:
+        """The segments that can hold the ring position, or one behind it: found by bisection."""
+        with self._lock:
+            segments = list(self._segments)
+        low, high = 0, len(segments)
+        while low < high:
+            middle = at = (low + high) // 2
+            while at < high and (rows := self._rows(segments[at], ring_name, epoch)) is None:
+                at += 1
+            if at < high and rows is not None and rows.end_position <= position:
+                low = at + 1
+            else:
+                high = middle
+        return segments[low:]
+
+    def _rows(self, shelved: Shelved, ring_name: str, epoch: int) -> ExtentRows | None:
+        """What the table of a segment says of a ring and epoch; None: nothing."""
+        table = self._table(shelved)
+        if table is None:
+            return None
+        with self._lock:
+            for ring_id, it in table.catalogue.items():
+                if it.name == ring_name and len(rows := table.rings.get((ring_id, epoch), ())):
+                    assert isinstance(rows, ExtentRows)
+                    return rows
+        return None
 
     def _entry(self, shelved: Shelved, ring_name: str) -> CatalogueEntry | None:
         """What the first catalogue of a segment says of a ring."""

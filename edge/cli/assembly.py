@@ -137,6 +137,8 @@ class Assembly:
     def _bind(self, streams: Streams) -> Stats:
         engine = engine_of(_engine_limits(self.config.limits))
         broker = Broker(engine, streams.partition_of, limits=_broker_limits(self.config.limits))
+        if self._log is not None:
+            broker.cold.read_at = self._log.reader.read_at
         _restore_retained(broker, streams)
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
@@ -276,6 +278,7 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         receive_max=limits.receive_max,
         retained_max_bytes=limits.retained_max_bytes,
         queues_max_bytes=limits.queues_max_bytes,
+        spill_max_bytes=limits.spill_max_bytes,
     )
 
 

@@ -46,6 +46,12 @@ static void count_drop(mq_engine *engine, mq_session *session, mq_built result)
     session->dropped[drop_cause(result)]++;
 }
 
+/* Nothing was done about the entry: it will be its turn again. */
+static bool stops(mq_built result)
+{
+    return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_COLD;
+}
+
 /* The front of the queue, with what it needs of the window. */
 static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
@@ -53,7 +59,7 @@ static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_se
     mq_entry entry = mq_queue_front(session), *sent = NULL;
     uint16_t identifier = 0;
     mq_built result = prepare(engine, connection, &entry, false, &frame);
-    if (result == MQ_NO_ROOM || result == MQ_NO_MEMORY)
+    if (stops(result))
         return result;
     mq_queue_pop(engine, session);
     if (result == MQ_BUILT && entry.tag & MQ_TAG_QOS && (sent = mq_sent_add(session, &identifier)) == NULL)
@@ -88,7 +94,7 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
         result = prepare(engine, connection, entry, true, &frame);
         if (result == MQ_BUILT)
             result = mq_frame_put(engine, connection, entry, &frame, identifier, true);
-        if (result == MQ_NO_ROOM || result == MQ_NO_MEMORY)
+        if (stops(result))
             return result;
         engine->counters.redelivered += result == MQ_BUILT;
     }
@@ -111,19 +117,21 @@ static bool window_open(const mq_session *session)
 bool mq_fill(mq_engine *engine, mq_connection *connection)
 {
     mq_session *session = connection->session;
-    if (session == NULL)
+    if (session == NULL || session->cold)
         return false;
     mq_built result = MQ_BUILT;
-    while (session->resend < session->sent_next && result != MQ_NO_ROOM && result != MQ_NO_MEMORY)
+    while (session->resend < session->sent_next && !stops(result))
         result = deliver_again(engine, connection, session);
-    while (session->queue_count > 0 && result != MQ_NO_ROOM && result != MQ_NO_MEMORY) {
+    while (session->queue_count > 0 && !stops(result)) {
         if (!window_open(session))
             return false; /* still dirty: an acknowledgement will touch the connection */
         result = deliver_next(engine, connection, session);
     }
     if (result == MQ_NO_MEMORY)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
-    if (result == MQ_NO_ROOM || result == MQ_NO_MEMORY)
+    if (result == MQ_COLD)
+        mq_cold_ask(engine, session);
+    if (stops(result))
         return result == MQ_NO_ROOM;
     session->dirty = false;
     return false;

@@ -225,7 +225,8 @@ void mq_engine_free(mq_engine *engine)
     slab_free(&engine->topics);
     slab_free(&engine->grants);
     mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
-                        &engine->closing, &engine->published, &engine->passing, &engine->limited};
+                        &engine->closing, &engine->published, &engine->passing, &engine->limited,
+                        &engine->watched, &engine->cold};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     free(engine->table);
@@ -447,6 +448,8 @@ void mq_events_resume(mq_engine *engine)
     engine->event_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         mq_event event = engine->events[i];
+        if (event.kind == MQ_EVENT_COLD)
+            continue;
         if (event.kind == MQ_EVENT_SOURCE) {
             engine->sources[event.detail]->waiting = false;
             engine->sources_pending = true;
@@ -516,6 +519,8 @@ void mq_engine_step(mq_engine *engine)
         expire(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
+    if (engine->cold.count > 0)
+        mq_cold_tell(engine);
     mq_end_publish(engine);
     mq_counters_refresh(engine);
 }
@@ -532,7 +537,7 @@ void mq_counters_refresh(mq_engine *engine)
 uint64_t mq_engine_due(const mq_engine *engine)
 {
     if (engine->event_count || engine->sources_pending || engine->ready.count || engine->touched.count ||
-        engine->closing.count)
+        engine->closing.count || engine->cold.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;

@@ -33,7 +33,7 @@ static PyObject *source_new(engine_object *self, mq_source source, PyObject *rin
 
 static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
 {
-    if (take(count, 2) != 0)
+    if (take(count, 3) != 0)
         return NULL;
     if (!PyObject_TypeCheck(args[0], writer_type))
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
@@ -42,6 +42,7 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
     mq_source source = {.kind = MQ_SOURCE_OWN,
                         .writer = &writer->writer,
                         .durable = args[1] == Py_True,
+                        .logged = args[2] == Py_True,
                         .blocks = writer->blocks,
                         .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
     return source_new(self, source, args[0]);
@@ -305,7 +306,7 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
         return PyBytes_FromStringAndSize((const char *)source->name,
                                          source->name ? (Py_ssize_t)source->name_length : 0);
     }
-    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED)
+    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED || event->kind == MQ_EVENT_COLD)
         return PyBytes_FromStringAndSize("", 0);
     const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
     if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
@@ -401,7 +402,7 @@ static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
 #define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
 
 static PyMethodDef engine_methods[] = {
-    {"add_ring", FAST(add_ring), "(writer, durable) -> source"},
+    {"add_ring", FAST(add_ring), "(writer, durable, logged) -> source"},
     {"add_reader", ONE(add_reader), "(reader) -> source"},
     {"remove_source", ONE(remove_source), "(source)"},
     {"judge_source", ONE(judge_source), "(source): the topic that was asked for is known now"},
@@ -431,6 +432,9 @@ static PyMethodDef engine_methods[] = {
     {"grant_take", ONE(engine_grant_take), "(identifiers) -> number, counted for the caller"},
     {"grant_drop", ONE(engine_grant_drop), "(number)"},
     {"grants", NONE(engine_grants), "() -> how many there are"},
+    {"cold_front", ONE(engine_cold_front), "(session) -> (source, position) | None"},
+    {"thaw", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},
+    {"warm", ONE(engine_warm), "(session) -> bool: its delivery goes on"},
     {"topic_add", FAST(engine_topic_add),
      "(name, source, reserved) -> topic, or MQ_NO_TOPIC when the table is full"},
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},

@@ -148,7 +148,7 @@ static mq_built look(mq_engine *engine, const mq_entry *entry, bool again, mq_fr
     if (source->kind == MQ_SOURCE_FOREIGN)
         return look_foreign(engine, source, position, again, out);
     if (!rb_writer_keeps(source->writer, position))
-        return MQ_OVERRUN;
+        return mq_is_cold(engine, entry) ? MQ_COLD : MQ_OVERRUN;
     return look_own(engine, rb_writer_record(source->writer, position), again, out);
 }
 

@@ -12,6 +12,7 @@ typedef enum mq_built {
     MQ_BUILT,
     MQ_NO_ROOM, /* what is in the output should be sent first */
     MQ_NO_MEMORY,
+    MQ_COLD,      /* the log has it; nothing of this session goes before it */
     MQ_OVERRUN,   /* the record is gone */
     MQ_FORGED,    /* a foreign record is not what it was when it was routed */
     MQ_EXPIRED,   /* its Message Expiry Interval has passed */

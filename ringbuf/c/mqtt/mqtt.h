@@ -10,6 +10,8 @@
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
  *   retained.c    the last message of a topic, kept outside any ring
  *   queue.c       queues of positions
+ *   spill.c       copies of records that rings are about to overwrite
+ *   cold.c        records that come back from the log
  *   session.c     windows of what is in flight, identifiers received
  *   deliver.c     what a connection is sent next
  *   frame.c       a position -> a PUBLISH frame in a connection's output
@@ -24,7 +26,8 @@
  * and are never given back, so a pointer to one is always memory of its kind; a handle or a route also
  * carries the generation, by which a stale one is known.  Rings belong to their Python objects, which
  * engine_calls.c keeps alive.  A queue holds positions, never payloads: what a position names may be
- * overwritten meanwhile, and is then counted as dropped.
+ * overwritten meanwhile.  Of QoS 1 and 2 it is copied out before that (spill.c) or read back from the log
+ * afterwards (cold.c), as far as the limits go; the rest is counted as dropped.
  */
 #ifndef BRIM_MQTT_H
 #define BRIM_MQTT_H
@@ -104,11 +107,13 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
     uint8_t *at; /* the entry, for mq_entry_at() and mq_entry_move() */
 } mq_walk;
 
-/* A message kept outside any ring: a retained one.  Counted by its topic and by each entry that points to it.
+/* A message kept outside any ring: a retained one, or one that its ring has overwritten (spill.c, cold.c).
+ * Counted by its topic, if that retains it, and by each entry that points to it.
  */
 typedef struct mq_blob {
     uint32_t references, bytes;
     uint64_t publisher; /* session that published it, for no-local; 0: none */
+    bool spilled;       /* counted in spilled_bytes */
     rb_record record; /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
@@ -129,6 +134,9 @@ struct mq_session {
     mq_item item;
     bool dirty; /* something was queued since its connection was last touched for it */
     bool drop_newest;
+    bool watched;              /* in engine->watched: it may need records that a ring will overwrite */
+    bool disordered;           /* positions of a ring do not only rise in its queue or window */
+    bool cold;                 /* its delivery waits for records from the log */
     mq_connection *connection; /* NULL: away */
     uint8_t *queue_in;         /* in `back`: where the next entry goes */
     uint32_t queue_left;       /* so many may be pushed before anything is looked at */
@@ -196,7 +204,7 @@ typedef enum mq_stop { /* why a connection is not parsed further */
 typedef struct mq_ack { /* an acknowledgement that waits */
     uint64_t durable;   /* until the source's durable word is here; 0: only for those before it */
     uint16_t source, identifier;
-    uint8_t first; /* byte of the packet: PUBACK or PUBREC */
+    uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
     uint8_t reason; /* of MQTT 5 */
 } mq_ack;
 
@@ -257,8 +265,8 @@ struct mq_connection {
     uint32_t held_first, held_count, held_room;
     uint32_t unfinished; /* exchanges of QoS 1 and 2 that it began and that are not at their end */
     uint32_t alias_room;
-    mq_alias *aliases; /* that the client has set: number n is at n - 1 */
-    uint32_t publish_rate_max; /* messages a second; 0: any */
+    mq_alias *aliases;                  /* that the client has set: number n is at n - 1 */
+    uint32_t publish_rate_max;          /* messages a second; 0: any */
     uint64_t rate_credit, rate_seen_ms; /* thousandths of messages it may send at once, as of then */
     uint8_t listener;
     uint8_t address_family; /* AF_*; 0: none */
@@ -282,8 +290,11 @@ typedef struct mq_source {
     bool judged;
     bool moved; /* foreign: read further than its writer was told */
     bool bad;
+    bool logged; /* what its ring has overwritten is in the log */
     bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
     uint32_t queue_timeout_ms; /* how long a gating reader may stand in the way before it is evicted */
+    uint64_t copied;           /* of the records below, those that are needed have been copied */
+    uint64_t copy_at;          /* a position that is reached only after spill.c has looked */
     uint64_t full_since_ms;    /* 0: the last claim went in */
     rb_writer *writer;
     rb_reader *reader;
@@ -309,7 +320,7 @@ struct mq_engine {
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint32_t matched; /* subscribers of the record that was appended last */
-    uint64_t *table; /* topic index + 1 below, upper half of its hash above; open addressing */
+    uint64_t *table;  /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
     mq_source *sources[MQ_SOURCES_MAX];
@@ -318,10 +329,10 @@ struct mq_engine {
     bool sources_moved;
     mq_event events[MQ_EVENTS];
     uint32_t event_count;
-    mq_list touched, ready, holding, blocked, limited, closing, published;
+    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold;
     uint64_t limited_due_ms; /* when the first of `limited` may go on */
-    mq_list passing;       /* the list that is being walked */
-    uint8_t *spare_blocks; /* chained by their first word */
+    mq_list passing;         /* the list that is being walked */
+    uint8_t *spare_blocks;   /* chained by their first word */
     uint32_t spare_count;
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;
@@ -437,6 +448,25 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: that 
 void mq_queue_clear(mq_engine *engine, mq_session *session);
 void mq_spare_chunks_free(mq_engine *engine);
 
+/* spill.c */
+/* Before `room` more bytes, at most, are appended to an own source; after some were read from a foreign one.
+ */
+void mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room);
+void mq_spill_foreign(mq_engine *engine, uint32_t index);
+void mq_watch(mq_engine *engine, mq_session *session);
+/* A copy, counted as spilled and not yet by who has it; NULL: no memory. */
+mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length);
+void mq_blob_done(mq_engine *engine, mq_blob *blob);
+
+/* cold.c */
+void mq_cold_ask(mq_engine *engine, mq_session *session); /* the next record for it is in the log only */
+void mq_cold_tell(mq_engine *engine);                     /* as events, as far as there is room */
+bool mq_is_cold(const mq_engine *engine, const mq_entry *entry);
+bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where);
+void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position, const uint8_t *bytes,
+             uint64_t length);
+void mq_warm(mq_engine *engine, mq_session *session);
+
 /* session.c */
 void mq_session_clear(mq_engine *engine, mq_session *session);
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source);
@@ -484,6 +514,11 @@ static inline mq_grant *mq_grant_at(const mq_engine *engine, uint32_t number)
     return mq_slab_at(&engine->grants, number - 1);
 }
 
+static inline uint8_t *mq_chunk_end(mq_chunk *chunk)
+{
+    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
+}
+
 static inline mq_entry mq_entry_at(const uint8_t *at)
 {
     uint64_t rest;
@@ -522,6 +557,8 @@ static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entr
         mq_where_blob(entry.where)->references++;
     if (entry.tag >> MQ_TAG_GRANT_SHIFT)
         mq_grant_at(engine, entry.tag >> MQ_TAG_GRANT_SHIFT)->references++;
+    if (!session->watched && entry.tag & MQ_TAG_QOS)
+        mq_watch(engine, session);
     if (!session->dirty) {
         session->dirty = true;
         if (session->connection != NULL)

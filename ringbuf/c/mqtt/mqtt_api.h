@@ -20,7 +20,9 @@ enum {                      /* what the parser or the loop hands to Python */
            3, /* the connection is gone, and not because Python closed it: detail is MQ_CLOSE_* */
        MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
        MQ_EVENT_SOURCE_BAD =
-           5 /* a source ring holds what is no record; it is read no further: detail is the source */
+           5, /* a source ring holds what is no record; it is read no further: detail is the source */
+       MQ_EVENT_COLD = 6 /* what the session of this connection gets next is in the log only: whoever handles
+                            it calls thaw() and warm() */
 };
 
 enum {                      /* why a connection was closed */
@@ -87,6 +89,7 @@ typedef struct mq_limits {
     uint32_t alias_max;          /* topic aliases that one MQTT 5 client may set: what it is told */
     uint64_t retained_max_bytes; /* of them all */
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
+    uint64_t spill_max_bytes;    /* of copies of records that rings have overwritten */
 } mq_limits;
 
 /* What one listener allows.  0: what mq_limits says.  Another thread may take part in accepting: it counts
@@ -116,6 +119,8 @@ typedef struct mq_counters {
     uint64_t source_lost;      /* records that source rings overwrote before they were read */
     uint64_t source_evictions; /* times a source ring stopped heeding us, and may overwrite what we have not
                                   read */
+    uint64_t spilled;          /* records copied out before their ring overwrote them */
+    uint64_t thawed;           /* records that came back from the log, each time */
     uint64_t dropped[11];      /* by MQ_DROP_* */
     uint64_t closed[14];       /* by MQ_CLOSE_* */
     uint64_t turned_away[14];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
@@ -124,6 +129,7 @@ typedef struct mq_counters {
     uint64_t connections, sessions, topics;
     uint64_t retained, retained_bytes;
     uint64_t queues_bytes; /* memory of all queues of positions */
+    uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
     uint64_t held;         /* acknowledgements that wait for a sync */
     uint64_t blocked;      /* publishers paused by a full ring */
 } mq_counters;

@@ -15,7 +15,7 @@
  * keeps one chunk of the smallest kind.
  *
  * Each chunk that is no longer pushed to says which sources it may still need records of (`sources`, a bit
- * each, modulo 32), as far as copy.c has looked: what is copied out is not looked at again.
+ * each, modulo 32), as far as spill.c has looked: what is copied out is not looked at again.
  */
 #include "mqtt.h"
 
@@ -70,17 +70,12 @@ void mq_spare_chunks_free(mq_engine *engine)
     engine->spare_chunk_count = 0;
 }
 
-static uint8_t *chunk_end(mq_chunk *chunk)
-{
-    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
-}
-
 /* How many may be pushed before the limits are looked at again. */
 static void left_refresh(mq_session *session)
 {
     uint32_t room = session->back == NULL
                         ? 0
-                        : (uint32_t)(chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
+                        : (uint32_t)(mq_chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
     uint32_t allowed = session->queue_count < session->queue_max ? session->queue_max - session->queue_count
                                                                  : 0;
     session->queue_left = room < allowed ? room : allowed;
@@ -111,6 +106,7 @@ static void queue_emptied(mq_engine *engine, mq_session *session)
     }
     session->front = session->hot = session->back;
     session->back->sources = UINT32_MAX;
+    session->disordered &= session->in_flight > 0;
     session->queue_out = session->queue_in = session->back->entries;
     left_refresh(session);
 }
@@ -120,7 +116,7 @@ mq_entry mq_queue_pop(mq_engine *engine, mq_session *session)
     mq_entry entry = mq_queue_front(session);
     session->queue_out += MQ_ENTRY_BYTES;
     session->queue_count--;
-    if (session->front != session->back && session->queue_out == chunk_end(session->front))
+    if (session->front != session->back && session->queue_out == mq_chunk_end(session->front))
         front_pass(engine, session);
     if (session->queue_count == 0)
         queue_emptied(engine, session);
@@ -209,7 +205,7 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk)
     }
     if (session->queue_count == 0 || walk->at == session->queue_in)
         return false;
-    if (walk->chunk != session->back && walk->at == chunk_end(walk->chunk)) {
+    if (walk->chunk != session->back && walk->at == mq_chunk_end(walk->chunk)) {
         walk->chunk = walk->chunk->next;
         walk->at = walk->chunk->entries;
     }

@@ -21,9 +21,7 @@ void mq_entry_done(mq_engine *engine, const mq_entry *entry)
         mq_grant_drop(engine, entry->tag >> MQ_TAG_GRANT_SHIFT);
     if (entry->where == MQ_NOWHERE || mq_where_source(entry->where) != 0)
         return;
-    mq_blob *blob = mq_where_blob(entry->where);
-    if (--blob->references == 0)
-        free(blob);
+    mq_blob_done(engine, mq_where_blob(entry->where));
 }
 
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause)
@@ -92,6 +90,7 @@ void mq_session_return(mq_session *session)
 {
     session->resend = session->sent_first;
     session->dirty = true; /* the connection is touched anyway */
+    session->cold = false;
 }
 
 /* ---- identifiers received with QoS 2 ---- */

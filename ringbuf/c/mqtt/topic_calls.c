@@ -81,6 +81,44 @@ PyObject *engine_grants(engine_object *self, PyObject *Py_UNUSED(ignored))
     return PyLong_FromUnsignedLong(self->engine->grants.live);
 }
 
+PyObject *engine_cold_front(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    uint64_t where;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session == NULL || !mq_cold_front(self->engine, session, &where))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(IK)", mq_where_source(where), (unsigned long long)mq_where_position(where));
+}
+
+PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    unsigned long long source, wanted, position;
+    bytes_view records;
+    if (take(count, 5) != 0 || session_from(self, args[0], &session) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0 ||
+        bytes_of(args[4], &records) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_thaw(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
+                (uint64_t)records.length);
+    bytes_done(&records);
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_warm(engine_object *self, PyObject *handle)
+{
+    mq_session *session;
+    if (session_from(self, handle, &session) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_warm(self->engine, session);
+    return PyBool_FromLong(session != NULL);
+}
+
 /* ---- topics and routes ---- */
 
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)

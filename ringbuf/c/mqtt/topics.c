@@ -193,6 +193,13 @@ static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, 
     return RB_TIMEOUT;
 }
 
+/* How much further than its tail a ring may give up to take a record: its span, as much before it to fill the
+ * end, and what is taken ahead. */
+static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t payload)
+{
+    return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
+}
+
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
 {
     mq_source *source = engine->sources[topic->source];
@@ -201,6 +208,10 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
                   .hash = topic->key_hash,
                   .properties = message->properties,
                   .properties_length = message->properties_length};
+    uint64_t room = append_room(source->writer, topic->length + message->properties_length,
+                                message->payload_length);
+    if (source->writer->tail + room > source->copy_at)
+        mq_spill_own(engine, topic->source, room);
     int result = rb_append(source->writer, &key, message->payload, message->payload_length,
                            (uint16_t)message->flags, engine->now_ns);
     if (result == RB_FULL)
@@ -351,5 +362,7 @@ void mq_sources_pump(mq_engine *engine)
         mq_source *source = engine->sources[i];
         if (source->kind == MQ_SOURCE_FOREIGN && !source->waiting && !source->bad)
             source_pump(engine, i, source);
+        if (source->kind == MQ_SOURCE_FOREIGN && source->reader->cursor > source->copy_at)
+            mq_spill_foreign(engine, i);
     }
 }

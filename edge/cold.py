@@ -1,0 +1,129 @@
+"""Records that sessions still wait for and only the log has: read back when their turn comes.
+
+Owns the thread that reads, from the first need on, and which sessions wait for it.  The engine says that the
+next record of a session is in the log alone (EventKind.COLD) and holds that session's delivery; here one run
+of records is read, off the broker's thread, and given back with Engine.thaw(), of which the engine copies as
+much as may be under way at once.  Then the delivery goes on, up to the next such record.
+
+    COLD -> cold_front() -> [thread: log.read_at()] -> thaw(), for each run -> warm()
+
+What the log has no longer is given up, and counted as overrun.  A disk that fails is asked again, each
+RETRY_S, as long as the session waits: its order holds, and other sessions go on.
+
+Invariant: of each session at most one read is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from edge.engine import Engine
+from edge.logs import pairs
+from ringbuf import Range
+
+__all__ = ["ColdReads", "ReadAt"]
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 << 10  # about; an extent of the log is read as a whole
+RETRY_S = 1.0
+BEHIND_ALL = 1 << 56  # a position that no ring reaches
+
+Call: TypeAlias = Callable[[Callable[[], object]], None]
+
+
+class ReadAt(Protocol):
+    """LogReader.read_at() of persistence."""
+
+    def __call__(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from that ring position on."""
+
+
+class ColdReads:
+    """Answers COLD events.  Methods on the broker's thread."""
+
+    def __init__(self, engine: Engine, ring_of: Callable[[int], tuple[str, int]]) -> None:
+        """`ring_of`: name and epoch of a source's ring."""
+        self.read_at: ReadAt | None = None  # None: there is no log, and what rings have lost is lost
+        self._engine = engine
+        self._ring_of = ring_of
+        self._reading: set[int] = set()  # sessions
+        self._thread: ThreadPoolExecutor | None = None
+        self._stopping = threading.Event()
+        self._last: tuple[str, int, Sequence[Range]] = ("", 0, ())  # the thread's: extents exceed one turn
+
+    def wanted(self, session: int, call: Call | None) -> None:
+        """The delivery of `session` is held for a record of the log.  `call` runs a function on this thread;
+        None: there is nobody to do that, and nothing can be read.
+        """
+        if session in self._reading or self._stopping.is_set():
+            return
+        front = self._engine.cold_front(session)
+        if front is None:
+            self._engine.warm(session)
+        elif self.read_at is None or call is None:
+            source, position = front
+            self._give(session, source, position, ())
+        else:
+            source, position = front
+            self._reading.add(session)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-cold")
+            self._thread.submit(self._read, self.read_at, call, session, source, position)
+
+    def stop(self) -> None:
+        """Ends the thread; who waits goes on waiting.  May be called twice."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+
+    def _give(self, session: int, source: int, position: int, runs: Sequence[Range]) -> None:
+        wanted = position
+        for run in runs:
+            self._engine.thaw(session, source, wanted, run.position, run.view)
+            wanted = run.position + len(run.view)
+        if not runs:
+            self._engine.thaw(session, source, wanted, BEHIND_ALL, b"")
+        self._engine.warm(session)
+
+    def _answer(
+        self, call: Call, session: int, source: int, position: int, runs: Sequence[Range] | None
+    ) -> None:
+        self._reading.discard(session)
+        if runs is None:
+            self.wanted(session, call)  # if it still does
+        else:
+            self._give(session, source, position, runs)
+
+    # ---- on the thread ----
+
+    def _read(self, read_at: ReadAt, call: Call, session: int, source: int, at: int) -> None:
+        name, epoch = self._ring_of(source)
+        runs: Sequence[Range] | None
+        try:
+            runs = self._known(name, epoch, at) or read_at(name, epoch, at, READ_BYTES)
+            self._last = (name, epoch, runs)
+        except OSError as error:
+            log.warning("the log cannot be read, a client waits %s", pairs(ring=name, reason=error))
+            self._stopping.wait(RETRY_S)
+            runs = None
+        except Exception:
+            log.exception("what a client waits for cannot be read from the log %s", pairs(ring=name))
+            runs = ()
+        call(partial(self._answer, call, session, source, at, runs))
+
+    def _known(self, name: str, epoch: int, at: int) -> Sequence[Range]:
+        """Of the runs that were read last: from that which holds position `at` on."""
+        last_name, last_epoch, runs = self._last
+        if (last_name, last_epoch) != (name, epoch):
+            return ()
+        for index, run in enumerate(runs):
+            if run.position <= at < run.position + len(run.view):
+                return runs[index:]
+        return ()

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records that a ring is about to overwrite while a session still needs them: copied out, once each, shared
+ * by all sessions that need it, in memory that spill_max_bytes bounds.  Beyond that they are left, and
+ * counted as overrun when their turn comes.
+ *
+ * Only QoS 1 and 2, waiting or in flight, and only of rings without a log: what a log has is read back from
+ * there (cold.c).
+ *
+ *   own ring      before the writer takes what is needed: nothing is lost but by the limit
+ *   foreign ring  when what was read is half a ring old.  Its writer does not wait for us, so a burst of half
+ *                 a ring between two looks still overruns
+ *
+ * What it costs.  Whoever has nothing of QoS 1 or 2 waiting costs nothing: a session is in `watched` from
+ * the push that makes it need a ring until a look finds that it needs none.  A look is due once for each
+ * sixteenth of a ring (a mebibyte at most) that was written.  It begins in each queue at the chunk `hot`,
+ * skips chunks that do not name the source, and ends at the first record of it that may still stay, because
+ * positions of a source rise in a queue; where they do not, because something was queued again, the session
+ * is `disordered`.
+ */
+#include "packets.h"
+
+#include <stdlib.h>
+
+#define SHARE 16u
+#define STEP_MAX_BYTES (1u << 20)
+
+typedef struct sweep {
+    mq_engine *engine;
+    mq_source *source;
+    uint32_t index;
+    uint64_t from, to; /* positions: what is looked for */
+    mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; made when there is something to copy */
+} sweep;
+
+typedef enum need {
+    NEEDS_NOTHING,
+    NEEDS_COPY,
+    NEEDS_LATER, /* a record of this source that stays for now */
+    NEEDS_OTHER  /* a record of another source that may have to be copied */
+} need;
+
+void mq_watch(mq_engine *engine, mq_session *session)
+{
+    session->watched = true;
+    mq_list_add(&engine->watched, mq_handle(&session->item));
+}
+
+/* ---- copies ---- */
+
+static mq_blob *blob_new(mq_engine *engine, uint32_t length)
+{
+    uint32_t bytes = (uint32_t)offsetof(mq_blob, record) + length;
+    mq_blob *blob = malloc(bytes);
+    if (blob == NULL)
+        return NULL;
+    *blob = (mq_blob){.bytes = bytes, .spilled = true};
+    engine->counters.spilled_bytes += bytes;
+    engine->counters.spilled_records++;
+    return blob;
+}
+
+static void blob_free(mq_engine *engine, mq_blob *blob)
+{
+    if (blob->spilled) {
+        engine->counters.spilled_bytes -= blob->bytes;
+        engine->counters.spilled_records--;
+    }
+    free(blob);
+}
+
+void mq_blob_done(mq_engine *engine, mq_blob *blob)
+{
+    if (--blob->references == 0)
+        blob_free(engine, blob);
+}
+
+mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length)
+{
+    mq_blob *blob = blob_new(engine, length);
+    if (blob != NULL)
+        memcpy(&blob->record, record, length);
+    return blob;
+}
+
+static bool copy_allowed(const mq_engine *engine, uint32_t length)
+{
+    return engine->counters.spilled_bytes + offsetof(mq_blob, record) + length <=
+           engine->limits.spill_max_bytes;
+}
+
+static mq_blob *copy_own(const sweep *sweep, uint64_t position)
+{
+    const rb_record *record = rb_writer_record(sweep->source->writer, position);
+    return copy_allowed(sweep->engine, record->length) ? mq_blob_of(sweep->engine, record, record->length)
+                                                       : NULL;
+}
+
+/* Properties in the form in which delivery takes those of our own records. */
+static bool properties_hold(mq_engine *engine, rb_record *record, const uint8_t *at, uint32_t length)
+{
+    mq_properties checked;
+    if (mq_properties_of_publish(engine, at, at + length, &checked) != 0 || checked.end != at + length ||
+        checked.subscriptions || (checked.stored != NULL && checked.stored != at))
+        return false;
+    record->flags = (uint16_t)((record->flags & ~RB_FLAG_EXPIRY) | (checked.flags & RB_FLAG_EXPIRY));
+    return true;
+}
+
+/* Whether `blob`, by now in our own memory only, is what was routed to `topic`. */
+static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topic)
+{
+    const uint8_t *bytes = (const uint8_t *)&blob->record;
+    rb_parts parts;
+    if (rb_record_parts(&blob->record, bytes, blob->record.length, &parts) != RB_OK ||
+        !(topic->item.generation & 1) || topic->length != blob->record.key_length ||
+        memcmp(topic->name, bytes + RB_RECORD_HEADER_BYTES, topic->length) != 0)
+        return false;
+    return !(blob->record.flags & RB_FLAG_PROPERTIES) ||
+           properties_hold(engine, &blob->record, bytes + parts.properties_position, parts.properties_length);
+}
+
+/* Another process may change it at any time: what counts is the copy, and that it was still held then. */
+static mq_blob *copy_foreign(const sweep *sweep, uint64_t position, uint32_t topic)
+{
+    const rb_reader *reader = sweep->source->reader;
+    const uint8_t *bytes = reader->data + (position & reader->mask);
+    rb_record header;
+    memcpy(&header, bytes, sizeof header);
+    if (header.length < RB_RECORD_HEADER_BYTES ||
+        header.length > reader->capacity - (position & reader->mask) ||
+        !copy_allowed(sweep->engine, header.length))
+        return NULL;
+    mq_blob *blob = blob_new(sweep->engine, header.length);
+    if (blob == NULL)
+        return NULL;
+    memcpy(&blob->record, bytes, header.length);
+    blob->record = header;
+    blob->record.flags &= (uint16_t)~RB_FLAG_EXPIRY;
+    if (rb_reader_holds(reader, position) &&
+        copy_is_whole(sweep->engine, blob, mq_slab_at(&sweep->engine->topics, topic)))
+        return blob;
+    blob_free(sweep->engine, blob);
+    return NULL;
+}
+
+/* The copy of what `entry` names: made, or made before for another session.  NULL: there is none. */
+static mq_blob *copy_of(sweep *sweep, const mq_entry *entry)
+{
+    uint64_t position = mq_where_position(entry->where);
+    mq_blob **made = NULL;
+    if (sweep->made == NULL)
+        sweep->made = calloc((sweep->to - sweep->from) / RB_RECORD_ALIGN, sizeof *sweep->made);
+    if (sweep->made != NULL && position >= sweep->from)
+        made = &sweep->made[(position - sweep->from) / RB_RECORD_ALIGN];
+    if (made != NULL && *made != NULL)
+        return *made;
+    mq_blob *blob = sweep->source->kind == MQ_SOURCE_OWN ? copy_own(sweep, position)
+                                                         : copy_foreign(sweep, position, entry->topic);
+    sweep->engine->counters.spilled += blob != NULL;
+    if (made != NULL)
+        *made = blob;
+    return blob;
+}
+
+/* ---- who needs what ---- */
+
+static need need_of(const sweep *sweep, const mq_entry *entry)
+{
+    uint32_t index = mq_where_source(entry->where);
+    if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
+        return NEEDS_NOTHING;
+    const mq_source *source = sweep->engine->sources[index];
+    if (source->kind == MQ_SOURCE_NONE || source->logged)
+        return NEEDS_NOTHING;
+    if (index != sweep->index)
+        return NEEDS_OTHER;
+    uint64_t position = mq_where_position(entry->where);
+    if (position >= sweep->to)
+        return NEEDS_LATER;
+    bool kept = source->kind == MQ_SOURCE_OWN ? rb_writer_keeps(source->writer, position)
+                                              : rb_reader_holds(source->reader, position);
+    return kept ? NEEDS_COPY : NEEDS_NOTHING;
+}
+
+/* The window, in the order of sending.  True: a record of a ring is needed still. */
+static bool sweep_window(sweep *sweep, mq_session *session)
+{
+    bool needs = false;
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        need need = need_of(sweep, entry);
+        needs |= need == NEEDS_OTHER || need == NEEDS_LATER;
+        if (need == NEEDS_LATER && !session->disordered)
+            return true;
+        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, entry) : NULL;
+        if (blob != NULL) {
+            entry->where = (uint64_t)(uintptr_t)blob;
+            blob->references++;
+        }
+    }
+    return needs;
+}
+
+/* One chunk of a queue; *sources gains what it names still.  False: nothing behind it is looked for. */
+static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk, uint32_t *sources)
+{
+    uint8_t *at = chunk == session->front ? session->queue_out : chunk->entries;
+    const uint8_t *end = chunk == session->back ? session->queue_in : mq_chunk_end(chunk);
+    for (; at != end; at += MQ_ENTRY_BYTES) {
+        mq_entry entry = mq_entry_at(at);
+        need need = need_of(sweep, &entry);
+        if (need == NEEDS_LATER && !session->disordered)
+            return false;
+        if (need == NEEDS_OTHER || need == NEEDS_LATER)
+            *sources |= 1u << (mq_where_source(entry.where) & 31);
+        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, &entry) : NULL;
+        if (blob != NULL) {
+            mq_entry_move(at, (uint64_t)(uintptr_t)blob);
+            blob->references++;
+        }
+    }
+    return true;
+}
+
+/* True: it needs a record of a ring still. */
+static bool sweep_session(sweep *sweep, mq_session *session)
+{
+    bool needs = sweep_window(sweep, session);
+    for (mq_chunk *chunk = session->hot; chunk != NULL; chunk = chunk->next) {
+        uint32_t sources = chunk->sources;
+        if (sources & 1u << (sweep->index & 31)) {
+            sources = 0;
+            if (!sweep_chunk(sweep, session, chunk, &sources))
+                return true;
+            if (chunk != session->back)
+                chunk->sources = sources;
+        }
+        needs |= sources != 0;
+        if (chunk == session->hot && sources == 0 && chunk->next != NULL)
+            session->hot = chunk->next;
+    }
+    return needs;
+}
+
+static void sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
+{
+    mq_source *source = engine->sources[index];
+    uint64_t from = to - source->copied > capacity ? to - capacity : source->copied;
+    sweep sweep = {.engine = engine, .source = source, .index = index, .from = from, .to = to};
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < engine->watched.count; i++) {
+        uint64_t handle = engine->watched.at[i];
+        mq_session *session = mq_slab_get(&engine->sessions, handle);
+        if (session == NULL)
+            continue;
+        session->watched = sweep_session(&sweep, session);
+        if (session->watched)
+            engine->watched.at[kept++] = handle;
+    }
+    engine->watched.count = kept;
+    free(sweep.made);
+    source->copied = to;
+}
+
+static uint64_t step_bytes(uint64_t capacity)
+{
+    return capacity / SHARE < STEP_MAX_BYTES ? capacity / SHARE : STEP_MAX_BYTES;
+}
+
+void mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
+{
+    mq_source *source = engine->sources[index];
+    const rb_writer *writer = source->writer;
+    uint64_t ahead = writer->tail + room + step_bytes(writer->capacity);
+    uint64_t to = ahead > writer->capacity ? ahead - writer->capacity : 0;
+    if (room > writer->capacity || to > writer->tail) /* more than a record may have: it will be refused */
+        return;
+    if (to > source->copied)
+        sweep_all(engine, index, to, writer->capacity);
+    source->copy_at = to + writer->capacity;
+}
+
+void mq_spill_foreign(mq_engine *engine, uint32_t index)
+{
+    mq_source *source = engine->sources[index];
+    const rb_reader *reader = source->reader;
+    uint64_t to = reader->cursor > reader->capacity / 2 ? reader->cursor - reader->capacity / 2 : 0;
+    if (to > source->copied)
+        sweep_all(engine, index, to, reader->capacity);
+    source->copy_at = reader->cursor + step_bytes(reader->capacity);
+}
