@@ -121,7 +121,7 @@ class Broker:
         self.transports: dict[int, TransportFacts] = {}  # by connection; who hands it over puts it here
         self.call = call
         self.on_source_bad: Callable[[int], object] = lambda source: None
-        self.router = Router(engine, partition_of, self.limits.topics)
+        self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions)
         self.sessions = Sessions(engine, self.limits.sessions)
         self.cold = ColdReads(engine, self.router.ring_of)
         self.retained = Retained(engine, self.router, self._topic_if_valid)

@@ -287,6 +287,17 @@ class Engine(Protocol):
     def warm(self, session: int, /) -> bool:
         """Answers a COLD event, after thaw(): its delivery goes on."""
 
+    # Shared subscriptions.  A group is known by its queue, which is a session that no client has.
+
+    def share_open(self, queue_max: int, drop_newest: bool, /) -> int:
+        """A group without members: a session to route topics to, and to close at last."""
+
+    def share_join(self, queue: int, session: int, options: int, identifiers: bytes, /) -> bool:
+        """Make `session` a member on these terms (edge.terms), or change them."""
+
+    def share_leave(self, queue: int, session: int, /) -> None:
+        """Give it no more; what waits for it already is sent."""
+
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 
     def topic_add(self, name: bytes, source: int, reserved: bool, /) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from edge.engine import Engine
-from edge.router import Router
+from edge.router import Router, is_share
 from edge.sessions import Session
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
@@ -33,6 +33,8 @@ class Retained:
     def send(self, session: Session, topic_filter: str) -> int:
         """Queue for `session` what is retained for a subscription that it has [MQTT-3.3.1-6]; how many."""
         router = self._router
+        if is_share(topic_filter):  # [3.8.3.1]
+            return 0
         topics = router.topics_under(topic_filter)
         with router.tag_of(session.subscriptions[topic_filter]) as tag:
             return self._engine.retained_send(topics, session.handle, tag)

@@ -17,8 +17,9 @@ from typing import Literal, Protocol
 
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
 from edge.mqtt import Subscription
-from edge.sessions import Session
-from edge.terms import QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
+from edge.mqtt.topics import SHARE_PREFIX, split_share
+from edge.sessions import Session, SessionLimits
+from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
 from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
 from ringbuf import FLAG_RETAIN, Ring, Writer
 
@@ -60,22 +61,39 @@ class TopicLimits:
     topic_levels_max: int = 32  # tries are this deep
 
     def allow(self, topic: str) -> bool:
-        """Whether `topic` is within them."""
+        """Whether `topic` is within them; if it begins with $share/, it must also name group and filter."""
+        if topic.startswith(SHARE_PREFIX) and not is_share(topic):
+            return False
         return topic.count("/") < self.topic_levels_max and len(topic.encode()) <= self.topic_max_bytes
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The members of one shared subscription, and on what terms."""
+
+    handle: int  # of the engine's session that is its queue
+    members: dict[Session, int]
 
 
 class Router:
     """Topics, subscriptions, and where records go."""
 
     def __init__(
-        self, engine: Engine, partition_of: Callable[[str], PartitionLike], limits: TopicLimits
+        self,
+        engine: Engine,
+        partition_of: Callable[[str], PartitionLike],
+        limits: TopicLimits,
+        queues: SessionLimits | None = None,
     ) -> None:
+        """`queues` bound those of shared subscriptions."""
         self.limits = limits
         self.names = TopicNames()
         self._engine = engine
         self._partition_of = partition_of
         self.may_receive: Callable[[Session, str], bool] | None = None
-        self._tree: SubscriptionTree[Session] = SubscriptionTree()
+        self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
+        self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
+        self._queues = queues or SessionLimits()
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
 
@@ -112,6 +130,9 @@ class Router:
         topic_filter, terms = subscription.topic_filter, terms_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = terms
+        if is_share(topic_filter):
+            self._join(session, topic_filter, terms)
+            return known is None
         session.marked += _marks(terms) - _marks(known)
         self._tree.add(topic_filter, session, terms)
         topics = self.topics_under(topic_filter)
@@ -126,9 +147,13 @@ class Router:
         gone = [topic_filter in session.subscriptions for topic_filter in topic_filters]
         removed = {name for name, was_there in zip(topic_filters, gone, strict=True) if was_there}
         for topic_filter in removed:
-            session.marked -= _marks(session.subscriptions.pop(topic_filter))
-            self._tree.remove(topic_filter, session)
-        topics = [self.topics_under(topic_filter) for topic_filter in removed]
+            terms = session.subscriptions.pop(topic_filter)
+            if is_share(topic_filter):
+                self._leave(session, topic_filter)
+            else:
+                session.marked -= _marks(terms)
+                self._tree.remove(topic_filter, session)
+        topics = [self.topics_under(topic_filter) for topic_filter in removed if not is_share(topic_filter)]
         if topics:
             self._derive(session, _union(topics), removed)
         return gone
@@ -136,7 +161,10 @@ class Router:
     def forget(self, session: Session) -> None:
         """The session ends.  Its routes are not searched for: they die with its handle."""
         for topic_filter in session.subscriptions:
-            self._tree.remove(topic_filter, session)
+            if is_share(topic_filter):
+                self._leave(session, topic_filter)
+            else:
+                self._tree.remove(topic_filter, session)
         session.subscriptions.clear()
 
     def topics_under(self, topic_filter: str) -> array[int]:
@@ -147,6 +175,30 @@ class Router:
         found = self.names.match(topic_filter, WALK_MOST)
         return array("I", self._engine.topics_scan(topic_filter.encode())) if found is None else found
 
+    # ---- shared subscriptions ----
+
+    def _join(self, session: Session, shared_filter: str, terms: int) -> None:
+        group = self._groups.get(shared_filter)
+        if group is None:
+            handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
+            group = self._groups[shared_filter] = Group(handle, {})
+            _, topic_filter = split_share(shared_filter)
+            self._tree.add(topic_filter, group, OF_GROUP)
+            self._engine.routes_set(self.topics_under(topic_filter), handle, OF_GROUP)
+        group.members[session] = terms
+        ((options, identifiers),) = tags(terms)
+        self._engine.share_join(group.handle, session.handle, options, identifiers)
+
+    def _leave(self, session: Session, shared_filter: str) -> None:
+        """The last takes what waits with it [4.8.2]."""
+        group = self._groups[shared_filter]
+        del group.members[session]
+        self._engine.share_leave(group.handle, session.handle)
+        if not group.members:
+            del self._groups[shared_filter]
+            self._tree.remove(split_share(shared_filter)[1], group)
+            self._engine.session_close(group.handle)
+
     # ---- routes ----
 
     def _route(self, topic: int, name: str) -> None:
@@ -155,7 +207,7 @@ class Router:
         tags: array[int] = array("I")
         taken: list[int] = []
         for session, terms in self._tree.match(name).items():
-            if self.may_receive is not None and not self.may_receive(session, name):
+            if self.may_receive is not None and not self._may_receive(session, name):
                 continue
             for tag in self._tags(terms, taken):
                 sessions.append(session.handle)
@@ -163,6 +215,12 @@ class Router:
         if sessions:
             self._engine.routes_new(topic, sessions, tags)
         self._drop(taken)
+
+    def _may_receive(self, session: Session | Group, name: str) -> bool:
+        """Members of a group are asked about one by one."""
+        if self.may_receive is None or isinstance(session, Group):
+            return True
+        return self.may_receive(session, name)
 
     def _derive(self, session: Session, topics: array[int], changed: Collection[str]) -> None:
         """Make the routes of `topics` to `session` what its filters say together.
@@ -194,7 +252,11 @@ class Router:
         filters, it is those that are looked up, one by one.
         """
         if self.may_receive is None and (len(topics) >= MANY or not session.subscriptions):
-            others = [its for its in session.subscriptions if any(overlap(its, one) for one in changed)]
+            others = [
+                its
+                for its in session.subscriptions
+                if not is_share(its) and any(overlap(its, one) for one in changed)
+            ]
             if len(others) <= FEW:
                 return self._terms_by_filter(session, topics, others)
         return self._terms_by_topic(session, topics)
@@ -264,6 +326,12 @@ class Router:
         for name in names:
             self.names.remove(name.decode())
         return bool(names)
+
+
+def is_share(topic_filter: str) -> bool:
+    """Whether it is a valid $share/<group>/<filter>, of which the filter has been checked."""
+    group, rest = split_share(topic_filter)
+    return group is not None and group != "" and rest != "" and "+" not in group and "#" not in group
 
 
 def _marks(terms: int | None) -> int:

@@ -16,6 +16,7 @@ from edge.mqtt import Subscription
 
 __all__ = [
     "NO_LOCAL",
+    "OF_GROUP",
     "OWN_ONLY",
     "QOS",
     "RETAIN_AS_PUBLISHED",
@@ -32,6 +33,7 @@ QOS = 3
 NO_LOCAL = 16
 RETAIN_AS_PUBLISHED = 32
 OWN_ONLY = 64  # in tags only: for what the session publishes itself
+OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # of a route to a group: its members have their own
 OPTIONS = 0xFF
 IDENTIFIER_SHIFT = 8
 _PLAIN = QOS | RETAIN_AS_PUBLISHED

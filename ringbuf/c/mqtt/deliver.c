@@ -122,11 +122,14 @@ bool mq_fill(mq_engine *engine, mq_connection *connection)
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result))
         result = deliver_again(engine, connection, session);
-    while (session->queue_count > 0 && !stops(result)) {
-        if (!window_open(session))
-            return false; /* still dirty: an acknowledgement will touch the connection */
-        result = deliver_next(engine, connection, session);
-    }
+    do {
+        while (session->queue_count > 0 && !stops(result)) {
+            if (!window_open(session))
+                return false; /* still dirty: an acknowledgement will touch the connection */
+            result = deliver_next(engine, connection, session);
+        }
+    } while (!stops(result) && session->queue_count == 0 && session->shares.count > 0 &&
+             mq_share_pull(engine, session));
     if (result == MQ_NO_MEMORY)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
     if (result == MQ_COLD)

@@ -369,9 +369,13 @@ void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t 
     connection->stop = MQ_STOP_CLOSING;
     mq_farewell(engine, connection, cause);
     connection->cause = (uint8_t)cause;
-    if (connection->session != NULL)
-        connection->session->connection = NULL;
+    mq_session *session = connection->session;
     connection->session = NULL;
+    if (session != NULL) {
+        session->connection = NULL;
+        if (session->shared)
+            mq_share_return(engine, session);
+    }
     engine->counters.closed[cause]++;
     mq_list_add(&engine->closing, mq_handle(&connection->item));
 }
@@ -529,7 +533,7 @@ void mq_engine_step(mq_engine *engine)
 void mq_counters_refresh(mq_engine *engine)
 {
     engine->counters.connections = engine->connections.live;
-    engine->counters.sessions = engine->sessions.live;
+    engine->counters.sessions = engine->sessions.live - engine->share_queues;
     engine->counters.topics = engine->topics.live;
     engine->counters.blocked = engine->blocked.count;
 }

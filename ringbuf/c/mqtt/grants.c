@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Grants: what a subscription gives to each delivery beyond bits, which is its identifiers.  A tag has 24
- * bits for the number of one, so a route or queue entry stays one word however many identifiers it stands
- * for.
+ * Grants: what a subscription gives to each delivery beyond bits: identifiers, and a group if it is shared.
+ * A tag has 24 bits for the number of one, so a route or queue entry stays one word however many identifiers
+ * it stands for.
  *
  * A grant is the set as it goes on the wire.  There is one of each: a thousand subscribers with the same
  * identifier share it, and a client that subscribes with ever new ones leaves nothing behind.  It is counted
@@ -61,13 +61,13 @@ static mq_grant *make(mq_engine *engine, uint64_t hash, const void *identifiers,
     return grant;
 }
 
-uint32_t mq_grant_take(mq_engine *engine, const void *identifiers, uint32_t length)
+uint32_t mq_grant_take(mq_engine *engine, uint64_t group, const void *identifiers, uint32_t length)
 {
-    uint64_t hash = mq_hash(engine, identifiers, length);
+    uint64_t hash = mq_hash(engine, identifiers, length) ^ group;
     mq_grant *grant = NULL;
     for (uint32_t at = engine->grant_room ? *place(engine, hash) : 0; at != 0; at = grant->next) {
         grant = mq_slab_at(&engine->grants, at - 1);
-        if (grant->hash == hash && grant->length == length &&
+        if (grant->hash == hash && grant->group == group && grant->length == length &&
             memcmp(grant->identifiers, identifiers, length) == 0) {
             grant->references++;
             return at;
@@ -75,6 +75,7 @@ uint32_t mq_grant_take(mq_engine *engine, const void *identifiers, uint32_t leng
     }
     if ((grant = make(engine, hash, identifiers, length)) == NULL)
         return 0;
+    grant->group = group;
     grant->references = 1;
     return grant->item.index + 1;
 }

@@ -8,6 +8,7 @@
  *   topics.c      names -> topics; the rings that their records go to or come from
  *   routes.c      which sessions a record of a topic goes to
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
+ *   share.c       shared subscriptions: which member of a group gets a record
  *   retained.c    the last message of a topic, kept outside any ring
  *   queue.c       queues of positions
  *   spill.c       copies of records that rings are about to overwrite
@@ -130,6 +131,17 @@ typedef struct mq_message {
     const mq_session *publisher; /* NULL: not a client */
 } mq_message;
 
+typedef struct mq_member { /* of a group */
+    mq_session *session;
+    uint32_t generation, tag; /* the grant in its tag names the group */
+} mq_member;
+
+typedef struct mq_group { /* of a shared subscription: share.c */
+    mq_member *members;
+    uint32_t count, room, next; /* next: whose turn it is */
+    mq_session *again;          /* what was taken back from members, served first; NULL: nothing yet */
+} mq_group;
+
 struct mq_session {
     mq_item item;
     bool dirty; /* something was queued since its connection was last touched for it */
@@ -137,6 +149,7 @@ struct mq_session {
     bool watched;              /* in engine->watched: it may need records that a ring will overwrite */
     bool disordered;           /* positions of a ring do not only rise in its queue or window */
     bool cold;                 /* its delivery waits for records from the log */
+    bool shared;               /* it was a member of a group */
     mq_connection *connection; /* NULL: away */
     uint8_t *queue_in;         /* in `back`: where the next entry goes */
     uint32_t queue_left;       /* so many may be pushed before anything is looked at */
@@ -149,6 +162,9 @@ struct mq_session {
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
     uint32_t sent_room, in_flight, window;
     uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits, when first needed */
+    mq_group *group; /* whose queue this is, and no client's; NULL: a client's */
+    mq_list shares;  /* the groups it is a member of: handles of their queues */
+    uint32_t share_turn;
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
 };
@@ -161,6 +177,7 @@ typedef struct mq_grant { /* its number: index + 1 */
     uint32_t next;       /* of those with the same place in engine->grant_table: index + 1; 0: the last */
     uint32_t length;
     uint64_t hash;
+    uint64_t group;       /* session of the shared subscription that it is for; 0: none */
     uint8_t *identifiers; /* Subscription Identifier properties, as they stand in a PUBLISH */
 } mq_grant;
 
@@ -319,6 +336,7 @@ struct mq_engine {
     mq_slab topics, sessions, connections, grants;
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
+    uint32_t share_queues; /* sessions that are queues of groups */
     uint32_t matched; /* subscribers of the record that was appended last */
     uint64_t *table;  /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
@@ -404,10 +422,20 @@ void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNE
 void mq_held_release(mq_engine *engine);
 
 /* grants.c */
-/* The number of the grant with these Subscription Identifier properties, which then counts for the caller. 0,
- * which stands for none: no memory. */
-uint32_t mq_grant_take(mq_engine *engine, const void *identifiers, uint32_t length);
+/* The number of the grant with these Subscription Identifier properties, for a group or 0, which then counts for
+ * the caller. 0, which stands for none: no memory. */
+uint32_t mq_grant_take(mq_engine *engine, uint64_t group, const void *identifiers, uint32_t length);
 void mq_grant_drop(mq_engine *engine, uint32_t number);
+
+/* share.c.  A group is known by its queue, which is a session. */
+mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newest); /* NULL: no memory */
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag);
+void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session);
+void mq_share_clear(mq_engine *engine, mq_session *session); /* part of mq_session_clear() */
+/* Gives a record to a member, or keeps it.  The tag of `entry`: QoS and RETAIN as published. */
+void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry);
+bool mq_share_pull(mq_engine *engine, mq_session *session); /* it has room: true, if something was there */
+void mq_share_return(mq_engine *engine, mq_session *session); /* its connection has ended */
 
 /* topics.c */
 mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);

@@ -65,6 +65,7 @@ enum { /* what is known of a route or an entry: one word, low bits first */
        MQ_TAG_NO_LOCAL = 16, /* route: not for messages that this session has published */
        MQ_TAG_RETAIN_AS_PUBLISHED = 32, /* route: the RETAIN flag goes along */
        MQ_TAG_OWN_ONLY = 64,            /* route: only for messages that this session has published */
+       MQ_TAG_SHARED = 128,             /* route: to a group; entry: of a group's member */
        MQ_TAG_GRANT_SHIFT = 8           /* upper 24 bits: number of a grant (grants.c), 0: none */
 };
 

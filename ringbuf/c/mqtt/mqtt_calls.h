@@ -75,6 +75,11 @@ static inline int session_from(const engine_object *self, PyObject *object, mq_s
     return 0;
 }
 
+/* share_calls.c */
+PyObject *engine_share_open(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_share_leave(engine_object *self, args_t args, Py_ssize_t count);
+
 /* topic_calls.c */
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_close(engine_object *self, PyObject *argument);

@@ -133,11 +133,13 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
             continue;
         matched++;
         uint32_t granted = route.tag & MQ_TAG_QOS, lower = qos < granted ? qos : granted;
-        if (lower > 0 || route.session->connection != NULL)
-            mq_push(engine, route.session,
-                    (mq_entry){.where = where,
-                               .topic = topic->item.index,
-                               .tag = (route.tag & ~0xffu) | (retain & route.tag >> 3) | lower});
+        mq_entry entry = {.where = where,
+                          .topic = topic->item.index,
+                          .tag = (route.tag & ~0xffu) | (retain & route.tag >> 3) | lower};
+        if (route.tag & MQ_TAG_SHARED)
+            mq_share_route(engine, route.session, entry);
+        else if (lower > 0 || route.session->connection != NULL)
+            mq_push(engine, route.session, entry);
     }
     return matched;
 }

@@ -59,7 +59,7 @@ PyObject *engine_grant_take(engine_object *self, PyObject *object)
     bytes_view identifiers;
     if (bytes_of(object, &identifiers) != 0)
         return NULL;
-    uint32_t number = mq_grant_take(self->engine, identifiers.bytes, (uint32_t)identifiers.length);
+    uint32_t number = mq_grant_take(self->engine, 0, identifiers.bytes, (uint32_t)identifiers.length);
     bytes_done(&identifiers);
     return number == 0 ? PyErr_NoMemory() : PyLong_FromUnsignedLong(number);
 }

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared subscriptions: each record goes to one member of a group.
+ *
+ * A group has a session of its own in the slab, which no client is connected to: topics are routed to it, and
+ * what no member can take waits in its queue.  So its queue has the bounds, the counters and the storage of
+ * any other.  What a group takes back has a second one (`again`), which is served before it.
+ *
+ *   a record comes         to the next member in turn that is connected and has room in its window; QoS 1 and
+ * 2 else wait in the queue, QoS 0 is dropped a member has room      it takes what waits (mq_share_pull, from
+ * mq_fill) a connection ends      what was queued for it, and what of QoS 1 it has not acknowledged, goes
+ * back, and at once to others; QoS 2 in flight stays with its session [MQTT-4.8.2-5]
+ *
+ * An entry in the queue of a member remembers how it was published, in bits that only routes use otherwise:
+ * the next member may have a higher QoS.
+ *
+ * Invariant: while something waits in a group's queue, no member that is connected has room, or its
+ * connection is listed in engine->touched.
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+
+#define QOS_0_MAX 1024u   /* waiting for one member, before the next has its turn */
+#define PUBLISHED_SHIFT 4 /* in the tag of an entry: QoS and RETAIN as they were published */
+#define PUBLISHED_RETAIN 64u
+
+static mq_group *group_of(const mq_session *queue)
+{
+    return queue->group;
+}
+
+static bool is_live(const mq_member *member)
+{
+    return member->session->item.generation == member->generation;
+}
+
+static mq_member *member_of(const mq_group *group, const mq_session *session)
+{
+    for (uint32_t i = 0; i < group->count; i++)
+        if (group->members[i].session == session && is_live(&group->members[i]))
+            return &group->members[i];
+    return NULL;
+}
+
+static void member_remove(mq_engine *engine, mq_group *group, uint32_t at)
+{
+    mq_grant_drop(engine, group->members[at].tag >> MQ_TAG_GRANT_SHIFT);
+    group->members[at] = group->members[--group->count];
+}
+
+/* ---- handing on ---- */
+
+static bool has_room(const mq_member *member, uint32_t qos)
+{
+    const mq_session *session = member->session;
+    if (session->connection == NULL || session->queue_count >= session->queue_max)
+        return false;
+    return qos > 0 && member->tag & MQ_TAG_QOS ? session->queue_count + session->in_flight < session->window
+                                               : session->queue_count < QOS_0_MAX;
+}
+
+static mq_member *next_with_room(mq_engine *engine, mq_group *group, uint32_t qos)
+{
+    for (uint32_t tried = 0; tried < group->count;) {
+        uint32_t at = group->next < group->count ? group->next : 0;
+        if (!is_live(&group->members[at])) {
+            member_remove(engine, group, at);
+            continue;
+        }
+        group->next = at + 1;
+        tried++;
+        if (has_room(&group->members[at], qos))
+            return &group->members[at];
+    }
+    return NULL;
+}
+
+static bool is_reachable(const mq_group *group)
+{
+    for (uint32_t i = 0; i < group->count; i++)
+        if (is_live(&group->members[i]) && group->members[i].session->connection != NULL)
+            return true;
+    return false;
+}
+
+/* `entry` as a group has it: QoS and RETAIN as published. */
+static void hand(mq_engine *engine, const mq_member *member, mq_entry entry)
+{
+    uint32_t qos = entry.tag & MQ_TAG_QOS, granted = member->tag & MQ_TAG_QOS,
+             retain = entry.tag & MQ_TAG_RETAIN;
+    entry.tag = (member->tag & ~0xffu) | MQ_TAG_SHARED | qos << PUBLISHED_SHIFT |
+                (retain ? PUBLISHED_RETAIN : 0) | (qos < granted ? qos : granted) |
+                (retain & member->tag >> 3);
+    mq_push(engine, member->session, entry);
+}
+
+/* As it was when the group had it. */
+static mq_entry as_published(mq_entry entry)
+{
+    entry.tag = (entry.tag >> PUBLISHED_SHIFT & MQ_TAG_QOS) |
+                (entry.tag & PUBLISHED_RETAIN ? MQ_TAG_RETAIN : 0);
+    return entry;
+}
+
+static mq_session *waiting(mq_session *queue)
+{
+    mq_session *again = group_of(queue)->again;
+    return again != NULL && again->queue_count > 0 ? again : queue;
+}
+
+void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
+{
+    uint32_t qos = entry.tag & MQ_TAG_QOS;
+    const mq_member *member = waiting(queue)->queue_count == 0 || qos == 0
+                                  ? next_with_room(engine, group_of(queue), qos)
+                                  : NULL;
+    if (member != NULL)
+        hand(engine, member, entry);
+    else if (qos > 0)
+        mq_push(engine, queue, entry);
+    else if (is_reachable(group_of(queue))) {
+        engine->counters.dropped[MQ_DROP_QUEUE]++;
+        queue->dropped[MQ_DROP_QUEUE]++;
+    }
+}
+
+/* The oldest that waits, to a member with room for it. */
+static void hand_waiting(mq_engine *engine, mq_session *queue, const mq_member *member)
+{
+    mq_session *from = waiting(queue);
+    mq_entry entry = mq_queue_pop(engine, from);
+    member->session->disordered = true;
+    hand(engine, member, entry);
+    mq_entry_done(engine, &entry);
+}
+
+static void spread(mq_engine *engine, mq_session *queue)
+{
+    const mq_member *member;
+    while (waiting(queue)->queue_count > 0 &&
+           (member = next_with_room(engine, group_of(queue),
+                                    mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) != NULL)
+        hand_waiting(engine, queue, member);
+}
+
+bool mq_share_pull(mq_engine *engine, mq_session *session)
+{
+    bool took = false;
+    for (uint32_t i = 0; i < session->shares.count; i++) {
+        uint32_t at = session->share_turn++ % session->shares.count;
+        mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[at]);
+        const mq_member *member = queue == NULL ? NULL : member_of(group_of(queue), session);
+        while (member != NULL && waiting(queue)->queue_count > 0 &&
+               has_room(member, mq_queue_front(waiting(queue)).tag & MQ_TAG_QOS)) {
+            hand_waiting(engine, queue, member);
+            took = true;
+        }
+    }
+    return took;
+}
+
+/* ---- taking back ---- */
+
+/* The group takes back what one member had.  Without memory for a second queue it waits behind the rest. */
+static void take_back(mq_engine *engine, const mq_entry *entry)
+{
+    mq_session *queue = mq_slab_get(&engine->sessions,
+                                    mq_grant_at(engine, entry->tag >> MQ_TAG_GRANT_SHIFT)->group);
+    mq_entry published = as_published(*entry);
+    if (queue == NULL)
+        return;
+    mq_group *group = group_of(queue);
+    if (!(published.tag & MQ_TAG_QOS)) {
+        mq_share_route(engine, queue, published);
+        return;
+    }
+    if (group->again == NULL && (group->again = mq_slab_take(&engine->sessions)) != NULL) {
+        group->again->queue_max = queue->queue_max;
+        group->again->drop_newest = queue->drop_newest;
+        group->again->disordered = true;
+        engine->share_queues++;
+    }
+    mq_push(engine, group->again != NULL ? group->again : queue, published);
+}
+
+static bool goes_back(const mq_entry *entry)
+{
+    return entry->where != MQ_NOWHERE && entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) < 2;
+}
+
+void mq_share_return(mq_engine *engine, mq_session *session)
+{
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        mq_entry *entry = n < session->sent_first ? NULL : &session->sent[n & (session->sent_room - 1)];
+        if (entry == NULL || !goes_back(entry))
+            continue;
+        take_back(engine, entry);
+        mq_sent_done(engine, session, entry);
+    }
+    for (uint32_t left = session->queue_count; left > 0; left--) {
+        mq_entry entry = mq_queue_pop(engine, session);
+        if (entry.tag & MQ_TAG_SHARED)
+            take_back(engine, &entry);
+        else
+            mq_push(engine, session, entry);
+        mq_entry_done(engine, &entry);
+    }
+    for (uint32_t i = 0; i < session->shares.count; i++) {
+        mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[i]);
+        if (queue != NULL)
+            spread(engine, queue);
+    }
+}
+
+/* ---- members ---- */
+
+mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newest)
+{
+    mq_group *group = calloc(1, sizeof *group);
+    mq_session *queue = group == NULL ? NULL : mq_slab_take(&engine->sessions);
+    if (queue == NULL) {
+        free(group);
+        return NULL;
+    }
+    queue->queue_max = queue_max;
+    queue->drop_newest = drop_newest;
+    queue->group = group;
+    engine->share_queues++;
+    return queue;
+}
+
+static mq_member *member_add(mq_group *group, mq_session *session)
+{
+    if (group->count == group->room) {
+        uint32_t room = group->room ? group->room * 2 : 4;
+        mq_member *members = realloc(group->members, room * sizeof *members);
+        if (members == NULL)
+            return NULL;
+        group->members = members;
+        group->room = room;
+    }
+    group->members[group->count] = (mq_member){.session = session, .generation = session->item.generation};
+    return &group->members[group->count++];
+}
+
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag)
+{
+    mq_member *member = member_of(group_of(queue), session);
+    if (member != NULL) {
+        mq_grant_drop(engine, member->tag >> MQ_TAG_GRANT_SHIFT);
+    } else {
+        if ((member = member_add(group_of(queue), session)) == NULL)
+            return false;
+        mq_list_add(&session->shares, mq_handle(&queue->item));
+    }
+    mq_grant_at(engine, tag >> MQ_TAG_GRANT_SHIFT)->references++;
+    member->tag = tag;
+    session->shared = true;
+    if (session->connection != NULL)
+        mq_connection_touch(engine, session->connection);
+    return true;
+}
+
+/* What waits for it already is still sent to it. */
+void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session)
+{
+    mq_group *group = group_of(queue);
+    mq_member *member = member_of(group, session);
+    if (member != NULL)
+        member_remove(engine, group, (uint32_t)(member - group->members));
+    for (uint32_t i = 0; i < session->shares.count; i++)
+        if (session->shares.at[i] == mq_handle(&queue->item))
+            session->shares.at[i] = session->shares.at[--session->shares.count];
+}
+
+void mq_share_clear(mq_engine *engine, mq_session *session)
+{
+    mq_group *group = session->group;
+    free(session->shares.at);
+    session->shares = (mq_list){0};
+    session->group = NULL;
+    if (group == NULL)
+        return;
+    engine->share_queues -= group->again == NULL ? 1 : 2;
+    while (group->count > 0)
+        member_remove(engine, group, group->count - 1);
+    if (group->again != NULL) {
+        mq_session_clear(engine, group->again);
+        mq_slab_give(&engine->sessions, &group->again->item);
+    }
+    free(group->members);
+    free(group);
+}
