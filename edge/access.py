@@ -56,15 +56,28 @@ class Authenticator(Protocol):
         be resolved from any thread, and the client waits meanwhile, within its connect timeout.
         """
 
+    def still_welcome(self, client: ClientFacts) -> bool:
+        """Whether a client that it let in stays, now that the rules have changed."""
+
 
 class AccessList(Protocol):
-    """Decides about topics.  Called on the broker's thread; must answer at once."""
+    """Decides about topics.  Called on the broker's thread.
 
-    def may_publish(self, client: ClientFacts, topic: str) -> bool:
+    While a Future is awaited the client's connection is held.  One that fails is a refusal.
+    """
+
+    def may_publish(self, client: ClientFacts, topic: str) -> Answer:
         """Whether messages of `client` to `topic` are stored."""
 
-    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
-        """Whether `client` may subscribe to `topic_filter`, wildcards and all."""
+    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> Answer:
+        """Whether `client` may subscribe to `topic_filter`, wildcards and all; without `$share/group/`."""
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        """Whether messages of `topic` are for `client`, whatever it has subscribed to.
+
+        Must answer at once.  Asked when routes are made, when retained messages are sent and when the rules
+        have changed, once for a client and topic.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,7 @@ class ListenerPolicy:
         False  # the name in the certificate is the user name, and no password is asked
     )
     packet_max_bytes: int | None = None  # after CONNECT; None: the engine's
+    redirect_to: str | None = None  # nobody is served here: `host:port` of who does
 
 
 @dataclass(frozen=True, slots=True)

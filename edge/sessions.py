@@ -4,8 +4,8 @@ Owns who is known by which client identifier, and for how long somebody who is a
 and the window of a session are the engine's (ringbuf/c/mqtt/session.c): lists of ring positions, never
 payloads.
 
-Invariants: a client identifier has at most one session; those away are ordered by when they left, so that
-what is to be forgotten first is found without a search; at most `away_max` of them are kept.
+Invariants: a client identifier has at most one session; at most `sessions_max` of clients that are away are
+kept, who has been away longest goes first; each of those has one deadline, unless it never expires.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from edge.access import ClientFacts
+from edge.deadlines import Deadlines
 from edge.engine import Engine
 
-__all__ = ["Session", "SessionLimits", "Sessions"]
+__all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
+
+NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval: it does not [MQTT 5 section 3.1.2.11.2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +30,41 @@ class SessionLimits:
     in_flight_max: int = 100  # paho and mosquitto take this many without a word
     drop_newest: bool = False  # a full queue drops its oldest record: the newest reading is what matters
     sessions_max: int = 10_000  # of clients that are away
-    session_expiry_s: int = 7 * 86_400
+    session_expiry_s: int = 7 * 86_400  # the longest that a client may ask for; NEVER_S: for ever
 
 
 @dataclass(slots=True, eq=False)
 class Session:
     """Subscriptions, filter -> terms (edge.terms), are the router's.  `connection` is 0 while it is away."""
 
-    client_id: str
+    facts: ClientFacts  # of its latest connection
     handle: int  # the engine's
-    identity: str | None  # who opened it: nobody else may take it over
-    clean: bool  # ends with its connection
+    expiry_s: int  # from the end of its connection; 0: ends with it
     connection: int = 0
-    left_s: float = 0.0
     subscriptions: dict[str, int] = field(default_factory=dict)
     marked: int = 0  # of them, those that are no-local or have an identifier
+
+    @property
+    def client_id(self) -> str:
+        """Whose it is."""
+        return self.facts.client_id
+
+    @property
+    def identity(self) -> str | None:
+        """Who opened it: nobody else may take it over."""
+        return self.facts.identity
 
 
 class Sessions:
     """All sessions, by client identifier and by handle."""
 
     def __init__(self, engine: Engine, limits: SessionLimits) -> None:
+        self.expired = 0  # of clients that stayed away for too long, or were one too many
         self._engine = engine
         self._limits = limits
         self._by_client: dict[str, Session] = {}
         self._away: dict[str, Session] = {}  # in the order of leaving
+        self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -63,41 +77,54 @@ class Sessions:
         """How many clients are remembered that are not connected."""
         return len(self._away)
 
+    @property
+    def next_s(self) -> float:
+        """When the next one expires."""
+        return self._deadlines.next_s
+
+    def allowed_s(self, wanted_s: int) -> int:
+        """The Session Expiry Interval that a client gets that asks for `wanted_s`."""
+        return min(wanted_s, self._limits.session_expiry_s)
+
     def get(self, client_id: str) -> Session | None:
         """The session of a client, if there is one."""
         return self._by_client.get(client_id)
 
-    def open(self, client_id: str, identity: str | None, *, clean: bool) -> Session:
+    def open(self, facts: ClientFacts, expiry_s: int) -> Session:
         """A new session; there must be none of that client."""
-        assert client_id not in self._by_client
+        assert facts.client_id not in self._by_client
         limits = self._limits
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest)
-        session = self._by_client[client_id] = Session(client_id, handle, identity, clean)
+        session = self._by_client[facts.client_id] = Session(facts, handle, expiry_s)
         return session
 
     def came(self, session: Session, connection: int) -> None:
         """Its client is connected."""
         self._away.pop(session.client_id, None)
+        self._deadlines.cancel(session.client_id)
         session.connection = connection
 
     def left(self, session: Session, now_s: float) -> None:
         """Its client is away: the session is kept."""
         session.connection = 0
-        session.left_s = now_s
         self._away[session.client_id] = session
+        if session.expiry_s != NEVER_S:
+            self._deadlines.set(session.client_id, now_s + session.expiry_s)
 
     def close(self, session: Session) -> None:
         """Forget it, with all that waits for it."""
         self._engine.session_close(session.handle)
         self._away.pop(session.client_id, None)
+        self._deadlines.cancel(session.client_id)
         del self._by_client[session.client_id]
 
     def overdue(self, now_s: float) -> list[Session]:
         """Who has been away for too long, or is one too many: longest away first."""
-        surplus = len(self._away) - self._limits.sessions_max
-        due: list[Session] = []
-        for session in self._away.values():
-            if len(due) >= surplus and now_s - session.left_s < self._limits.session_expiry_s:
-                break
-            due.append(session)
+        due = [self._by_client[client_id] for client_id in self._deadlines.due(now_s)]
+        surplus = len(self._away) - len(due) - self._limits.sessions_max
+        if surplus > 0:
+            gone = set(map(id, due))
+            others = (session for session in self._away.values() if id(session) not in gone)
+            due += [session for session, _ in zip(others, range(surplus), strict=False)]
+        self.expired += len(due)
         return due

@@ -115,10 +115,12 @@ class Rule(Enum):
     UNSUBACK_CODE = ("4.8.0-1", "3.11.3-2", _PROTOCOL)
     DISCONNECT_FLAGS = ("3.14.1-1", "3.14.1-1", _MALFORMED)
     DISCONNECT_CODE = ("4.8.0-1", "3.14.2-1", _PROTOCOL)
+    SESSION_EXPIRY_STAYS_ZERO = ("4.8.0-1", "3.14.2-2", _PROTOCOL)
     NO_SESSION_EXPIRY_FROM_SERVER = ("4.8.0-1", "3.14.2-2", _PROTOCOL)
     NOTHING_AFTER_DISCONNECT = ("3.14.4-2", "3.14.4-1", _PROTOCOL)
     AUTH_FLAGS = ("4.8.0-1", "3.15.1-1", _MALFORMED)
     AUTH_CODE = ("4.8.0-1", "3.15.2-1", _PROTOCOL)
+    AUTH_METHOD_STAYS = ("4.8.0-1", "4.12.0-5", _PROTOCOL)
 
     # Section 4: topics, and what has no number of its own
     MULTI_LEVEL_WILDCARD_IS_LAST = ("4.7.1-2", "4.7.1-1", ReasonCode.TOPIC_FILTER_INVALID)

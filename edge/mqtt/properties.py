@@ -11,7 +11,7 @@ may carry which property is the table's last column (section 2.2.2.2 of MQTT 5).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntFlag, auto
 from typing import Any, NamedTuple
 
@@ -26,7 +26,14 @@ from edge.mqtt.codec import (
 )
 from edge.mqtt.errors import ProtocolError, Rule, Version
 
-__all__ = ["NO_PROPERTIES", "In", "Properties", "decode_properties", "encode_properties"]
+__all__ = [
+    "NO_PROPERTIES",
+    "In",
+    "Properties",
+    "decode_properties",
+    "encode_properties",
+    "record_properties",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -206,6 +213,29 @@ def encode_properties(properties: Properties, place: In) -> bytes:
     _check_together(given)
     data = b"".join(out)
     return encode_variable_integer(len(data), _V5) + data
+
+
+def record_properties(properties: Properties) -> bytes:
+    """Those of a message in the form that records keep: as in PUBLISH, but Message Expiry Interval first.
+
+    b"" for none.  There it is at a fixed place for who rewrites it.  What belongs to one delivery, Topic
+    Alias and Subscription Identifiers, must not be given.
+    """
+    if properties == NO_PROPERTIES:
+        return b""
+    assert properties.topic_alias is None
+    assert not properties.subscription_identifiers
+    expiry_s, first = properties.message_expiry_interval_s, b""
+    if expiry_s is not None:
+        first = b"\x02" + encode_uint32(expiry_s, "message_expiry_interval_s", _V5)
+    rest = encode_properties(replace(properties, message_expiry_interval_s=None), In.PUBLISH)
+    data = first + rest[_length_bytes(rest) :]
+    return encode_variable_integer(len(data), _V5) + data
+
+
+def _length_bytes(data: bytes) -> int:
+    """How many bytes the Variable Byte Integer takes that `data` begins with."""
+    return next(i for i, byte in enumerate(data, 1) if byte < 0x80)
 
 
 def _check(entry: _Entry, value: Any, place: In) -> None:

@@ -136,6 +136,9 @@ class Passwords:
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
         return self.later or (client.username == "ann" and password == b"secret")
 
+    def still_welcome(self, client: ClientFacts) -> bool:
+        return True
+
 
 class Rules:
     """Ann may publish to ann/..., and subscribe to ann/..."""
@@ -149,6 +152,9 @@ class Rules:
 
     def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
         return topic_filter.startswith(f"{client.identity}/")
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        return True
 
 
 def test_anonymous_clients_are_for_listeners_that_allow_them(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,9 @@ EVERYTHING = Properties(
 
 
 def v5(bench: Bench, client_id: str = "s", *, wants: Properties = NO_PROPERTIES, **fields: Any) -> Wire:
-    """A client that speaks MQTT 5."""
+    """A client that speaks MQTT 5; with clean_start=False its session outlives its connection."""
+    if not fields.get("clean_start", True):
+        wants = replace(wants, session_expiry_interval_s=3600)
     return bench.client(client_id, version=Version.V5, properties=wants, **fields)
 
 

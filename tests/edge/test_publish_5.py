@@ -192,7 +192,9 @@ def test_a_client_that_breaks_a_rule_is_told_which_before_the_connection_ends(
     with Bench() as bench:
         client = client_of(bench)
         client.raw(data)
-        assert client.received() == [Disconnect(reason)]
+        (last_words,) = client.received()
+        assert isinstance(last_words, Disconnect)
+        assert last_words.reason_code is reason
         assert not client.is_open
         assert stored(bench) == []
 

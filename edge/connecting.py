@@ -1,0 +1,224 @@
+"""From CONNECT to CONNACK: who gets in, on what terms, and what a session has to do with it.
+
+    CONNECT -> limits -> authentication -> may the will be published? -> session -> CONNACK
+
+Each arrow may take its time (edge.pending).  Nobody touches a session before its client is authenticated,
+and nobody takes over a session that somebody else has opened.
+
+Response Information is never sent: which topics carry answers is between clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import replace
+from functools import partial
+
+from edge.access import ClientFacts
+from edge.clients import Client, Clients, bytes_of
+from edge.engine import Engine, limits_of
+from edge.limits import BrokerLimits
+from edge.logs import pairs
+from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version
+from edge.pending import Pending
+from edge.permissions import Permissions
+from edge.sessions import NEVER_S, Session, Sessions
+
+__all__ = ["Connecting"]
+
+log = logging.getLogger(__name__)
+
+RECEIVE_MAXIMUM = 65_535  # what absent says [MQTT-3.1.2.11.3]
+
+
+class Connecting:
+    """Decides about CONNECT, and answers it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clients: Clients,
+        sessions: Sessions,
+        permissions: Permissions,
+        pending: Pending,
+        limits: BrokerLimits,
+    ) -> None:
+        self.redirected: Properties | None = None  # everybody is sent to another server
+        self.moved = False  # for good
+        self._engine = engine
+        self._clients = clients
+        self._sessions = sessions
+        self._permissions = permissions
+        self._pending = pending
+        self._limits = limits
+
+    def connect(self, connection: int, packet: Connect) -> None:
+        """Refuse it, or ask who it is and go on with that."""
+        facts = self.facts(connection, packet)
+        if refusal := self.refusal(facts, packet):
+            self.refuse(connection, packet, facts, *refusal)
+            return
+        answer = self._permissions.may_connect(facts, packet.password)
+        self._pending.when(connection, [answer], False, partial(self._let_in, connection, packet, facts))
+
+    def facts(self, connection: int, packet: Connect) -> ClientFacts:
+        """Who asks; a client without an identifier gets one [MQTT-3.1.3-6]."""
+        client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
+        return self._permissions.facts(connection, client_id, packet.username)
+
+    def refusal(self, facts: ClientFacts, packet: Connect) -> tuple[ReasonCode, Properties] | None:
+        """Why a CONNECT comes to nothing, whoever it is."""
+        if self.redirected is not None:
+            code = ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
+            return code, self.redirected
+        policy = self._permissions.policies.get(facts.listener)
+        if policy is not None and policy.redirect_to is not None:
+            return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
+        most = self._limits.client_id_max_bytes
+        if (length := len(facts.client_id.encode())) > most:
+            words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {most}"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+        if packet.will is not None and len(packet.will.payload) > self._packet_max_bytes(facts):
+            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
+        return None
+
+    def _let_in(self, connection: int, packet: Connect, facts: ClientFacts, allowed: list[bool]) -> None:
+        if not all(allowed):
+            named = facts.username is not None
+            reason = ReasonCode.BAD_USER_NAME_OR_PASSWORD if named else ReasonCode.NOT_AUTHORIZED
+            self.refuse(connection, packet, facts, reason)
+            return
+        if self._permissions.vouched(facts):
+            facts = replace(facts, identity=facts.username)
+        self.authenticated(connection, packet, facts)
+
+    def authenticated(
+        self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None = None
+    ) -> None:
+        """It is who `facts` says; `data`: the last word of its enhanced authentication."""
+        will = packet.will
+        answers = [] if will is None else [self._permissions.may_publish(facts, will.topic)]
+        accept = partial(self._accept_unless, connection, packet, facts, data)
+        self._pending.when(connection, answers, False, accept)
+
+    def _accept_unless(
+        self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None, allowed: list[bool]
+    ) -> None:
+        known = self._sessions.get(facts.client_id)
+        if all(allowed) and (known is None or known.identity == facts.identity):
+            self._accept(connection, packet, facts, data)
+        else:
+            self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
+
+    def refuse(
+        self,
+        connection: int,
+        packet: Connect,
+        facts: ClientFacts,
+        reason: ReasonCode,
+        properties: Properties | None = None,
+    ) -> None:
+        """CONNACK with a reason, and the end of the connection."""
+        log.info("client refused %s", pairs(client=facts.client_id, peer=facts.address, reason=reason.words))
+        answer = ConnAck(False, reason, properties or Properties())
+        most = packet.properties.maximum_packet_size_bytes or 0
+        if (data := bytes_of(answer, packet.version, most)) is not None:
+            self._engine.send(connection, data)
+        self._clients.end(connection, will=False)
+
+    # ---- accepted ----
+
+    def _accept(self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None) -> None:
+        """Take over what there is of this client [MQTT-3.1.4-3], and answer."""
+        session, present = self._session_of(packet, facts)
+        wanted = packet.properties
+        answer = ConnAck(present, properties=self._terms(packet, facts, session, data))
+        most = wanted.maximum_packet_size_bytes or 0
+        if (bytes_ := bytes_of(answer, packet.version, most)) is not None:
+            self._engine.send(connection, bytes_)
+        if bytes_ is None or not self._attach(connection, packet, session):
+            self._engine.close(connection)  # it has gone meanwhile, or takes no answer: no client, no will
+            self._clients.left(session)
+            return
+        client = Client(
+            connection,
+            facts,
+            packet.version,
+            session,
+            packet.will,
+            most,
+            wanted.request_problem_information != 0,
+            wanted.authentication_method,
+        )
+        self._clients.come(client)
+
+    def _session_of(self, packet: Connect, facts: ClientFacts) -> tuple[Session, bool]:
+        """The session to go on with, and whether the client may have state of it."""
+        session = self._sessions.get(facts.client_id)
+        if session is not None and session.connection:
+            log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
+            self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
+            session = self._sessions.get(facts.client_id)
+        if session is not None and packet.clean_start:
+            self._clients.forget(session)
+            session = None
+        expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))
+        if session is None:
+            return self._sessions.open(facts, expiry_s), False
+        session.facts, session.expiry_s = facts, expiry_s
+        return session, packet.version is not Version.V31  # which has no such flag
+
+    def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
+        wanted, limits = packet.properties, self._limits
+        return self._engine.attach(
+            connection,
+            session.handle,
+            packet.version,
+            self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
+            self._permissions.access is None,
+            min(limits.sessions.in_flight_max, wanted.receive_maximum or RECEIVE_MAXIMUM),
+            wanted.maximum_packet_size_bytes or 0,
+            min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),
+        )
+
+    # ---- what CONNACK tells ----
+
+    def _terms(self, packet: Connect, facts: ClientFacts, session: Session, data: bytes | None) -> Properties:
+        """What is not as the client asked, or as the specification has it when nothing is said."""
+        if packet.version is not Version.V5:
+            return Properties()
+        wanted, limits = packet.properties, limits_of(self._engine)
+        keep_alive_s = self._keep_alive_s(packet)
+        return Properties(
+            session_expiry_interval_s=_unless(session.expiry_s, _expiry_wanted_s(packet)),
+            receive_maximum=_unless(limits.receive_max, RECEIVE_MAXIMUM),
+            maximum_packet_size_bytes=self._packet_max_bytes(facts),
+            topic_alias_maximum=limits.alias_max or None,
+            assigned_client_identifier=None if packet.client_id else facts.client_id,
+            server_keep_alive_s=_unless(keep_alive_s, packet.keep_alive_s),
+            authentication_method=wanted.authentication_method,
+            authentication_data=data,
+        )
+
+    def _packet_max_bytes(self, facts: ClientFacts) -> int:
+        policy = self._permissions.policies.get(facts.listener)
+        most: int = limits_of(self._engine).packet_max_bytes
+        return most if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
+
+    def _keep_alive_s(self, packet: Connect) -> int:
+        """What holds: who can be told a shorter one is [MQTT-3.1.2-21]; others have what they asked for."""
+        most = self._limits.keep_alive_max_s
+        if packet.version is Version.V5 and most and not 0 < packet.keep_alive_s <= most:
+            return most
+        return packet.keep_alive_s
+
+
+def _expiry_wanted_s(packet: Connect) -> int:
+    if packet.version is Version.V5:
+        return packet.properties.session_expiry_interval_s or 0
+    return 0 if packet.clean_start else NEVER_S  # as long as we like
+
+
+def _unless(value: int, usual: int) -> int | None:
+    return None if value == usual else value

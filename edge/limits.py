@@ -1,0 +1,22 @@
+"""What one client may ask for, beyond what the hot path bounds (edge.engine.EngineLimits)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edge.router import TopicLimits
+from edge.sessions import SessionLimits
+
+__all__ = ["BrokerLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """Names as in the configuration file."""
+
+    client_id_max_bytes: int = 256
+    subscriptions_max: int = 1_000
+    topic_alias_max: int = 32  # topic aliases towards one client that takes some
+    keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound
+    sessions: SessionLimits = field(default_factory=SessionLimits)
+    topics: TopicLimits = field(default_factory=TopicLimits)

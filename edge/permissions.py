@@ -1,0 +1,94 @@
+"""Who may do what: asks the authenticator, the access list and the policy of the listener.
+
+Owns none of their rules.  $-topics are the server's: clients never publish there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from edge.access import (
+    AccessList,
+    Answer,
+    Authenticator,
+    ClientFacts,
+    EnhancedAuthenticator,
+    ListenerPolicy,
+    TransportFacts,
+)
+from edge.engine import Engine
+from edge.mqtt import split_share
+from edge.sessions import Session
+
+__all__ = ["Permissions"]
+
+
+class Permissions:
+    """What the broker asks before it does something for a client."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        authenticator: Authenticator | None,
+        enhanced: EnhancedAuthenticator | None,
+        access: AccessList | None,
+    ) -> None:
+        self.authenticator = authenticator
+        self.enhanced = enhanced
+        self.access = access
+        self.policies: dict[int, ListenerPolicy] = {}  # by listener number
+        self.transports: dict[int, TransportFacts] = {}  # by connection; who hands it over puts it here
+        self._engine = engine
+
+    def facts(self, connection: int, client_id: str, username: str | None) -> ClientFacts:
+        """Who a connection is, by its own words and by what its transport knows."""
+        listener, *_ = self._engine.peer(connection) or (0,)
+        policy = self.policies.get(listener)
+        usual = TransportFacts(policy.transport if policy is not None else "tcp")
+        known = self.transports.get(connection, usual)
+        by_certificate = policy is not None and policy.certificate_is_user
+        return ClientFacts(
+            client_id,
+            known.certificate if by_certificate else username,
+            self.peer(connection),
+            listener,
+            transport=known.transport,
+            certificate=known.certificate,
+        )
+
+    def vouched(self, facts: ClientFacts) -> bool:
+        """Whether the user name of a client that was let in is more than a claim."""
+        policy = self.policies.get(facts.listener)
+        return self.authenticator is not None or (policy is not None and policy.certificate_is_user)
+
+    def may_connect(self, facts: ClientFacts, password: bytes | None) -> Answer:
+        """Whether the client is let in; never by a user name alone."""
+        policy = self.policies.get(facts.listener)
+        if policy is not None and policy.certificate_is_user:
+            return facts.certificate is not None
+        if facts.username is None or self.authenticator is None:
+            return policy is not None and policy.allow_anonymous
+        return self.authenticator.authenticate(facts, password)
+
+    def may_publish(self, facts: ClientFacts, topic: str) -> Answer:
+        """Whether messages of the client to `topic` are stored."""
+        return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))
+
+    def may_subscribe(self, facts: ClientFacts, topic_filter: str) -> Answer:
+        """Whether the client may have this subscription; of a shared one the filter counts."""
+        return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])
+
+    def may_receive(self, session: Session, topic: str) -> bool:
+        """Whether messages of `topic` are for the client of `session`."""
+        return self.access is None or self.access.may_receive(session.facts, topic)
+
+    def peer(self, connection: int) -> str:
+        """`127.0.0.1:50123`, for logs and rules."""
+        peer = self._engine.peer(connection)
+        if peer is None:
+            return ""
+        _, family, address, port = peer
+        if family == socket.AF_INET:
+            return f"{ipaddress.IPv4Address(address[:4])}:{port}"
+        return f"[{ipaddress.IPv6Address(address)}]:{port}" if family == socket.AF_INET6 else ""
