@@ -56,7 +56,7 @@ class Served:
 
     def client(self, client_id: str = "c", **fields: Any) -> RawClient:
         """A socket whose CONNECT was accepted."""
-        client = RawClient(self.port)
+        client = RawClient(self.port, fields.get("version", Version.V311))
         client.send(Connect(client_id, **fields))
         answer = client.packet()
         assert isinstance(answer, ConnAck)
@@ -84,7 +84,8 @@ class RawClient:
     `stream`: instead of a new socket to `port`, one of tests.support.mqtt_transports.
     """
 
-    def __init__(self, port: int, *, stream: Stream | None = None) -> None:
+    def __init__(self, port: int, version: Version = Version.V311, *, stream: Stream | None = None) -> None:
+        self.version = version
         self.stream = stream
         self.socket = stream.socket if stream else socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self.session_present = False
@@ -92,9 +93,8 @@ class RawClient:
 
     def send(self, *packets: Packet) -> None:
         """Send packets."""
-        (self.stream.send if self.stream else self.socket.sendall)(
-            b"".join(encode(packet) for packet in packets)
-        )
+        data = b"".join(encode(packet, self.version) for packet in packets)
+        (self.stream.send if self.stream else self.socket.sendall)(data)
 
     def packet(self) -> Packet | None:
         """The next packet; None: the broker has closed the connection."""
@@ -105,7 +105,7 @@ class RawClient:
                 end = head + found[0]
                 if len(self._rest) >= end:
                     data, self._rest = self._rest[:end], self._rest[end:]
-                    return decode_packet(data[0], data[head:], Version.V311)
+                    return decode_packet(data[0], data[head:], self.version)
             try:
                 more = (self.stream or self.socket).recv(1 << 16)
             except ConnectionResetError:
