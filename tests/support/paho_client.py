@@ -27,22 +27,26 @@ class Paho:
         **more: Any,
     ) -> None:
         from paho.mqtt import client as paho
-        from paho.mqtt.enums import CallbackAPIVersion
+        from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
         self.inbox: queue.Queue[Any] = queue.Queue()
         self.connected: queue.Queue[Any] = queue.Queue()
         self.subscribed: queue.Queue[Any] = queue.Queue()
         five = version is Version.V5
-        flags = {} if five else {"clean_session": clean}
+        flags: dict[str, Any] = {} if five else {"clean_session": clean}
         self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id, protocol=version.value, **flags, **more
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=MQTTProtocolVersion(version.value),
+            **flags,
+            **more,
         )
         self.client.on_message = lambda _client, _userdata, message: self.inbox.put(message)
         self.client.on_connect = lambda _c, _u, flags, reason, given: self.connected.put(
             (flags, reason, given)
         )
         self.client.on_subscribe = lambda _c, _u, _mid, reasons, _p: self.subscribed.put(reasons)
-        start = {"clean_start": clean, "properties": properties} if five else {}
+        start: dict[str, Any] = {"clean_start": clean, "properties": properties} if five else {}
         self.client.connect("127.0.0.1", port, **start)
         self.client.loop_start()
         answer, self.reason, self.properties = self.connected.get(timeout=PATIENCE_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,37 +13,35 @@ from edge.mqtt import PingReq, PingResp, Subscribe, Subscription, Version
 from tests.support.mqtt_served import PATIENCE_S, Served
 from tests.support.paho_client import Paho
 
+Pahos = Callable[..., Paho]
+
 BOTH = pytest.mark.parametrize("version", [Version.V311, Version.V5])
 
 
 @BOTH
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_paho_publishes_and_subscribes(there: Served, qos: int, version: Version) -> None:
-    reader = Paho(there.port, "r", qos=qos, topic="t/#", version=version)
-    writer = Paho(there.port, "w", version=version)
+def test_paho_publishes_and_subscribes(there: Served, paho: Pahos, qos: int, version: Version) -> None:
+    reader = paho("r", qos=qos, topic="t/#", version=version)
+    writer = paho("w", version=version)
     for i in range(200):
         writer.publish("t/x", b"%d" % i, qos)
     assert [reader.next() for _ in range(200)] == [("t/x", b"%d" % i, qos, False) for i in range(200)]
-    reader.stop()
-    writer.stop()
 
 
-def test_paho_comes_back_to_its_session_and_misses_nothing(there: Served) -> None:
-    reader, writer = Paho(there.port, "r", clean=False, topic="t"), Paho(there.port, "w")
+def test_paho_comes_back_to_its_session_and_misses_nothing(there: Served, paho: Pahos) -> None:
+    reader, writer = paho("r", clean=False, topic="t"), paho("w")
     writer.publish("t", b"1")
     assert reader.next()[1] == b"1"
     reader.stop()
     for i in range(2, 150):
         writer.publish("t", b"%d" % i, 1 + i % 2)
-    reader = Paho(there.port, "r", clean=False)
+    reader = paho("r", clean=False)
     assert reader.session_present
     assert [reader.next()[1] for _ in range(2, 150)] == [b"%d" % i for i in range(2, 150)]
-    reader.stop()
-    writer.stop()
 
 
-def test_paho_is_taken_over_by_a_client_of_its_name(there: Served) -> None:
-    first = Paho(there.port, "same")
+def test_paho_is_taken_over_by_a_client_of_its_name(there: Served, paho: Pahos) -> None:
+    first = paho("same")
     lost: queue.Queue[Any] = queue.Queue()
     first.client.on_disconnect = lambda *_: lost.put(True)
     first.client.reconnect_delay_set(600, 600)
@@ -51,14 +50,16 @@ def test_paho_is_taken_over_by_a_client_of_its_name(there: Served) -> None:
     first.stop()
 
 
-def test_a_message_that_one_client_left_unacknowledged_is_redelivered_to_the_next(there: Served) -> None:
+def test_a_message_that_one_client_left_unacknowledged_is_redelivered_to_the_next(
+    there: Served, paho: Pahos
+) -> None:
     with there.client("s", clean_start=False) as raw:
         raw.send(Subscribe(1, (Subscription("t", 1),)))
         raw.packet()
-        writer = Paho(there.port, "w")
+        writer = paho("w")
         writer.publish("t", b"not acknowledged")
         assert raw.publish().payload == b"not acknowledged"
-    reader = Paho(there.port, "s", clean=False)
+    reader = paho("s", clean=False)
     assert reader.session_present
     assert reader.next() == ("t", b"not acknowledged", 1, False)
     reader.stop()
@@ -81,7 +82,7 @@ def properties_of(packet: str, **given: Any) -> Any:
     return made
 
 
-def test_paho_sends_properties_and_gets_them_unchanged(there: Served) -> None:
+def test_paho_sends_properties_and_gets_them_unchanged(there: Served, paho: Pahos) -> None:
     given: dict[str, Any] = {
         "UserProperty": [("a", "1"), ("b", "2"), ("a", "3")],
         "ContentType": "text/plain",
@@ -89,23 +90,21 @@ def test_paho_sends_properties_and_gets_them_unchanged(there: Served) -> None:
         "CorrelationData": b"\0\1\2",
         "PayloadFormatIndicator": 1,
     }
-    reader = Paho(there.port, "r", version=Version.V5, topic="t/#")
-    writer = Paho(there.port, "w", version=Version.V5)
+    reader = paho("r", version=Version.V5, topic="t/#")
+    writer = paho("w", version=Version.V5)
     writer.publish("t/x", "grün".encode(), properties=properties_of("PUBLISH", **given))
     message = reader.message()
     assert {name: getattr(message.properties, name) for name in given} == given
-    reader.stop()
-    writer.stop()
 
 
-def test_paho_sees_the_identifiers_of_all_its_subscriptions_that_match(there: Served) -> None:
-    reader = Paho(there.port, "r", version=Version.V5)
+def test_paho_sees_the_identifiers_of_all_its_subscriptions_that_match(there: Served, paho: Pahos) -> None:
+    reader = paho("r", version=Version.V5)
     for identifier, topic in ((7, "t/+"), (300, "t/#")):
         reader.client.subscribe(
             topic, 1, properties=properties_of("SUBSCRIBE", SubscriptionIdentifier=identifier)
         )
         reader.subscribed.get(timeout=PATIENCE_S)
-    writer = Paho(there.port, "w", version=Version.V5)
+    writer = paho("w", version=Version.V5)
     writer.publish("t/x", b"once")
     writer.publish("t/y", b"twice")
     seen = [reader.message() for _ in range(2)]
@@ -113,22 +112,18 @@ def test_paho_sees_the_identifiers_of_all_its_subscriptions_that_match(there: Se
         (b"once", [7, 300]),
         (b"twice", [7, 300]),
     ]
-    reader.stop()
-    writer.stop()
 
 
-def test_a_message_for_paho_expires_while_it_is_away(there: Served) -> None:
+def test_a_message_for_paho_expires_while_it_is_away(there: Served, paho: Pahos) -> None:
     session = properties_of("CONNECT", SessionExpiryInterval=60)
-    reader = Paho(there.port, "r", version=Version.V5, topic="t", properties=session)
+    reader = paho("r", version=Version.V5, topic="t", properties=session)
     reader.stop()
-    writer = Paho(there.port, "w", version=Version.V5)
+    writer = paho("w", version=Version.V5)
     writer.publish("t", b"short", properties=properties_of("PUBLISH", MessageExpiryInterval=1))
     writer.publish("t", b"long", properties=properties_of("PUBLISH", MessageExpiryInterval=1000))
     time.sleep(1.1)  # what is tested is the passing of a real second
-    reader = Paho(there.port, "r", version=Version.V5, clean=False, properties=session)
+    reader = paho("r", version=Version.V5, clean=False, properties=session)
     assert reader.session_present
     message = reader.message()
     assert message.payload == b"long"
     assert 900 < message.properties.MessageExpiryInterval < 1000
-    reader.stop()
-    writer.stop()
