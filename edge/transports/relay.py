@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 65_536
 READS = 8  # of one client before the others' turn: TLS hands out 16 KiB at a time
 ANSWERS_MAX_BYTES = 4_096  # pongs that a client has not read, beyond which it is no longer read
+UNHEARD_MAX_BYTES = 4 << 20  # of a client that talks on after the end, beyond which it is cut off
 LINGER_S = 2.0  # for a client that was told the end to take it
 
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -40,9 +41,10 @@ class Relay:
     """From the end of the handshake to the end of the connection.  All methods on the loop's thread."""
 
     __slots__ = (
-        "_answers", "_broker", "_broker_over", "_client", "_client_lost", "_client_over", "_down",
-        "_frame_max_bytes", "_is_leaving", "_linger", "_loop", "_on_end", "_on_parting", "_reads",
-        "_said_goodbye", "_stalled", "_stopped_writing", "_told_broker", "_up", "_websocket", "_writes",
+        "_answers", "_broker", "_broker_over", "_client", "_client_gone", "_client_lost", "_client_over",
+        "_down", "_frame_max_bytes", "_is_leaving", "_linger", "_loop", "_on_end", "_on_parting", "_reads",
+        "_said_goodbye", "_stalled", "_stopped_writing", "_told_broker", "_unheard", "_up", "_websocket",
+        "_writes",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +70,10 @@ class Relay:
         self._up = bytearray()  # to the broker
         self._down = bytearray()  # to the client
         self._answers = 0  # bytes in _down that the client asked for itself
-        self._client_over = False  # nothing more comes from it
-        self._client_lost = False  # and nothing reaches it
+        self._client_over = False  # it has said all that it had to say
+        self._client_gone = False  # and its socket has ended, too
+        self._client_lost = False  # nothing reaches it any more
+        self._unheard = 0  # bytes that it sent after the end
         self._broker_over = False
         self._told_broker = False
         self._said_goodbye = self._stopped_writing = False
@@ -148,12 +152,12 @@ class Relay:
                 broker.shutdown(socket.SHUT_WR)
         if self._broker_over and not self._down:
             self._say_goodbye()
-            if not self._down and (self._client_over or self._is_leaving):
+            if not self._down and (self._client_gone or self._is_leaving):
                 self.end()
                 return
         reads, writes = set(), set()
         hears = not self._up and self._answers < ANSWERS_MAX_BYTES
-        if not self._client_over and (hears or self._broker_over):
+        if not self._client_gone and (hears or self._broker_over or self._client_over):
             reads.add(client)
         if not self._broker_over and not self._down:
             reads.add(broker)
@@ -168,7 +172,8 @@ class Relay:
     def _from_client(self) -> None:
         self._stalled = False
         for _ in range(READS):
-            if self._client_over or (len(self._up) >= CHUNK_BYTES and not self._broker_over):
+            heard = not self._broker_over and not self._client_over
+            if self._client_gone or (heard and len(self._up) >= CHUNK_BYTES):
                 return
             try:
                 data = self._client.recv(CHUNK_BYTES)
@@ -181,11 +186,14 @@ class Relay:
                 self._lose_client()
                 return
             if not data:
-                self._client_over = True
+                self._client_over = self._client_gone = True
                 return
-            if self._broker_over:
-                continue  # nobody is left to hear it; but unread, it would reset the connection
-            self._up += self._unwrapped(data)
+            if heard:
+                self._up += self._unwrapped(data)
+                continue
+            self._unheard += len(data)  # read all the same: unread, it would reset the connection
+            if self._unheard > UNHEARD_MAX_BYTES:
+                self._lose_client()
 
     def _unwrapped(self, data: bytes) -> bytes:
         websocket = self._websocket
@@ -209,7 +217,7 @@ class Relay:
                 return
 
     def _lose_client(self) -> None:
-        self._client_over = self._client_lost = True
+        self._client_over = self._client_gone = self._client_lost = True
         self._down.clear()
 
     # ---- from the broker to the client ----

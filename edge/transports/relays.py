@@ -220,6 +220,7 @@ class Relays:
     async def _handshake(self, port: Port, client: socket.socket, accepted_s: float) -> None:
         """From accept to the C loop, or to the end; `outside` has counted it."""
         place = ""
+        counted = [self._listeners[port.number]]
         try:
             source = source_of(client)
             place = f"{socket.inet_ntop(source.family, source.address)}:{source.port}"
@@ -233,6 +234,7 @@ class Relays:
                 )
             if opened.source.family == 0:
                 opened.source = source
+            counted.pop().outside -= 1  # before the C loop counts it, which else would see it twice
             self._opened(port, opened, accepted_s)
         except TimeoutError:
             self._turn_away(CloseCause.CONNECT_TIMEOUT)
@@ -248,7 +250,8 @@ class Relays:
         except Exception:
             log.exception("a handshake failed and its connection is closed %s", pairs(peer=place))
         finally:
-            self._listeners[port.number].outside -= 1
+            for limits in counted:
+                limits.outside -= 1
 
     def _websocket_of(self, port: Port) -> Callable[[], WebSocket] | None:
         if port.settings.transport != "websocket":

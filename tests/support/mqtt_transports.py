@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +32,7 @@ from websockets.uri import parse_uri
 
 from edge.config_listener import Listener as Settings
 from edge.config_listener import Tls
+from edge.engine import listener_of
 from edge.mqtt import ConnAck, Connect
 from tests.support.directories import memory_directory
 from tests.support.mqtt_served import PATIENCE_S, RawClient, Served, served
@@ -146,8 +147,8 @@ class WebSocketStream(Stream):
             self._receive(data)
 
     def _flush(self) -> None:
-        for data in self.protocol.data_to_send():
-            if data:
+        for data in filter(None, self.protocol.data_to_send()):
+            with suppress(ConnectionError):  # the broker has closed: recv() tells
                 self.socket.sendall(data)
 
     def _receive(self, data: bytes) -> None:
@@ -198,6 +199,10 @@ class Transports:
         """Of a listener that has one."""
         return self.there.listener.addresses[self.number[kind]].port
 
+    def limits(self, kind: str) -> Any:
+        """Its mq_listener: limits, and what it counts."""
+        return listener_of(self.there.engine, self.number[kind])
+
     def path(self) -> str:
         """Of the Unix socket."""
         return self.there.listener.addresses[self.number["unix"]].path
@@ -239,7 +244,8 @@ def settings_of(kind: str, directory: Path, **more: Any) -> Settings:
     if kind == "unix":
         fields["path"] = directory / "mqtt.sock"
     if kind in {"tls", "mtls", "wss"}:
-        fields["tls"] = authority().tls(client_ca_file=authority().ca_file if kind == "mtls" else None)
+        usual = authority().tls(client_ca_file=authority().ca_file if kind == "mtls" else None)
+        fields.setdefault("tls", usual)
     if kind in {"ws", "wss"}:
         fields["transport"] = "websocket"
     return Settings(**fields, proxy_protocol=kind == "proxy")
