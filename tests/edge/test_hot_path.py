@@ -12,6 +12,7 @@ from edge.broker import BrokerLimits
 from edge.engine import EngineLimits
 from edge.mqtt import (
     Connect,
+    Properties,
     PubAck,
     PubComp,
     Publish,
@@ -19,6 +20,7 @@ from edge.mqtt import (
     PubRel,
     Subscribe,
     Subscription,
+    Version,
 )
 from edge.sessions import SessionLimits
 from ringbuf import FLAG_RETAIN, Ring, Writer
@@ -287,6 +289,26 @@ def test_properties_of_a_record_are_not_for_clients_whose_version_has_none() -> 
         bench.engine.wake_sources()
         bench.settle()
         assert client.publishes() == [("cam/1", b"frame", 0)]
+
+
+def test_what_a_local_producer_retains_keeps_its_properties_if_they_are_right() -> None:
+    kinds, expiry = b"\3\0\1a", b"\2\0\0\0\x3c"
+    right, wrong = kinds + expiry, b"\3\0\2a"
+    with Bench() as bench, producer_of(bench) as producer:
+        for key, properties in (("right", right), ("wrong", wrong)):
+            section = bytes((len(properties),)) + properties
+            assert producer.writer.publish(b"x", key=key, flags=FLAG_RETAIN, properties=section) is not None
+        bench.engine.wake_sources()
+        bench.settle()
+        client = bench.client(version=Version.V5)
+        client.send(Subscribe(1, (Subscription("#"),)))
+        _, published = client.received()
+        assert published == Publish(
+            "right",
+            b"x",
+            retain=True,
+            properties=Properties(content_type="a", message_expiry_interval_s=60),
+        )
 
 
 def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:

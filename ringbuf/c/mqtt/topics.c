@@ -7,7 +7,7 @@
  * quarters full; taking one out shifts back what follows, so there are no tombstones.  Names come from
  * clients, so the hash is keyed: nobody can make up names that collide.
  */
-#include "mqtt.h"
+#include "packets.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -275,6 +275,30 @@ static mq_message source_message(const rb_view *view)
                         .timestamp_ns = view->header.timestamp_ns};
 }
 
+/* What it says it retains.  Its properties are checked, in a copy, as those of a client are; what is wrong
+ * with them is counted when the record itself is to be delivered. */
+static void source_retain(mq_engine *engine, mq_topic *topic, mq_source *source, const rb_view *view,
+                          mq_message message)
+{
+    uint32_t length = view->parts.properties_length;
+    mq_properties checked = {0};
+    if (length > MQ_READ_BYTES)
+        return;
+    if (length > 0) {
+        uint8_t *copy = engine->receive + MQ_CARRY_BYTES; /* behind the name */
+        memcpy(copy, view->bytes + view->parts.properties_position, length);
+        if (mq_properties_of_publish(engine, copy, copy + length, &checked) != 0 || checked.subscriptions ||
+            checked.end != copy + length)
+            return;
+    }
+    message.properties = checked.stored;
+    message.properties_length = checked.stored_length;
+    message.flags |= checked.flags;
+    mq_retain(engine, topic, &message);
+    if (!rb_reader_holds(source->reader, view->position))
+        mq_retained_forget(engine, topic);
+}
+
 /* Routes one record of a source.  False: its topic is not known.  What the ring said is used from copies
  * only: it may change at any time, and then rb_reader_holds() says so, or delivery finds another key. */
 static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, const rb_view *view)
@@ -300,11 +324,8 @@ static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, c
     topic->used = true;
     engine->counters.sourced++;
     engine->appended_bytes += view->header.length;
-    if (view->header.flags & RB_FLAG_RETAIN) {
-        mq_retain(engine, topic, &message);
-        if (!rb_reader_holds(source->reader, view->position))
-            mq_retained_forget(engine, topic);
-    }
+    if (view->header.flags & RB_FLAG_RETAIN)
+        source_retain(engine, topic, source, view, message);
     mq_route_record(engine, topic, mq_where(index, view->position), &message);
     return true;
 }
