@@ -62,6 +62,7 @@ from edge.mqtt import (
     farewell,
 )
 from edge.mqtt.codec import decode_variable_integer
+from edge.mqtt.tables import PacketType
 from edge.own_messages import RETRY_S, OwnMessages
 from edge.pending import Call, Pending
 from edge.permissions import Permissions
@@ -202,6 +203,8 @@ class Broker:
                 self._authenticating.connect(connection, packet)
 
     def _packet_of(self, client: Client, first_byte: int, body: memoryview) -> None:
+        if first_byte >> 4 == PacketType.CONNECT:  # whatever is in it, and whichever version it names
+            raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
         packet = decode_packet(first_byte, body, client.version)
         if isinstance(packet, Subscribe):
             self._subscribing.subscribe(client, packet)
@@ -211,8 +214,6 @@ class Broker:
             self._disconnect(client, packet)
         elif isinstance(packet, Auth):
             self._authenticating.auth(client, packet)
-        elif isinstance(packet, Connect):
-            raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
         else:
             raise ProtocolError(
                 Rule.DIRECTION, f"a client does not send {type(packet).__name__}", client.version

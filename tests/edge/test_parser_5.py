@@ -108,6 +108,8 @@ class Model:
             self.publish(first, Body(body, V5))
             return
         assume(first >> 4 not in LEFT_OUT)
+        if first >> 4 == PacketType.CONNECT:
+            raise Ended(ReasonCode.PROTOCOL_ERROR)
         packet = decode_packet(first, body, V5)
         match packet:
             case PingReq():
