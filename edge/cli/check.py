@@ -33,13 +33,29 @@ def run(arguments: argparse.Namespace) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         return EXIT_UNUSABLE
-    if wrong := list(_bridge_mistakes(found)):
+    if wrong := [*_tls_mistakes(found), *_bridge_mistakes(found)]:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return EXIT_UNUSABLE
     print(f"{arguments.file}: no mistakes")
     for line in _summary(found):
         print(f"  {line}")
     return 0
+
+
+def _tls_mistakes(found: Config) -> Iterator[str]:
+    """What only the files know: whether they are there, belong together, and are valid today."""
+    for index, listener in enumerate(found.listener):
+        if listener.tls is None:
+            continue
+        from edge.transports.tls import Certificates
+
+        try:
+            mistake = Certificates(listener.tls).mistake()
+        except EdgeError as error:
+            yield f"listener[{index}]: {error}; {error.hint}"
+        else:
+            if mistake:
+                yield f"listener[{index}]: tls.certificate_file {listener.tls.certificate_file}: {mistake}"
 
 
 def _bridge_mistakes(found: Config) -> Iterator[str]:
@@ -58,7 +74,8 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
 def _summary(found: Config) -> Iterator[str]:
     yield f"edge      {found.edge_id}"
     for listener in found.listener:
-        yield f"listener  {listener.host}:{listener.port}"
+        place = listener.path or f"{listener.host}:{listener.port}"
+        yield f"listener  {place}" if listener.scheme == "tcp" else f"listener  {listener.scheme} {place}"
     for stream in found.stream:
         size = bytes_in_words(stream.partitions * stream.ring_bytes)
         yield (

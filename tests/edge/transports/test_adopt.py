@@ -6,13 +6,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 
 import pytest
 
-from edge.access import ClientFacts, TransportFacts
+from edge.access import TransportFacts
 from edge.engine import EngineLimits, listener_of
 from edge.mqtt import ConnAck, Connect, Publish, Subscribe, Subscription, Will, encode
+from tests.support.clerk import Clerk
 from tests.support.mqtt_served import RawClient, Served, served
 from tests.support.waiting import wait_until
 
@@ -43,17 +43,6 @@ def test_a_socket_that_was_handed_over_is_served(there: Served) -> None:
         assert reader.publish().payload == b"1"
         client.close()
         assert reader.publish().topic == "gone"
-
-
-@dataclass
-class Clerk:
-    """Lets everybody in, and writes down who it was."""
-
-    seen: list[ClientFacts] = field(default_factory=list)
-
-    def authenticate(self, client: ClientFacts, password: bytes | None) -> bool:
-        self.seen.append(client)
-        return True
 
 
 def test_the_broker_knows_where_it_comes_from_and_what_its_certificate_says() -> None:

@@ -17,6 +17,7 @@ from edge.engine import EngineLimits
 from edge.mqtt import ConnAck, Connect, PingReq, PingResp, encode
 from edge.transports.errors import HandshakeError
 from edge.transports.proxy import HEADER_MAX_BYTES, SIGNATURE, ProxyHeader, Source
+from tests.support.clerk import Clerk
 from tests.support.mqtt_transports import PROXY_HEADER, Transports, transports
 from tests.support.waiting import wait_until
 
@@ -115,17 +116,6 @@ def test_no_bytes_do_harm_or_are_wanted_beyond_the_limit(noise: bytes, body: byt
 
 
 # ---- on a port ----
-
-
-class Clerk:
-    """Lets everybody in, and writes down who it was."""
-
-    def __init__(self) -> None:
-        self.seen: list[ClientFacts] = []
-
-    def authenticate(self, client: ClientFacts, password: bytes | None) -> bool:
-        self.seen.append(client)
-        return True
 
 
 CLERK = Clerk()

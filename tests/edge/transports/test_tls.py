@@ -12,25 +12,13 @@ from pathlib import Path
 import pytest
 import trustme
 
-from edge.access import ClientFacts
 from edge.config_listener import Tls
 from edge.errors import EdgeError
 from edge.mqtt import ConnAck, Connect, encode
 from edge.transports.tls import Certificates, certificate_name
+from tests.support.clerk import Clerk
 from tests.support.mqtt_transports import Transports, authority, transports
 from tests.support.waiting import wait_until
-
-
-class Clerk:
-    """Lets everybody in, and writes down who it was."""
-
-    def __init__(self) -> None:
-        self.seen: list[ClientFacts] = []
-
-    def authenticate(self, client: ClientFacts, password: bytes | None) -> bool:
-        self.seen.append(client)
-        return True
-
 
 CLERK = Clerk()
 
