@@ -112,9 +112,9 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
  * Counted by its topic, if that retains it, and by each entry that points to it.
  */
 typedef struct mq_blob {
-    uint32_t references, bytes;
-    uint64_t publisher; /* session that published it, for no-local; 0: none */
-    bool spilled;       /* counted in spilled_bytes */
+    uint32_t references;
+    uint32_t bytes : 31, spilled : 1; /* spilled: counted in spilled_bytes */
+    uint64_t publisher;               /* session that published it, for no-local; 0: none */
     rb_record record; /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
