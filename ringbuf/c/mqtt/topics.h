@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is done about topics: their table, their routes, grants and groups, and what they retain.  Part of
+ * mqtt.h, which has the types.
+ */
+#ifndef BRIM_MQTT_TOPICS_H
+#define BRIM_MQTT_TOPICS_H
+
+#include "mqtt.h"
+
+/* grants.c */
+/* The number of the grant with these Subscription Identifier properties, for a group or 0.  It counts for the
+ * caller, until mq_grant_drop().  0, which stands for none: no memory. */
+uint32_t mq_grant_take(mq_engine *engine, uint64_t group, const void *identifiers, uint32_t length);
+void mq_grant_drop(mq_engine *engine, uint32_t number);
+
+/* share.c.  A group is known by its queue, which is a session. */
+mq_session *mq_share_open(mq_engine *engine, uint32_t queue_max, bool drop_newest); /* NULL: no memory */
+bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, uint32_t tag);
+void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session);
+void mq_share_clear(mq_engine *engine, mq_session *session); /* part of mq_session_clear() */
+/* Gives a record to a member, or keeps it.  The tag of `entry`: QoS and RETAIN as published. */
+void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry);
+bool mq_share_pull(mq_engine *engine, mq_session *session);   /* it has room: true, if something was there */
+void mq_share_return(mq_engine *engine, mq_session *session); /* its connection has ended */
+
+/* topics.c */
+mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t length);
+mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
+bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
+void mq_topic_free(mq_engine *engine, mq_topic *topic);
+mq_topic *
+mq_topic_recyclable(mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
+uint64_t mq_hash(const mq_engine *engine, const void *bytes,
+                 uint32_t length); /* keyed: hostile input may be hashed */
+
+/* Appends a message of this process to its topic's ring and routes it.  RB_OK and *end, the position behind
+ * it; RB_FULL: wait; RB_TIMEOUT: it has been full for too long; RB_TOO_LARGE. */
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end);
+void mq_sources_pump(mq_engine *engine);
+void mq_sources_tell(mq_engine *engine);
+
+/* routes.c.  A route counts for the grant that its tag names. */
+bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session,
+                  uint32_t tag); /* it has none like it yet; false: no memory */
+bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag);
+void mq_route_drop(mq_engine *engine, mq_topic *topic, const mq_session *session);
+void mq_routes_free(mq_engine *engine, mq_topic *topic);
+/* Queues the record at `where` for who subscribed to its topic: how many.  Of `message` flags and publisher
+ * count. */
+uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
+
+/* retained.c */
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message);
+void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
+
+#endif
