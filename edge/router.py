@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
-from edge.mqtt import Subscription
-from edge.mqtt.topics import SHARE_PREFIX, split_share
+from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
 from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
 from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
@@ -61,10 +60,13 @@ class TopicLimits:
     topic_levels_max: int = 32  # tries are this deep
 
     def allow(self, topic: str) -> bool:
-        """Whether `topic` is within them; if it begins with $share/, it must also name group and filter."""
-        if topic.startswith(SHARE_PREFIX) and not is_share(topic):
-            return False
+        """Whether `topic` is within them."""
         return topic.count("/") < self.topic_levels_max and len(topic.encode()) <= self.topic_max_bytes
+
+    def allow_filter(self, topic_filter: str) -> bool:
+        """Whether a valid filter is; a shared one names a group too, in every version."""
+        group, rest = split_share(topic_filter)
+        return self.allow(rest) and (group is None or is_share(topic_filter))
 
 
 @dataclass(slots=True, eq=False)

@@ -94,7 +94,7 @@ class Subscribing:
                 self._clients.tell(methodcaller("subscribed", client.facts, its.topic_filter, its.qos))
 
     def _is_within_limits(self, subscription: Subscription) -> bool:
-        return self._limits.topics.allow(split_share(subscription.topic_filter)[1])
+        return self._limits.topics.allow_filter(subscription.topic_filter)
 
     def _refusal(
         self, client: Client, subscription: Subscription, allowed: bool

@@ -31,10 +31,11 @@ SHARE = "$share/g/t/#"
 def member(
     bench: Bench, client_id: str, qos: int = 1, *, window: int = 100, topic_filter: str = SHARE, **fields: Any
 ) -> Wire:
-    """A client that shares."""
-    wire = bench.client(
-        client_id, version=Version.V5, properties=Properties(receive_maximum=window), **fields
+    """A client that shares; its session stays with clean_start=False."""
+    wants = Properties(
+        receive_maximum=window, session_expiry_interval_s=0 if fields.get("clean_start", True) else 999
     )
+    wire = bench.client(client_id, version=Version.V5, properties=wants, **fields)
     wire.send(Subscribe(1, (Subscription(topic_filter, qos),)))
     assert wire.received()[:1] == [SubAck(1, (ReasonCode(qos),))]
     return wire
@@ -50,7 +51,8 @@ def joins(bench: Bench, client_id: str) -> list[bytes]:
 def back(bench: Bench, client_id: str) -> Wire:
     """A member that was away; what it gets is not read yet."""
     wire = bench.wire(Version.V5)
-    wire.send(Connect(client_id, clean_start=False, version=Version.V5))
+    wants = Properties(session_expiry_interval_s=999)
+    wire.send(Connect(client_id, clean_start=False, version=Version.V5, properties=wants))
     return wire
 
 
