@@ -19,7 +19,6 @@ from edge.mqtt import (
     Subscription,
     UnsubAck,
     Unsubscribe,
-    split_share,
 )
 from edge.pending import Pending
 from edge.permissions import Permissions
@@ -115,7 +114,5 @@ class Subscribing:
 
 
 def _wants_retained(subscription: Subscription, is_new: bool) -> bool:
-    """Of a shared subscription nothing that is retained is sent [MQTT 5 section 4.8.2]."""
-    if split_share(subscription.topic_filter)[0] is not None:
-        return False
+    """Retained.send() knows that nothing is sent of shared subscriptions."""
     return subscription.retain_handling != _NEVER and (is_new or subscription.retain_handling != _IF_NEW)

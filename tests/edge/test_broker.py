@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from edge.broker import BrokerLimits
@@ -27,13 +25,6 @@ from edge.mqtt import (
 )
 from edge.router import TopicLimits
 from tests.support.mqtt_bench import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
 
 # ---- PUBLISH and delivery ----
 

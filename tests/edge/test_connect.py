@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -26,13 +25,6 @@ from edge.mqtt import (
     encode,
 )
 from tests.support.mqtt_bench import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
 
 # ---- CONNECT ----
 

@@ -1,8 +1,6 @@
-"""What outlives a message or a connection: retained messages, wills, sessions."""
+"""What outlives a message or a connection: retained messages, sessions."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,17 +19,9 @@ from edge.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
-    Will,
 )
 from edge.sessions import SessionLimits
 from tests.support.mqtt_bench import Bench
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
-
 
 # ---- retained messages ----
 
@@ -115,44 +105,6 @@ def test_retained_messages_come_back_from_the_ring_after_a_restart(bench: Bench)
         assert late.received()[1:] == [Publish("t/1", b"new", 1, retain=True, packet_id=1)]
         records.clear()
         reader.close()
-
-
-# ---- wills ----
-
-
-@pytest.mark.parametrize("how", ["drop", "malformed", "keep alive", "take-over"])
-def test_a_will_is_published_when_a_client_goes_without_a_word(bench: Bench, how: str) -> None:
-    watcher = bench.client("watcher", keep_alive_s=0)
-    watcher.subscribe("gone/#", qos=1)
-    client = bench.client("c", will=Will("gone/c", b"bye", 1, retain=True), keep_alive_s=10)
-    if how == "drop":
-        client.drop()
-    elif how == "malformed":
-        client.raw(b"\x30\x00")
-    elif how == "keep alive":
-        bench.settle(14_000)
-        assert client.is_open
-        bench.settle(1_500)
-    else:
-        bench.client("c")
-    assert not client.is_open
-    assert watcher.publishes() == [("gone/c", b"bye", 1)]
-    late = bench.client("late")
-    late.send(Subscribe(1, (Subscription("gone/#"),)))
-    assert late.received()[1:] == [Publish("gone/c", b"bye", retain=True)]
-
-
-def test_a_disconnect_discards_the_will(bench: Bench) -> None:
-    client = bench.client("c", will=Will("gone", b"bye"))
-    client.send(Disconnect())
-    assert not client.is_open
-    assert bench.records() == []
-
-
-def test_a_stop_publishes_the_wills(bench: Bench) -> None:
-    bench.client("c", will=Will("gone", b"bye"))
-    bench.broker.stop()
-    assert bench.records() == [("gone", b"bye")]
 
 
 # ---- sessions ----

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,6 +25,7 @@ from edge.mqtt import (
     ConnAck,
     Connect,
     Packet,
+    Properties,
     Publish,
     ReasonCode,
     SubAck,
@@ -35,6 +36,7 @@ from edge.mqtt import (
     encode,
 )
 from edge.mqtt.codec import decode_variable_integer
+from edge.mqtt.properties import NO_PROPERTIES
 from edge.stats import Stats
 from ringbuf import Ring, Writer
 from tests.support.directories import memory_directory
@@ -111,6 +113,11 @@ class Wire:
     def received(self) -> list[Packet]:
         """All packets that the broker has for it now."""
         return packets_of(self.bytes_received(), self.version)
+
+    def answer(self) -> Packet:
+        """The one packet that the broker has for it now."""
+        (packet,) = self.received()
+        return packet
 
     def publishes(self) -> list[tuple[str, bytes, int]]:
         """(topic, payload, QoS) of every PUBLISH there is for it now; nothing else may be there."""
@@ -207,6 +214,14 @@ class Bench:
         assert isinstance(answer, ConnAck), answer
         assert (answer.session_present, answer.reason_code) == (present, ReasonCode.SUCCESS), answer
         return wire
+
+    def client5(
+        self, client_id: str = "c", *, wants: Properties = NO_PROPERTIES, expiry_s: int = 0, **fields: Any
+    ) -> Wire:
+        """A client of MQTT 5 that was accepted, whose session lasts `expiry_s` without it."""
+        if expiry_s:
+            wants = replace(wants, session_expiry_interval_s=expiry_s)
+        return self.client(client_id, version=Version.V5, properties=wants, **fields)
 
     def lose(self, wire: Wire) -> None:
         """What the loop does when a socket fails: the connection is closed, and Python is told."""
