@@ -70,10 +70,10 @@ def said(data: bytes | None = None, method: str = "RIDDLE") -> Properties:
     return Properties(authentication_method=method, authentication_data=data)
 
 
-def asking(bench: Bench, method: str = "RIDDLE", **fields: object) -> Wire:
+def asking(bench: Bench, method: str = "RIDDLE") -> Wire:
     """A client that has sent CONNECT with a method."""
     wire = bench.wire(Version.V5, listener=1)
-    connect = Connect("c", version=Version.V5, properties=said(method=method), **fields)  # type: ignore[arg-type]
+    connect = Connect("c", version=Version.V5, properties=said(method=method))
     wire.send(connect)
     return wire
 
