@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from edge.client import (
     Client,
@@ -64,6 +65,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--id", default="", metavar="TEXT", help="client identifier (default: a random one)")
     group.add_argument("--tls", action="store_true", help="connect by TLS")
     group.add_argument("--cafile", type=Path, metavar="FILE", help="trust this authority; means --tls")
+    group.add_argument("--cert", type=Path, metavar="FILE", help="our certificate, PEM; means --tls")
+    group.add_argument("--key", type=Path, metavar="FILE", help="its private key, if not in the same file")
+    group.add_argument("--unix", type=Path, metavar="PATH", help="a Unix socket, instead of host and port")
     group.add_argument(
         "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
     )
@@ -77,20 +81,25 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
     """A client as the options say, not yet connected.  Raises UsageError, ClientError."""
-    tls = args.tls or args.cafile is not None
+    tls = args.tls or args.cafile is not None or args.cert is not None
+    if args.unix is not None and tls:
+        raise UsageError("--unix: there is no TLS on a Unix socket; leave one of them out")
+    if args.key is not None and args.cert is None:
+        raise UsageError(f"--key {args.key}: whose key is it?  Add --cert")
     host = f"[{args.host}]" if ":" in args.host else args.host
     port = args.port if args.port is not None else TLS_PORT if tls else PORT
     options = Options(
         client_id=args.id,
         username=args.username,
         password=_password(args),
-        tls=_context(args.cafile) if tls else None,
+        tls=_context(args) if tls else None,
         version=VERSIONS[args.protocol],
         keep_alive_s=args.keep_alive,
         reconnect=Reconnect() if args.reconnect else None,
         **more,
     )
-    return Client(f"mqtt://{host}:{port}", options)
+    at = f"mqtt://{host}:{port}" if args.unix is None else f"unix://{quote(str(args.unix.absolute()))}"
+    return Client(at, options)
 
 
 def _password(args: argparse.Namespace) -> str | None:
@@ -106,11 +115,17 @@ def _password(args: argparse.Namespace) -> str | None:
     return given
 
 
-def _context(cafile: Path | None) -> ssl.SSLContext:
+def _context(args: argparse.Namespace) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=cafile)
+        context = ssl.create_default_context(cafile=args.cafile)
     except OSError as error:
-        raise UsageError(f"--cafile {cafile}: {error}") from error
+        raise UsageError(f"--cafile {args.cafile}: {error}") from error
+    if args.cert is not None:
+        try:
+            context.load_cert_chain(args.cert, args.key)
+        except OSError as error:
+            raise UsageError(f"--cert {args.cert}, --key {args.key or args.cert}: {error}") from error
+    return context
 
 
 def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.engine import EngineLimits
-from edge.mqtt import PingReq, PingResp, Publish, Subscribe, Subscription
+from edge.mqtt import PingReq, PingResp, PubAck, Publish, Subscribe, Subscription
 from tests.support.mqtt_transports import KINDS, transports
 from tests.support.waiting import wait_until
 
@@ -107,3 +107,11 @@ def test_connections_leave_nothing_behind() -> None:
                 client.close()
         wait_until(lambda: there.there.stats.now()["connections"] == 0)
         wait_until(lambda: all(is_empty(there.limits(kind)) for kind in KINDS))
+
+
+def test_who_publishes_faster_than_the_listener_allows_is_read_more_slowly_and_loses_nothing() -> None:
+    with transports("tls", listener={"publish_rate_max": 100}) as there, there.client("tls") as client:
+        client.send(*(Publish("t", b"%d" % i, 1, packet_id=i) for i in range(1, 131)))
+        for i in range(1, 131):
+            assert client.packet() == PubAck(i)
+        assert there.there.stats.totals()["rate_waits"] > 0
