@@ -24,7 +24,7 @@
 
 #define BATCH 256
 #define TAG_TIMER UINT32_MAX
-#define SPINS_UNDER_WAY 20 /* times spin_us: so long it stays awake for a message on its way */
+#define SPINS_UNDER_WAY 4 /* times spin_us: so long it stays awake for a message on its way */
 #define OPEN_BATCH 64      /* connect() calls in one round */
 
 static uint64_t clock_ns(clockid_t which)

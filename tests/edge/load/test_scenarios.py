@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,23 +24,30 @@ def brim() -> Iterator[Served]:
 
 
 @pytest.fixture(
-    scope="module", params=["brim 3.1.1", "mosquitto 3.1.1", "mosquitto 5", "sink 3.1.1", "sink 5"]
+    scope="module", params=["brim 3.1.1", "brim 5", "mosquitto 3.1.1", "mosquitto 5", "sink 3.1.1", "sink 5"]
 )
 def target(
     request: pytest.FixtureRequest, brim: Served, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Target]:
     name, _, number = request.param.partition(" ")
     version = Version.V5 if number == "5" else Version.V311
+    with port_of(name, brim, tmp_path_factory.mktemp(name)) as port:
+        yield Target(port=port, version=version)
+
+
+@contextmanager
+def port_of(name: str, brim: Served, directory: Path) -> Iterator[int]:
+    """Where that broker listens."""
     if name == "brim":
-        yield Target(port=brim.port, version=version)
+        yield brim.port
     elif name == "sink":
         with Sink() as sink:
-            yield Target(port=sink.port, version=version)
+            yield sink.port
     elif BINARY is None:
         pytest.skip("needs mosquitto: apt-get install mosquitto")
     else:
-        with running(tmp_path_factory.mktemp("mosquitto"), "max_queued_messages 100000") as broker:
-            yield Target(port=broker.port, version=version)
+        with running(directory, "max_queued_messages 100000") as broker:
+            yield broker.port
 
 
 def small(name: str, **changes: Any) -> Scenario:
@@ -102,17 +111,19 @@ def test_pairs_get_what_is_theirs(brim: Served) -> None:
     assert (result.delivered, result.received, result.clean) == (4 * MESSAGES, 4 * MESSAGES, True)
 
 
-@pytest.mark.skipif(BINARY is None, reason="needs mosquitto: apt-get install mosquitto")
-def test_a_shared_subscription_gets_each_message_once_between_them(tmp_path_factory) -> None:
-    with running(tmp_path_factory.mktemp("mosquitto")) as broker:
-        target = Target(port=broker.port, version=Version.V5)
-        with Generator(target, small("shared", outstanding=0)) as crowd:
+@pytest.mark.parametrize("name", ["brim", "mosquitto"])
+def test_a_shared_subscription_gets_each_message_once_between_them(
+    name: str, brim: Served, tmp_path: Path
+) -> None:
+    with port_of(name, brim, tmp_path) as port:
+        scenario = small("shared", outstanding=0)
+        with Generator(Target(port=port, version=Version.V5), scenario) as crowd:
             crowd.connect()
             crowd.publish(10.0)
             assert crowd.drain()
-            assert crowd.tally(crowd.groups[0]).received[1] == MESSAGES
-            assert len(crowd.groups) == 1
-            assert crowd.counters.connected == 5
+            assert (len(crowd.groups), crowd.counters.connected) == (1, 5)
+            tally = crowd.tally(crowd.groups[0])
+            assert (tally.received[1], tally.duplicates[1]) == (MESSAGES, 0)
 
 
 def test_what_others_publish_is_counted_as_theirs(brim: Served) -> None:
