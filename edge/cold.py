@@ -76,6 +76,11 @@ class ColdReads:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-cold")
             self._thread.submit(self._read, self.read_at, call, session, source, position)
 
+    @property
+    def reading(self) -> int:
+        """Sessions that wait for the log."""
+        return len(self._reading)
+
     def stop(self) -> None:
         """Ends the thread; who waits goes on waiting.  May be called twice."""
         self._stopping.set()
