@@ -70,6 +70,12 @@ bool mq_is_held(const mq_connection *connection, uint16_t identifier);
 bool mq_exchange_end(mq_connection *connection, uint16_t identifier);
 
 /* verdicts.c */
+/* Whether `topic` is the one that connection->last_allowed is about. */
+static inline bool mq_is_last(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic)
+{
+    return topic != NULL && topic == connection->last_topic &&
+           topic->item.generation == connection->last_generation && connection->policy == engine->policy;
+}
 /* The topic that `name` is for this connection, with connection->last_allowed; NULL: Python must say. */
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length);
 /* What a topic alias stands for, 1 .. limits.alias_max; NULL: nothing yet. */

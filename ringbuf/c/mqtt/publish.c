@@ -51,6 +51,20 @@ static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint
     return 0;
 }
 
+/* What stands behind the identifier in MQTT 5, in at .. end.  0, or MQ_CLOSE_*. */
+static uint32_t read_version_5(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
+{
+    if (at < end && *at == 0) { /* no properties */
+        out->message.payload = at + 1;
+        out->message.payload_length--;
+    } else {
+        uint32_t cause = read_properties(engine, at, end, out);
+        if (cause != 0)
+            return cause;
+    }
+    return out->name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
+}
+
 /* 0, or MQ_CLOSE_*. */
 static inline uint32_t read_publish(mq_engine *engine, const mq_connection *connection,
                                     const mq_packet *packet, publish *out)
@@ -64,25 +78,19 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
     uint16_t identifier = qos ? (uint16_t)mq_uint16_at(body + 2 + name_length) : 0;
     if (qos && identifier == 0) /* 2.3.1-1 */
         return MQ_CLOSE_MALFORMED;
-    *out = (publish){.message = {.payload = body + head,
-                                 .payload_length = packet->length - head,
-                                 .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
-                                 .publisher = connection->session},
-                     .name = body + 2,
-                     .name_length = name_length,
-                     .qos = qos,
-                     .identifier = identifier};
-    if (connection->version != 5)
-        return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
-    if (head < packet->length && body[head] == 0) {       /* no properties */
-        out->message.payload = body + head + 1;
-        out->message.payload_length--;
-    } else {
-        uint32_t cause = read_properties(engine, body + head, body + packet->length, out);
-        if (cause != 0)
-            return cause;
-    }
-    return name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
+    out->message = (mq_message){.payload = body + head,
+                                .payload_length = packet->length - head,
+                                .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
+                                .publisher = connection->session};
+    out->name = body + 2;
+    out->name_length = name_length;
+    out->qos = qos;
+    out->identifier = identifier;
+    out->alias = 0;
+    out->text = false;
+    if (connection->version == 5)
+        return read_version_5(engine, body + head, body + packet->length, out);
+    return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
 }
 
 /* ---- answering ---- */
@@ -194,8 +202,8 @@ static bool skip(mq_engine *engine, mq_connection *connection, const publish *pu
 }
 
 /* Its topic, or Python is asked: about the name in the packet, or about the one its alias stands for. */
-static mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
-                          const publish *publish)
+static mq_topic *topic_asked(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
+                             const publish *publish)
 {
     mq_alias *alias = publish->alias == 0 ? NULL : mq_alias_find(connection, publish->alias);
     mq_topic *topic = alias == NULL ? mq_topic_named(engine, connection, publish->name, publish->name_length)
@@ -208,6 +216,17 @@ static mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const mq
                             .length = publish->name_length},
                  0);
     return topic;
+}
+
+/* As above; devices repeat themselves. */
+static inline mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
+                                 const publish *publish)
+{
+    mq_topic *last = connection->last_topic;
+    if (mq_is_last(engine, connection, last) && last->length == publish->name_length &&
+        memcmp(last->name, publish->name, publish->name_length) == 0)
+        return last;
+    return topic_asked(engine, connection, packet, publish);
 }
 
 /* What its alias stands for, or stands for from now on.  0, or MQ_CLOSE_*. */
@@ -250,12 +269,11 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
 
 bool mq_on_publish(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
-    if (connection->publish_rate_max == 0)
-        return serve_publish(engine, connection, packet);
-    if (!mq_rate_admits(engine, connection))
+    bool limited = connection->publish_rate_max != 0;
+    if (limited && !mq_rate_admits(engine, connection))
         return false;
     bool consumed = serve_publish(engine, connection, packet);
-    if (consumed)
+    if (limited && consumed)
         mq_rate_pay(connection);
     return consumed;
 }

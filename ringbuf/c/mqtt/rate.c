@@ -9,8 +9,9 @@
  */
 #include "packets.h"
 
-#define MESSAGE 1000u /* what one costs: the bucket counts thousandths, a millisecond brings `rate` of them \
-                       */
+#define MESSAGE                                                                                 \
+    1000u /* what one costs: the bucket counts thousandths, a millisecond brings `rate` of them \
+           */
 #define PAUSE_MIN_MS 10 /* so that a fast client is not woken for each message */
 
 static void fill(const mq_engine *engine, mq_connection *connection)

@@ -94,19 +94,9 @@ static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *t
     return last_set(connection, topic, verdict->generation & 1);
 }
 
-static bool is_last(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic)
-{
-    return topic != NULL && topic == connection->last_topic &&
-           topic->item.generation == connection->last_generation && connection->policy == engine->policy;
-}
-
 mq_topic *mq_topic_named(mq_engine *engine, mq_connection *connection, const uint8_t *name, uint32_t length)
 {
-    mq_topic *topic = connection->last_topic;
-    if (is_last(engine, connection, topic) && topic->length == length &&
-        memcmp(topic->name, name, length) == 0)
-        return topic;
-    topic = mq_topic_find(engine, name, length);
+    mq_topic *topic = mq_topic_find(engine, name, length);
     return topic == NULL ? NULL : admit(engine, connection, topic);
 }
 
@@ -125,7 +115,7 @@ mq_topic *mq_alias_topic(mq_engine *engine, mq_connection *connection, mq_alias 
     mq_topic *topic = alias->topic;
     if (topic == NULL || topic->item.generation != alias->generation)
         topic = mq_topic_named(engine, connection, alias->name, alias->length);
-    else if (!is_last(engine, connection, topic))
+    else if (!mq_is_last(engine, connection, topic))
         topic = admit(engine, connection, topic);
     if (topic != NULL) {
         alias->topic = topic;
