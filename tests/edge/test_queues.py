@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edge.broker import BrokerLimits
 from edge.engine import EngineLimits
-from edge.mqtt import ConnAck, Connect, Disconnect, PubAck, Publish, Version, encode
+from edge.mqtt import ConnAck, Connect, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, Version, encode
 from edge.sessions import SessionLimits
 from tests.support.mqtt_bench import Bench, Wire
 
@@ -156,3 +156,25 @@ def test_queues_at_their_limit_together_drop_the_oldest_of_who_wants_more() -> N
             assert seen == sorted(seen)
             assert len(seen) == row.queued
         assert rows["one"].queued + rows["two"].queued > limit_bytes // 20
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(1, 14), st.booleans()), max_size=120))
+def test_identifiers_received_with_qos_2_are_known_until_they_are_released(
+    steps: list[tuple[int, bool]],
+) -> None:
+    """Few of them are kept in another way than many, so it goes to and fro between both."""
+    with Bench() as bench:
+        client = bench.client("c")
+        published, in_use = 0, set()
+        for packet_id, publish in steps:
+            if publish:
+                client.send(Publish("a/b", b"x", 2, packet_id=packet_id, dup=packet_id in in_use))
+                published += packet_id not in in_use
+                in_use.add(packet_id)
+                assert client.received() == [PubRec(packet_id)]
+            else:
+                client.send(PubRel(packet_id))
+                in_use.discard(packet_id)
+                assert client.received() == [PubComp(packet_id)]
+        assert len(bench.records()) == published

@@ -46,13 +46,14 @@
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
 #define MQ_EVENTS 1024
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
+#define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that take no memory of their own */
 #define MQ_ENTRY_BYTES 15u /* in a queue */
 #define MQ_CHUNK_MIN_BYTES 512u
 #define MQ_CHUNK_MAX_BYTES 4096u
 #define MQ_ALLOCATOR_BYTES 8u /* what malloc() adds to each */
 #define MQ_CHUNK_ROOM(bytes) \
     (uint16_t)(((bytes) - MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
-#define MQ_VERDICTS_MAX 65536 /* topics judged for one connection; beyond, it begins anew */
+#define MQ_VERDICTS_MAX 65536   /* topics judged for one connection; beyond, it begins anew */
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, however many it takes */
 #define MQ_NEVER UINT64_MAX
 
@@ -115,7 +116,7 @@ typedef struct mq_blob {
     uint32_t references;
     uint32_t bytes : 31, spilled : 1; /* spilled: counted in spilled_bytes */
     uint64_t publisher;               /* session that published it, for no-local; 0: none */
-    rb_record record; /* with key and payload behind it, as in a ring; no checksum */
+    rb_record record;                 /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
 typedef struct mq_connection mq_connection;
@@ -161,7 +162,9 @@ struct mq_session {
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
     uint32_t sent_room, in_flight, window;
-    uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits, when first needed */
+    uint8_t *received;       /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
+    uint32_t received_count; /* of them */
+    uint16_t received_few[MQ_RECEIVED_FEW];
     mq_group *group; /* whose queue this is, and no client's; NULL: a client's */
     mq_list shares;  /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
@@ -239,26 +242,26 @@ typedef struct mq_alias { /* what a topic alias of a client stands for; all zero
     uint8_t reason; /* not 0: a name that Python refused for this reason, and that was not kept */
 } mq_alias;
 
-typedef struct mq_alias_out { /* a topic alias towards the client: its place + 1 */
+typedef struct mq_alias_out {   /* a topic alias towards the client: its place + 1 */
     uint32_t topic, generation; /* generation 0: free */
     uint32_t used;              /* when, by connection->alias_clock */
 } mq_alias_out;
 
 struct mq_connection {
     mq_item item;
-    int fd;                   /* -1: none, Python feeds and pulls */
-    uint8_t version;          /* 0 until CONNECT was accepted, then the protocol level: 3, 4, 5 */
-    uint8_t stop;             /* mq_stop */
-    uint8_t cause;            /* MQ_CLOSE_*, once closing */
-    bool conversing;          /* CONNECT has come, and Python asks for more: AUTH */
-    bool trusted;             /* may publish to any topic that is not reserved */
-    bool known;               /* Python has seen an event of it, and will see its end */
-    bool judged;              /* Python's answer to a TOPIC event */
-    uint8_t skip_reason;      /* or this: the PUBLISH is not stored, and why; else 0 */
-    bool listed;              /* in engine->touched */
-    bool is_ready;            /* in engine->ready */
-    bool is_holding;          /* in engine->holding */
-    bool blocked;             /* the socket took less than it was given; EPOLLOUT will say when to go on */
+    int fd;              /* -1: none, Python feeds and pulls */
+    uint8_t version;     /* 0 until CONNECT was accepted, then the protocol level: 3, 4, 5 */
+    uint8_t stop;        /* mq_stop */
+    uint8_t cause;       /* MQ_CLOSE_*, once closing */
+    bool conversing;     /* CONNECT has come, and Python asks for more: AUTH */
+    bool trusted;        /* may publish to any topic that is not reserved */
+    bool known;          /* Python has seen an event of it, and will see its end */
+    bool judged;         /* Python's answer to a TOPIC event */
+    uint8_t skip_reason; /* or this: the PUBLISH is not stored, and why; else 0 */
+    bool listed;         /* in engine->touched */
+    bool is_ready;       /* in engine->ready */
+    bool is_holding;     /* in engine->holding */
+    bool blocked;        /* the socket took less than it was given; EPOLLOUT will say when to go on */
     bool last_allowed;
     uint32_t interest; /* what epoll was told */
     uint32_t last_generation;
@@ -268,10 +271,10 @@ struct mq_connection {
     mq_bytes out;
     uint32_t skip; /* bytes at the head of `in` that Python has dealt with */
     uint32_t need; /* length of the packet that `in` begins with, if it is known and not whole; else 0 */
-    uint32_t packet_max_bytes;          /* of what we take */
-    uint32_t send_max_bytes;            /* of what it takes; 0: anything */
-    uint32_t alias_max;                 /* topic aliases that we may use towards it */
-    mq_alias_out *aliases_out;          /* when there is one; for as long as the connection */
+    uint32_t packet_max_bytes; /* of what we take */
+    uint32_t send_max_bytes;   /* of what it takes; 0: anything */
+    uint32_t alias_max;        /* topic aliases that we may use towards it */
+    mq_alias_out *aliases_out; /* when there is one; for as long as the connection */
     uint32_t alias_clock;
     uint32_t out_chunk;                 /* how much is built at once: little for who reads slowly */
     uint64_t last_seen_ms, idle_max_ms; /* 0: no keep-alive */
@@ -337,8 +340,8 @@ struct mq_engine {
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint32_t share_queues; /* sessions that are queues of groups */
-    uint32_t matched; /* subscribers of the record that was appended last */
-    uint64_t *table;  /* topic index + 1 below, upper half of its hash above; open addressing */
+    uint32_t matched;      /* subscribers of the record that was appended last */
+    uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
     mq_source *sources[MQ_SOURCES_MAX];

@@ -178,10 +178,11 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
     if (group->again == NULL && (group->again = mq_slab_take(&engine->sessions)) != NULL) {
         group->again->queue_max = queue->queue_max;
         group->again->drop_newest = queue->drop_newest;
-        group->again->disordered = true;
         engine->share_queues++;
     }
-    mq_push(engine, group->again != NULL ? group->again : queue, published);
+    mq_session *to = group->again != NULL ? group->again : queue;
+    to->disordered = true; /* each time: a queue that falls empty is in order again */
+    mq_push(engine, to, published);
 }
 
 static bool goes_back(const mq_entry *entry)
