@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
@@ -24,8 +24,8 @@ from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Bridge", "Config", "Limits", "Listener", "Local", "Log",
-    "Producer", "Stream", "Tls", "Zmq", "checked", "load", "parse",
+    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Limits", "Listener", "Local",
+    "Log", "Plugin", "Producer", "Stream", "Tls", "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -103,6 +103,36 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durability: Literal["process", "interval", "disk"] = "process"
     sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
     sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much
+
+
+class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plug-in of amqtt that decides about clients or topics, in [[auth.plugin]]."""
+
+    path: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z",
+            description='write "package.module.Class", such as "amqtt.contrib.jwt.UserAuthJwtPlugin"',
+        ),
+    ] = field(name="class")
+    options: dict[str, Any] = {}  # as its own Config class names them
+
+
+class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may connect, and what it may publish and receive, in [auth].
+
+    With a password file or a plug-in that authenticates, whoever gives no user name is refused, except by a
+    listener with allow_anonymous = true.  SIGHUP reads both files again.
+    """
+
+    password_file: Path | None = None  # of `brim passwd` or mosquitto_passwd
+    acl_file: Path | None = None  # as Mosquitto's acl_file; without it everybody may do everything
+    plugin: tuple[Plugin, ...] = ()
+
+    @property
+    def asks_names(self) -> bool:
+        """Whether clients may have to say who they are."""
+        return self.password_file is not None or bool(self.plugin)
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,6 +214,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_dir: Path = field(default_factory=default_state_dir)  # log, checkpoints, epochs: disk
     listener: tuple[Listener, ...] = (Listener(),)
     limits: Limits = Limits()
+    auth: Auth = Auth()
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
     log: Log = Log()
     zmq: Zmq = Zmq()

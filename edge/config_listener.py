@@ -86,10 +86,13 @@ def listeners_are_safe(config: Config, problems: Problems) -> None:
         inside = listener.path is not None or is_loopback(listener.host)
         if inside or listener.allow_anonymous or listener.certificate_is_user or problems.blames(path):
             continue
+        if config.auth.asks_names:
+            continue
         problems.add(
             path,
             f"{listener.host} is reached from other machines, and nobody has to log in; write "
-            f'host = "127.0.0.1", or add the line allow_anonymous = true to this [[listener]]',
+            'host = "127.0.0.1", name a password_file in [auth], or '
+            "add the line allow_anonymous = true to this [[listener]]",
         )
 
 

@@ -117,6 +117,8 @@ class _ValueReader:
                 return self._list(item_type, value, path)
             case inspect.DictType(value_type=value_type):
                 return self._pairs(value_type, value, path)
+            case inspect.AnyType():
+                return value
             case inspect.CustomType():
                 return self._path(value, path)
         wrong = _mistake(kind, value := _plain(value, path))

@@ -158,6 +158,12 @@ def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
             yield index, value, first[value]
 
 
+def plugins_are_different(config: Config, problems: Problems) -> None:
+    for index, what, first in _repeated(plugin.path for plugin in config.auth.plugin):
+        text = f"{what} is auth.plugin[{first}] already; a class is used once"
+        problems.add(("auth", "plugin", index, "class"), text)
+
+
 RULES = (
     names_are_unique,
     listeners_are_safe,
@@ -168,4 +174,5 @@ RULES = (
     streams_exist,
     rings_can_be_waited_for,
     zmq_is_safe,
+    plugins_are_different,
 )

@@ -8,6 +8,7 @@ Retained messages live in memory.  After a restart they are put back from what t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ class Retained:
         if is_share(topic_filter):  # [3.8.3.1]
             return 0
         topics = router.topics_under(topic_filter)
+        if (allows := router.may_receive) is not None:
+            names = ((topic, self._engine.topic_name(topic).decode()) for topic in topics)
+            topics = array("I", [topic for topic, name in names if allows(session, name)])
         with router.tag_of(session.subscriptions[topic_filter]) as tag:
             return self._engine.retained_send(topics, session.handle, tag)
 

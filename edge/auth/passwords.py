@@ -54,9 +54,10 @@ class Passwords:
         self._said_s = -SAY_AGAIN_S
         self.replace(users)
 
-    def replace(self, users: Mapping[str, User]) -> None:
-        """Ask `users` from now on; what was remembered is forgotten."""
+    def replace(self, users: Mapping[str, User], unwelcome: frozenset[str] = frozenset()) -> None:
+        """Ask `users` from now on; what was remembered is forgotten.  See still_welcome()."""
         self._users = users
+        self.unwelcome = unwelcome
         self._hashes = [user.password for user in users.values() if user.password]
         self._remembered: dict[bytes, float] = {}  # digest -> until when
 
@@ -85,6 +86,10 @@ class Passwords:
         return self._threads.submit(
             self._check, stored, self._somebodys(name), password, digest, self._remembered
         )
+
+    def still_welcome(self, client: ClientFacts) -> bool:
+        """Whether the user is as it was when the client logged in."""
+        return client.identity not in self.unwelcome
 
     def close(self) -> None:
         """End the threads; who waits is refused."""

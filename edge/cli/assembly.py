@@ -19,9 +19,13 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
+from edge.auth.guard import AuthFiles, Guard, scram_secret
 from edge.broker import Broker, BrokerLimits
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config, Limits
+from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
 from edge.engine import EngineLimits, engine_of
 from edge.epochs import Epochs
@@ -55,6 +59,7 @@ class Assembly:
 
     def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
         self.config = config
+        self.guard: Guard
         self.listener: Listener
         self.zmq: ZmqPublisher | None = None
         self._version = version
@@ -62,6 +67,7 @@ class Assembly:
         self._log: Log | None = None
         self._log_thread: LogThread | None = None
         self._bridges: list[Callable[[], dict[str, Any]]] = []
+        self._reloading = asyncio.Lock()
         self._down = AsyncExitStack()  # how each part that was started is ended
 
     async def __aenter__(self) -> Self:
@@ -80,6 +86,7 @@ class Assembly:
         settings = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
         self._lock_directories()
         _allow_descriptors(_descriptors(config))
+        self._start_guard()
         epochs = Epochs(config.state_dir / "epochs")
         streams = self._open_streams(epochs)
         stats = self._bind(streams)
@@ -100,6 +107,19 @@ class Assembly:
         sampling = asyncio.create_task(reporter.sample())
         self._down.callback(sampling.cancel)
 
+    async def reload(self) -> None:
+        """Read the password and ACL files again.  If they cannot be used, what was read before stays."""
+        async with self._reloading:
+            files = await asyncio.to_thread(self.guard.read)
+            if files is not None:
+                await asyncio.wrap_future(self.listener.ask(lambda: self._apply(files)))
+
+    def _apply(self, files: AuthFiles) -> None:
+        self.guard.apply(files, self._judge_anew)
+
+    def _judge_anew(self) -> None:
+        self.listener.broker.rules_changed(self.guard.access)
+
     # ---- one part each ----
 
     def _lock_directories(self) -> None:
@@ -107,6 +127,21 @@ class Assembly:
             directory = getattr(self.config, key)
             make_directory(directory, key)
             self._down.callback(DirectoryLock(directory).close)
+
+    def _start_guard(self) -> None:
+        auth = self.config.auth
+        secret = scram_secret(self.config.state_dir / "scram-secret") if auth.password_file else b""
+        self.guard = Guard(auth.password_file, auth.acl_file, secret=secret)
+        self._down.callback(self.guard.close)
+        if auth.plugin:
+            plugins = [(plugin.path, plugin.options) for plugin in auth.plugin]
+            self.guard.load(plugins, lambda: self.listener.call(self._judge_anew))
+
+    def _asking_names(self, settings: ListenerConfig) -> ListenerConfig:
+        """Where users can log in, nobody gets in without a name unless the listener says so."""
+        if settings.allow_anonymous is None and self.guard.authenticator is not None:
+            return msgspec.structs.replace(settings, allow_anonymous=False)
+        return settings
 
     def _open_streams(self, epochs: Epochs) -> Streams:
         ends = {}
@@ -136,7 +171,14 @@ class Assembly:
 
     def _bind(self, streams: Streams) -> Stats:
         engine = engine_of(_engine_limits(self.config.limits))
-        broker = Broker(engine, streams.partition_of, limits=_broker_limits(self.config.limits))
+        broker = Broker(
+            engine,
+            streams.partition_of,
+            limits=_broker_limits(self.config.limits),
+            authenticator=self.guard.authenticator,
+            enhanced=self.guard.enhanced,
+            access=self.guard.access,
+        )
         if self._log is not None:
             broker.cold.read_at = self._log.reader.read_at
         _restore_retained(broker, streams)
@@ -147,7 +189,7 @@ class Assembly:
         )  # for a start that fails; after that it has been stopped already
         for it in self.config.listener:
             try:
-                self.listener.add(it)
+                self.listener.add(self._asking_names(it))
             except OSError as error:
                 text = f"cannot listen on {it.host} port {it.port}: {error.strerror}"
                 raise EdgeError(text, hint="set host and port of that [[listener]]") from error

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edge import config
+from edge.auth.errors import AuthFileError
+from edge.auth.guard import AuthFiles
 from edge.cli import EXIT_UNUSABLE
 from edge.cli.words import bytes_in_words
 from edge.config import Config
@@ -36,8 +38,16 @@ def run(arguments: argparse.Namespace) -> int:
     if wrong := [*_tls_mistakes(found), *_bridge_mistakes(found)]:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
         return EXIT_UNUSABLE
+    try:
+        files = AuthFiles.read(found.auth.password_file, found.auth.acl_file)
+    except AuthFileError as error:
+        print("\n".join(error.problems), file=sys.stderr)
+        return EXIT_UNUSABLE
+    if wrong := list(_plugin_mistakes(found)):
+        print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
+        return EXIT_UNUSABLE
     print(f"{arguments.file}: no mistakes")
-    for line in _summary(found):
+    for line in (*_summary(found), *_auth_summary(found, files)):
         print(f"  {line}")
     return 0
 
@@ -69,6 +79,35 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
             bridge_settings(bridge, found)
         except EdgeError as error:
             yield f"{error}; {error.hint}" if error.hint else str(error)
+
+
+def _plugin_mistakes(found: Config) -> Iterator[str]:
+    """What only the plug-ins know: whether there is such a class, and whether it takes such options."""
+    if not found.auth.plugin:
+        return
+    from edge.auth.amqtt_plugins import configured
+
+    for plugin in found.auth.plugin:
+        try:
+            configured(plugin.path, plugin.options)
+        except EdgeError as error:
+            yield f"{error}; {error.hint}"
+
+
+def _auth_summary(found: Config, files: AuthFiles) -> Iterator[str]:
+    auth = found.auth
+    if files.users is not None:
+        yield f"users     {len(files.users)} in {auth.password_file}"
+    if files.rules is not None:
+        yield f"rules     {auth.acl_file}"
+        if nobody := sorted(files.rules.users - (files.users or {}).keys()):
+            if not auth.asks_names:
+                yield "          WARNING: nobody logs in, so only rules before the first `user` ever hold"
+            elif files.users is not None and not auth.plugin:
+                names = ", ".join(nobody)
+                yield f"          WARNING: rules of users whom {auth.password_file} lacks: {names}"
+    for plugin in auth.plugin:
+        yield f"plug-in   {plugin.path}"
 
 
 def _summary(found: Config) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Without a configuration it listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in memory, and
 offers the ring by shared memory and by ZeroMQ to this machine's processes.  A second signal ends it at once:
-what was acknowledged is in the rings, and the next start goes on there.
+what was acknowledged is in the rings, and the next start goes on there.  SIGHUP reads the password and ACL
+files of [auth] again; without such files it ends the broker, as the other two do.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import shlex
 import signal
 import time
+from functools import partial
 
 from edge import logs
 from edge.cli import EXIT_ATTENTION, version
@@ -69,6 +71,8 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         watchdog = asyncio.create_task(_watch(broker))
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
+        if broker.guard.has_files:
+            loop.add_signal_handler(signal.SIGHUP, partial(_reload, broker, set()))
         notify("READY=1")
         log.info("ready %s", pairs(edge_id=config.edge_id, version=version()))
         await stopping.wait()
@@ -77,6 +81,13 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         watchdog.cancel()
     log.info("stopped")
     return EXIT_ATTENTION if failures else 0
+
+
+def _reload(broker: Assembly, running: set[asyncio.Task[None]]) -> None:
+    """A task is kept until it is done, or it might be collected before."""
+    task = asyncio.get_running_loop().create_task(broker.reload())
+    running.add(task)
+    task.add_done_callback(running.discard)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int) -> None:

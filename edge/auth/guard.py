@@ -1,0 +1,212 @@
+"""All that decides about clients, put together as [auth] says, and its files read again on demand.
+
+    password file, plug-ins  ->  authenticator, enhanced     who is there
+    ACL file, plug-ins       ->  access                      what it may do
+
+A user of the password file is judged by it alone; everybody else by the plug-ins, if there are any.  A topic
+must be allowed by the ACL file and by the plug-ins, as far as there are such.
+
+Reading again takes two steps, so that the broker's thread reads no file: read(), on any other, has the new
+content or says what is wrong with it and changes nothing; apply(), on the broker's thread, puts it in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edge.access import AccessList, Authenticator, ClientFacts, EnhancedAuthenticator, Verdict
+from edge.auth.acl_file import read_rules
+from edge.auth.errors import AuthFileError
+from edge.auth.password_file import User, Users, read_users
+from edge.auth.passwords import Passwords
+from edge.auth.rules import Rules
+from edge.auth.scram import Scram
+from edge.logs import pairs
+
+if TYPE_CHECKING:
+    from edge.auth.plugins import Plugins
+
+__all__ = ["AuthFiles", "Guard", "scram_secret"]
+
+log = logging.getLogger(__name__)
+
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AuthFiles:
+    """What the files say.  None: there is no such file."""
+
+    users: Users | None = None
+    rules: Rules | None = None
+
+    @classmethod
+    def read(cls, password_file: Path | None, acl_file: Path | None) -> AuthFiles:
+        """Raises AuthFileError with the mistakes of both."""
+        problems: list[str] = []
+        users = rules = None
+        try:
+            users = read_users(password_file) if password_file else None
+        except AuthFileError as error:
+            problems += error.problems
+        try:
+            rules = read_rules(acl_file) if acl_file else None
+        except AuthFileError as error:
+            problems += error.problems
+        if problems:
+            raise AuthFileError(problems)
+        return cls(users, rules)
+
+
+class Guard:
+    """The seams of edge.access, implemented; each is None if nothing is configured for it."""
+
+    def __init__(
+        self,
+        password_file: Path | None = None,
+        acl_file: Path | None = None,
+        *,
+        secret: bytes = b"",
+    ) -> None:
+        """Reads the files.  `secret` is for SCRAM (scram_secret).  Raises AuthFileError."""
+        self._paths = (password_file, acl_file)
+        self._files = AuthFiles.read(password_file, acl_file)
+        self._plugins: Plugins | None = None
+        self._passwords: Passwords | None = None
+        self._scram: Scram | None = None
+        if (users := self._files.users) is not None:
+            self._passwords, self._scram = Passwords(users), Scram(users, secret)
+
+    def load(
+        self, plugins: Sequence[tuple[str, Mapping[str, Any]]], on_news: Callable[[], object] = lambda: None
+    ) -> None:
+        """Ask these plug-ins too.  Once, before anybody is asked.  Raises PluginError; see Plugins."""
+        from edge.auth.plugins import Plugins
+
+        self._plugins = Plugins(plugins, on_news)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to read again."""
+        return any(self._paths)
+
+    @property
+    def authenticator(self) -> Authenticator | None:
+        """Who says whether a client is who it says."""
+        plugins = self._plugins.authenticator if self._plugins else None
+        if self._passwords is None or plugins is None:
+            return self._passwords or plugins
+        return _FileFirst(self._passwords, plugins)
+
+    @property
+    def enhanced(self) -> EnhancedAuthenticator | None:
+        """Who does so in MQTT 5's exchange of AUTH packets."""
+        return self._scram
+
+    @property
+    def access(self) -> AccessList | None:
+        """Who decides about topics; another one after apply()."""
+        plugins = self._plugins.access if self._plugins else None
+        if self._files.rules is None or plugins is None:
+            return self._files.rules or plugins
+        return _Both(self._files.rules, plugins)
+
+    def read(self) -> AuthFiles | None:
+        """The files as they are now; None if they cannot be used, which is logged.  Any thread."""
+        try:
+            return AuthFiles.read(*self._paths)
+        except AuthFileError as error:
+            for problem in error.problems:
+                log.error("what was read before stays in force %s", pairs(mistake=problem))
+            return None
+
+    def apply(self, files: AuthFiles, judge: Callable[[], object]) -> None:
+        """Put them in place, and call `judge`, which asks about everybody anew.  On the broker's thread.
+
+        Users who are gone, or have another password, are not welcome while it asks: later they are, since
+        they have logged in anew.
+        """
+        before, self._files = self._files, files
+        changed = changed_users(before.users or {}, files.users or {})
+        if files.users is not None and self._passwords is not None and self._scram is not None:
+            self._passwords.replace(files.users, unwelcome=changed)
+            self._scram.replace(files.users)
+        judge()
+        if self._passwords is not None:
+            self._passwords.unwelcome = frozenset()
+        log.info(
+            "password and ACL files read again %s",
+            pairs(users=len(files.users or ()), changed=len(changed), rules=files.rules is not None),
+        )
+
+    def close(self) -> None:
+        """End the threads; clients that wait for a verdict are refused."""
+        if self._passwords is not None:
+            self._passwords.close()
+        if self._plugins is not None:
+            self._plugins.close()
+
+
+def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> frozenset[str]:
+    """Who can no longer prove to be itself in every way it could before."""
+    nobody = User()
+
+    def kept(old: User, new: User) -> bool:
+        return old.password in (None, new.password) and old.scram in (None, new.scram)
+
+    return frozenset(name for name, old in before.items() if not kept(old, after.get(name, nobody)))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileFirst:
+    """An Authenticator: who is in the file is judged by it, whoever else by plug-ins."""
+
+    passwords: Passwords
+    others: Authenticator
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        known = client.username is not None and self.passwords.knows(client.username)
+        return (self.passwords if known else self.others).authenticate(client, password)
+
+    def still_welcome(self, client: ClientFacts) -> bool:
+        return self.passwords.still_welcome(client) and self.others.still_welcome(client)
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """An AccessList: what the rules allow, plug-ins are asked about."""
+
+    rules: Rules
+    others: AccessList
+
+    def may_publish(self, client: ClientFacts, topic: str) -> bool | Future[bool]:
+        return self.rules.may_publish(client, topic) and self.others.may_publish(client, topic)
+
+    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool | Future[bool]:
+        return self.rules.may_subscribe(client, topic_filter) and self.others.may_subscribe(
+            client, topic_filter
+        )
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        return self.rules.may_receive(client, topic) and self.others.may_receive(client, topic)
+
+
+def scram_secret(file: Path) -> bytes:
+    """What salts of unknown users are made from, kept in `file`: the same after every start."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if len(kept := file.read_bytes()) == SECRET_BYTES:
+            return kept
+        file.unlink()  # cut short by a crash
+        return scram_secret(file)
+    with os.fdopen(descriptor, "wb") as output:
+        output.write(made := secrets.token_bytes(SECRET_BYTES))
+    return made

@@ -1,0 +1,278 @@
+"""amqtt's plug-ins behind the seams of edge.access, unchanged, on an event loop of their own.
+
+Owns the loop, its thread, what is asked of plug-ins and what they have answered.  Loads amqtt only when there
+is a plug-in (edge.auth.amqtt_plugins).
+
+    authenticate    every plug-in that authenticates is asked.  None abstains.  One that says yes lets in,
+                    one that says no refuses, nobody answering refuses: as in amqtt
+    topics          every plug-in that filters topics must say yes, as in amqtt's code: there None refuses
+
+A plug-in that fails, or takes longer than ANSWER_S, refuses.  Publishing and subscribing wait for the answer:
+the client is held meanwhile.  Receiving cannot wait, for it is asked while routes are made.  A plug-in that
+only computes answers within PATIENCE_S, which is waited for; one that is slower is not waited for again until
+it is quick, the topic is not delivered to that client, and once it has said yes, on_news() is called, so that
+the routes are made anew.  So nothing is delivered that was not allowed, and of a topic that a slow plug-in
+sees for the first time the first messages may be missing; for filters without wildcards it is asked when the
+subscription is, which waits for that too.
+
+What a plug-in has said about receiving is kept for the client's login, RECEIVE_MAX answers of all clients
+together, the oldest going first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edge.access import AccessList, Answer, Authenticator, ClientFacts, Verdict
+from edge.mqtt.topics import split_share
+
+if TYPE_CHECKING:
+    from edge.auth.amqtt_plugins import Loaded, PluginSession
+
+__all__ = ["Plugins"]
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 5.0
+PATIENCE_S = 0.02
+START_S = 30.0  # to load a plug-in: it may ask a server
+ASKED_MAX = 1_000  # questions at once; more are refused
+NEWS_S = 0.1  # on_news() is called once for all that has become known in that time
+LOGINS_MAX = 100_000
+RECEIVE_MAX = 200_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """A client as plug-ins see it, from its authentication on."""
+
+    number: int
+    session: PluginSession
+
+
+class Plugins:
+    """The plug-ins of one broker.  Everything on the broker's thread, but close()."""
+
+    def __init__(
+        self,
+        plugins: Sequence[tuple[str, Mapping[str, Any]]],
+        on_news: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Loads `plugins`, pairs of class path and options.  Raises PluginError.
+
+        `on_news` is called on the plug-ins' thread when a client may receive more than was said before.
+        """
+        self.on_news = on_news
+        self.refused_busy = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="brim-plug-ins")
+        self._asked = 0  # on the loop's thread
+        self._logins: dict[tuple[str, str | None], _Login] = {}
+        self._count = 0
+        self._received: dict[tuple[int, str], bool] = {}
+        self._lock = threading.Lock()  # of _logins, _received and _asking
+        self._has_news = False
+        self._asking: set[tuple[int, str]] = set()
+        self._patient = True
+        self._loaded: Loaded | None = None
+        self._thread.start()
+        try:
+            self._loaded = self._run(_load(plugins)).result(START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def authenticator(self) -> Authenticator | None:
+        """Who asks those plug-ins that authenticate; None if there are none."""
+        return _PluginAuthenticator(self) if self._loaded and self._loaded.authenticating else None
+
+    @property
+    def access(self) -> AccessList | None:
+        """Who asks those plug-ins that filter topics; None if there are none."""
+        return _PluginAccess(self) if self._loaded and self._loaded.filtering else None
+
+    def close(self) -> None:
+        """Tell the plug-ins that the broker ends, and stop their loop.  May be called twice."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._run(self._end()).result(ANSWER_S)
+        except TooLate:
+            log.warning("plug-ins do not end")
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        if self._loaded is not None:
+            await self._loaded.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    # ---- questions ----
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        """Ask all that authenticate, and remember the login if they let it in."""
+        loaded = self._loaded
+        assert loaded is not None
+        try:
+            session = loaded.session(client, None if password is None else password.decode())
+        except UnicodeDecodeError:
+            return False  # amqtt's passwords are text
+
+        async def ask() -> bool:
+            allowed = await loaded.authenticate(session)
+            if allowed:
+                self._remember(client.client_id, client.username, session)
+            return allowed
+
+        return self._run(self._bounded(ask))
+
+    def topic(self, client: ClientFacts, topic: str, *actions: str) -> Answer:
+        """Ask all that filter topics, about all of `actions`."""
+        login = self._login(client)
+
+        async def ask() -> bool:
+            for action in actions:
+                allowed = await self._filter(login, topic, action)
+                if not allowed:
+                    return False
+            return True
+
+        return self._run(self._bounded(ask))
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        """What is known, or found out in no time; False else."""
+        login = self._login(client)
+        key = (login.number, topic)
+        with self._lock:
+            known = self._received.get(key)
+            if known is not None or key in self._asking:
+                return bool(known)
+            self._asking.add(key)
+
+        patient = self._patient
+
+        async def ask() -> bool:
+            return await self._filter(login, topic, "receive")
+
+        answer = self._run(self._bounded(ask))
+        found: bool | None = None
+        try:
+            if patient:
+                found = answer.result(PATIENCE_S)
+        except TooLate:
+            self._patient = False
+        answer.add_done_callback(lambda done: self._received_late(key, done, news=found is None))
+        return bool(found)
+
+    def _received_late(self, key: tuple[int, str], done: Future[bool], *, news: bool) -> None:
+        with self._lock:
+            self._asking.discard(key)
+        if news and not done.cancelled() and done.result() and not self._has_news:
+            self._has_news = True
+            self._loop.call_soon_threadsafe(self._loop.call_later, NEWS_S, self._tell_news)
+
+    def _tell_news(self) -> None:
+        self._has_news = False
+        self.on_news()
+
+    async def _filter(self, login: _Login, topic: str, action: str) -> bool:
+        assert self._loaded is not None
+        started_s = self._loop.time()
+        allowed = await self._loaded.filter(login.session, topic, action)
+        if action == "receive":
+            self._patient = self._loop.time() - started_s < PATIENCE_S / 2
+            with self._lock:
+                while len(self._received) >= RECEIVE_MAX:
+                    del self._received[next(iter(self._received))]
+                self._received[login.number, topic] = allowed
+        return allowed
+
+    async def _bounded(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """The answer; False if it comes too late, not at all, or if too many are waited for."""
+        if self._asked >= ASKED_MAX:
+            self.refused_busy += 1
+            return False
+        self._asked += 1
+        try:
+            return await asyncio.wait_for(ask(), ANSWER_S)
+        except TimeoutError:
+            log.warning("a plug-in has not answered in time, which counts as a refusal")
+        except Exception:
+            log.exception("a plug-in has failed, which counts as a refusal")
+        finally:
+            self._asked -= 1
+        return False
+
+    # ---- logins ----
+
+    def _remember(self, client_id: str, username: str | None, session: PluginSession) -> _Login:
+        """In place of an earlier login of that user with that identifier."""
+        with self._lock:
+            self._logins.pop((client_id, username), None)
+            while len(self._logins) >= LOGINS_MAX:
+                del self._logins[next(iter(self._logins))]
+            self._count += 1
+            login = self._logins[client_id, username] = _Login(self._count, session)
+        return login
+
+    def _login(self, client: ClientFacts) -> _Login:
+        """That of the client, or one of somebody who has told no password."""
+        known = self._logins.get((client.client_id, client.identity))
+        if known is not None:
+            return known
+        assert self._loaded is not None
+        session = self._loaded.session(client, None)
+        session.username = client.identity  # not what it claims
+        return self._remember(client.client_id, client.identity, session)
+
+
+async def _load(plugins: Sequence[tuple[str, Mapping[str, Any]]]) -> Loaded:
+    """On the loop: some plug-ins want one that runs when they are made."""
+    from edge.auth.amqtt_plugins import Loaded
+
+    return await Loaded.load(plugins)
+
+
+@dataclass(frozen=True, slots=True)
+class _PluginAuthenticator:
+    plugins: Plugins
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        return self.plugins.authenticate(client, password)
+
+    def still_welcome(self, client: ClientFacts) -> bool:
+        """Plug-ins are asked at CONNECT only."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _PluginAccess:
+    plugins: Plugins
+
+    def may_publish(self, client: ClientFacts, topic: str) -> Answer:
+        return self.plugins.topic(client, topic, "publish")
+
+    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> Answer:
+        _, inner = split_share(topic_filter)
+        exact = not ("+" in inner or "#" in inner)
+        return self.plugins.topic(client, inner, "subscribe", *(["receive"] if exact else []))
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        return self.plugins.may_receive(client, topic)
