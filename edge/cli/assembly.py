@@ -107,9 +107,15 @@ class Assembly:
         sampling = asyncio.create_task(reporter.sample())
         self._down.callback(sampling.cancel)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything that reload() reads."""
+        return self.guard.has_files or any(it.tls is not None for it in self.config.listener)
+
     async def reload(self) -> None:
-        """Read the password and ACL files again.  If they cannot be used, what was read before stays."""
+        """Read passwords, rules and certificates again.  What cannot be used is said, and changes nothing."""
         async with self._reloading:
+            await asyncio.to_thread(self.listener.reload_certificates)
             files = await asyncio.to_thread(self.guard.read)
             if files is not None:
                 await asyncio.wrap_future(self.listener.ask(lambda: self._apply(files)))

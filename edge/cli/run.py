@@ -2,8 +2,8 @@
 
 Without a configuration it listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in memory, and
 offers the ring by shared memory and by ZeroMQ to this machine's processes.  A second signal ends it at once:
-what was acknowledged is in the rings, and the next start goes on there.  SIGHUP reads the password and ACL
-files of [auth] again; without such files it ends the broker, as the other two do.
+what was acknowledged is in the rings, and the next start goes on there.  SIGHUP reads certificates and
+the files of [auth] again; where there are none it ends the broker, as the other two do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         watchdog = asyncio.create_task(_watch(broker))
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
-        if broker.guard.has_files:
+        if broker.has_files:
             loop.add_signal_handler(signal.SIGHUP, partial(_reload, broker, set()))
         notify("READY=1")
         log.info("ready %s", pairs(edge_id=config.edge_id, version=version()))
