@@ -116,7 +116,7 @@ class Assembly:
         """Read passwords, rules and certificates again.  What cannot be used is said, and changes nothing."""
         async with self._reloading:
             await asyncio.to_thread(self.listener.reload_certificates)
-            files = await asyncio.to_thread(self.guard.read)
+            files = await asyncio.to_thread(self.guard.read) if self.guard.has_files else None
             if files is not None:
                 await asyncio.wrap_future(self.listener.ask(lambda: self._apply(files)))
 
