@@ -70,6 +70,7 @@ from edge.retained import Retained
 from edge.router import PartitionLike, Router
 from edge.sessions import Sessions
 from edge.subscribing import Subscribing
+from edge.sys_topics import SysTopics
 from edge.wills import Wills, message_of
 
 __all__ = ["Broker", "BrokerLimits", "Watcher"]
@@ -93,8 +94,12 @@ class Broker:
         access: AccessList | None = None,
         call: Call | None = None,
         clock: Callable[[], float] = time.monotonic,
+        version: str = "",
     ) -> None:
-        """`call` runs a function on this thread, from any other: for answers that take their time."""
+        """`call` runs a function on this thread, from any other: for answers that take their time.
+
+        `version` is what $SYS says of us.
+        """
         self.limits = limits or BrokerLimits()
         self.on_source_bad: Callable[[int], object] = lambda source: None
         self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions)
@@ -116,6 +121,16 @@ class Broker:
         )
         self._subscribing = Subscribing(
             self.clients, self.router, self.retained, self._permissions, self._pending, self.limits
+        )
+        self._sys_topics = SysTopics(
+            engine,
+            self.own_messages.topic_of,
+            self.sessions,
+            self.clients,
+            self.router,
+            self.limits.sys_interval_s,
+            version,
+            clock(),
         )
         self._set_access(access)
 
@@ -360,12 +375,14 @@ class Broker:
         now_s = self._clock()
         self.own_messages.tick()
         self.wills.tick(now_s)
+        self._sys_topics.tick(now_s)
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)
         if self.own_messages:
             return RETRY_S
-        return min(max(min(self.sessions.next_s, self.wills.next_s) - now_s, 0.0), REST_S)
+        next_s = min(self.sessions.next_s, self.wills.next_s, self._sys_topics.next_s)
+        return min(max(next_s - now_s, 0.0), REST_S)
 
 
 def _topic_name(data: bytes, version: Version) -> str:

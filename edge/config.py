@@ -25,7 +25,7 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Limits", "Listener", "Local",
-    "Log", "Plugin", "Producer", "Stream", "Tls", "Zmq", "checked", "load", "parse",
+    "Log", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -64,6 +64,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
     topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
+    # MQTT 5 topic aliases: how many a client may set, and how many we set towards one that takes some.
+    topic_alias_max: Annotated[int, Meta(ge=0, le=65535)] = 32
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
     queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     queued_records_drop: Literal["oldest", "newest"] = "oldest"  # the newest reading is what matters
@@ -199,6 +201,13 @@ def host_edge_id() -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", socket.gethostname().lower()).strip("-._")[:64] or "edge"
 
 
+class Sys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the broker publishes about itself, under $SYS/broker/, in [sys]."""
+
+    # Between two updates; only what has changed is published.  0: nothing at all.
+    interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 10
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of it.  `stream` always ends with the stream "default", which takes what no other does."""
 
@@ -215,6 +224,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listener: tuple[Listener, ...] = (Listener(),)
     limits: Limits = Limits()
     auth: Auth = Auth()
+    sys: Sys = Sys()
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
     log: Log = Log()
     zmq: Zmq = Zmq()

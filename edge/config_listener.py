@@ -52,6 +52,8 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # use_identity_as_username.  With proxy_protocol, what the proxy says of it.
     certificate_is_user: bool = False
     allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
+    # Serve nobody here: MQTT 5 clients are told to use this server instead, others that we are unavailable.
+    redirect_to: Annotated[str, Meta(pattern=r"^\S+\Z", description="host:port")] | None = None
     # Web pages that may connect, such as "https://panel.example"; none: all.  Programs may, always.
     origins: tuple[Annotated[str, Meta(pattern=r"^(https?://[^/\s]+|null)\Z")], ...] = ()
     # Of this listener alone; without them what [limits] says.

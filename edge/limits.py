@@ -17,6 +17,7 @@ class BrokerLimits:
     client_id_max_bytes: int = 256
     subscriptions_max: int = 1_000
     topic_alias_max: int = 32  # topic aliases towards one client that takes some
+    sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: there are none
     keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound
     sessions: SessionLimits = field(default_factory=SessionLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)

@@ -100,7 +100,12 @@ class Listener:
         inside = settings.path is not None and settings.allow_anonymous is None
         anonymous = inside or anonymous_allowed(address.host, settings.allow_anonymous)
         self.broker.policies[number] = ListenerPolicy(
-            str(address), anonymous, settings.scheme, settings.certificate_is_user, settings.packet_max_bytes
+            str(address),
+            anonymous,
+            settings.scheme,
+            settings.certificate_is_user,
+            settings.packet_max_bytes,
+            settings.redirect_to,
         )
         self.addresses.append(address)
         log.info("listening %s", pairs(at=address, anonymous=anonymous))

@@ -179,6 +179,11 @@ class Router:
 
     # ---- shared subscriptions ----
 
+    @property
+    def shared_count(self) -> int:
+        """How many groups share a subscription."""
+        return len(self._groups)
+
     def _join(self, session: Session, shared_filter: str, terms: int) -> None:
         group = self._groups.get(shared_filter)
         if group is None:

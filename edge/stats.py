@@ -16,9 +16,10 @@ from edge.sessions import Session
 __all__ = ["ClientRow", "Stats"]
 
 _TOTALS = (
-    "bytes_in", "bytes_out", "packets_in", "published", "sourced", "delivered", "redelivered",
-    "retained_refused", "connections_opened", "full_waits", "rate_waits", "topics_recycled", "source_lost",
-    "source_evictions", "spilled", "thawed", "wakeups",
+    "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "sourced",
+    "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
+    "rate_waits",
+    "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups",
 )  # fmt: skip
 _NOW = (
     "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "spilled_records",

@@ -180,7 +180,8 @@ class Assembly:
         broker = Broker(
             engine,
             streams.partition_of,
-            limits=_broker_limits(self.config.limits),
+            limits=_broker_limits(self.config.limits, self.config.sys.interval_s),
+            version=self._version,
             authenticator=self.guard.authenticator,
             enhanced=self.guard.enhanced,
             access=self.guard.access,
@@ -324,13 +325,14 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         topics_max=limits.topics_max,
         retained_max=limits.retained_max,
         receive_max=limits.receive_max,
+        alias_max=limits.topic_alias_max,
         retained_max_bytes=limits.retained_max_bytes,
         queues_max_bytes=limits.queues_max_bytes,
         spill_max_bytes=limits.spill_max_bytes,
     )
 
 
-def _broker_limits(limits: Limits) -> BrokerLimits:
+def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
     sessions = SessionLimits(
         queued_records_max=limits.queued_records_max,
         in_flight_max=limits.in_flight_max,
@@ -341,6 +343,8 @@ def _broker_limits(limits: Limits) -> BrokerLimits:
     return BrokerLimits(
         client_id_max_bytes=limits.client_id_max_bytes,
         subscriptions_max=limits.subscriptions_max,
+        topic_alias_max=limits.topic_alias_max,
+        sys_interval_s=sys_interval_s,
         keep_alive_max_s=limits.keep_alive_max_s,
         sessions=sessions,
         topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max),

@@ -25,6 +25,7 @@ bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uin
     }
     memcpy(out->at + out->end, bytes, length);
     out->end += length;
+    engine->counters.packets_out++;
     if (out->end - out->start > MQ_OUT_MAX_BYTES && connection->stop == MQ_RUN)
         connection->stop = MQ_STOP_OUT;
     mq_connection_touch(engine, connection);

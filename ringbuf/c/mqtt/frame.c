@@ -262,6 +262,7 @@ mq_built mq_frame_put(mq_engine *engine, mq_connection *connection, const mq_ent
     if (is_v5 && frame->alias)
         mq_alias_given(engine, connection, entry, frame);
     engine->counters.delivered++;
+    engine->counters.delivered_bytes += frame->payload_length;
     connection->session->delivered++;
     return MQ_BUILT;
 }

@@ -108,6 +108,8 @@ typedef struct mq_counters {
     /* Since the engine was made. */
     uint64_t bytes_in, bytes_out;
     uint64_t packets_in; /* parsed in C or handed to Python */
+    uint64_t packets_out; /* those that are not PUBLISH */
+    uint64_t published_bytes, delivered_bytes; /* payloads of `published` and `delivered` */
     uint64_t published;  /* records appended for clients and for Python */
     uint64_t sourced;    /* records read from source rings */
     uint64_t delivered;  /* PUBLISH frames built, redelivery included */

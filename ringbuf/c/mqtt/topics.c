@@ -224,6 +224,7 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
                               message->payload_length;
     engine->counters.published++;
+    engine->counters.published_bytes += message->payload_length;
     if (!source->dirty) {
         source->dirty = true;
         mq_list_add(&engine->published, topic->source);

@@ -1,0 +1,163 @@
+"""$SYS: what the broker says about itself, on topics, for whoever subscribes to them.
+
+Owns the topics under $SYS/broker/ and when they are updated; the names are those that Mosquitto gives, so
+that dashboards made for it work.  Counts nothing itself.
+
+These messages are the broker's state, not anybody's data: they are retained messages only, in memory.  They
+take no room in a ring, no log keeps them and no bridge drains them.  Who subscribes gets the latest at once,
+and what has changed at each update.
+
+    version, uptime                                        `uptime` in seconds
+    clients/total, connected, disconnected, maximum, expired
+    messages/received, sent; bytes/received, sent          packets and bytes of connections
+    publish/messages/received, sent, dropped; publish/bytes/received, sent      payloads
+    retained messages/count; store/messages/count, bytes   retained messages
+    subscriptions/count, shared_subscriptions/count
+    heap/current, heap/maximum                             resident memory of the process, in bytes
+    load/messages|publish|bytes/received|sent, load/publish/dropped, load/sockets, load/connections,
+        each /1min, /5min, /15min                          how many a minute, as a moving average
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from edge.clients import Clients
+from edge.engine import Engine
+from edge.router import Router
+from edge.sessions import Sessions
+from edge.stats import Stats
+
+__all__ = ["SysTopics"]
+
+ROOT = "$SYS/broker/"
+MINUTES = (1, 5, 15)
+LOADS = {
+    "messages/received": "messages/received",
+    "messages/sent": "messages/sent",
+    "publish/received": "publish/messages/received",
+    "publish/sent": "publish/messages/sent",
+    "publish/dropped": "publish/messages/dropped",
+    "bytes/received": "bytes/received",
+    "bytes/sent": "bytes/sent",
+    "sockets": "connections",
+    "connections": "connections",
+}
+_PAGE_BYTES = resource.getpagesize()
+_STATM = Path("/proc/self/statm")
+
+
+class SysTopics:
+    """Publishes numbers every `interval_s`; with 0 never.  `topic_of` makes topics known."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        topic_of: Callable[[str], int | None],
+        sessions: Sessions,
+        clients: Clients,
+        router: Router,
+        interval_s: int,
+        version: str,
+        now_s: float,
+    ) -> None:
+        self._engine = engine
+        self._topic_of = topic_of
+        self._sessions = sessions
+        self._clients = clients
+        self._router = router
+        self._interval_s = interval_s
+        self._version = version
+        self._stats = Stats(engine)
+        self._began_s = self._last_s = now_s
+        self._said: dict[str, str] = {}
+        self._loads: dict[str, _Load] = {}
+        self.next_s = now_s if interval_s else math.inf
+
+    def tick(self, now_s: float) -> None:
+        """Publish what has changed, if it is time."""
+        if now_s < self.next_s:
+            return
+        self.next_s = now_s + self._interval_s
+        totals = self._totals()
+        for name, value in (self._state(now_s) | totals).items():
+            self._say(name, str(value))
+        passed_s, self._last_s = now_s - self._last_s, now_s
+        totals |= {"connections": self._stats.totals()["connections_opened"]}
+        for name, source in LOADS.items():
+            load = self._loads.setdefault(name, _Load())
+            load.take(totals[source], passed_s)
+            for minutes, average in zip(MINUTES, load.a_minute, strict=True):
+                self._say(f"load/{name}/{minutes}min", f"{average:.2f}")
+
+    def _say(self, name: str, text: str) -> None:
+        if self._said.get(name) == text:
+            return
+        topic = self._topic_of(ROOT + name)
+        if topic is None:
+            return  # a full table: there is nobody else to take the room from
+        if self._engine.retain(topic, text.encode(), 0, b"", 0):
+            self._engine.retained_route(topic)
+            self._said[name] = text
+
+    def _totals(self) -> dict[str, int]:
+        """What only grows."""
+        totals = self._stats.totals()
+        return {
+            "messages/received": totals["packets_in"],
+            "messages/sent": totals["packets_out"] + totals["delivered"],
+            "publish/messages/received": totals["published"],
+            "publish/messages/sent": totals["delivered"],
+            "publish/messages/dropped": sum(self._stats.dropped().values()),
+            "publish/bytes/received": totals["published_bytes"],
+            "publish/bytes/sent": totals["delivered_bytes"],
+            "bytes/received": totals["bytes_in"],
+            "bytes/sent": totals["bytes_out"],
+        }
+
+    def _state(self, now_s: float) -> dict[str, int | str]:
+        now, clients = self._stats.now(), self._clients
+        return {
+            "version": self._version,
+            "uptime": f"{int(now_s - self._began_s)} seconds",
+            "clients/total": len(self._sessions),
+            "clients/connected": len(clients),
+            "clients/active": len(clients),  # as `connected`, by its older name
+            "clients/disconnected": self._sessions.away,
+            "clients/inactive": self._sessions.away,
+            "clients/maximum": clients.most,
+            "clients/expired": self._sessions.expired,
+            "retained messages/count": now["retained"],
+            "store/messages/count": now["retained"],
+            "store/messages/bytes": now["retained_bytes"],
+            "messages/stored": now["retained"],
+            "subscriptions/count": sum(len(session.subscriptions) for session in self._sessions),
+            "shared_subscriptions/count": self._router.shared_count,
+            "heap/current": _resident_bytes(),
+            "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+
+
+class _Load:
+    """How much of something there is a minute: averages that forget, one for each of MINUTES."""
+
+    def __init__(self) -> None:
+        self.a_minute = [0.0] * len(MINUTES)
+        self._total = 0
+
+    def take(self, total: int, passed_s: float) -> None:
+        """So much there is now; `passed_s` ago it was what was said then."""
+        came, self._total = total - self._total, total
+        if passed_s <= 0:
+            return
+        now = came * 60 / passed_s
+        for i, minutes in enumerate(MINUTES):
+            kept = math.exp(-passed_s / (60 * minutes))
+            self.a_minute[i] = now + (self.a_minute[i] - now) * kept
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
