@@ -94,6 +94,11 @@ class Relays:
         self._thread: threading.Thread | None = None
         self._hangups: select.epoll | None = None
 
+    @property
+    def count(self) -> int:
+        """Connections that it has, those whose last bytes are leaving included."""
+        return len(self._relays)
+
     def add(self, port: Port) -> None:
         """Before start()."""
         self.ports.append(port)
