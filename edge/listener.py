@@ -122,11 +122,6 @@ class Listener:
         self._certificates.append(certificates)
         return certificates
 
-    @property
-    def has_certificates(self) -> bool:
-        """Whether there is something to reload."""
-        return bool(self._certificates)
-
     def reload_certificates(self) -> None:
         """Read all certificates and keys again, for connections from now on.  For any thread.
 

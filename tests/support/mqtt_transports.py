@@ -13,6 +13,7 @@ certificates are made once for the test run; `authority()` is the client's side 
 
 from __future__ import annotations
 
+import atexit
 import socket
 import ssl
 import struct
@@ -20,7 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Self
 
 import trustme
@@ -44,11 +46,10 @@ PROXY_HEADER = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 127,
 
 
 class Authority:
-    """A certificate authority, a server's certificate and a client's, in files that live with this object."""
+    """A certificate authority, a server's certificate and a client's, in files of a directory."""
 
-    def __init__(self) -> None:
-        self._directory = TemporaryDirectory(prefix="brim-tls-")
-        self.directory = Path(self._directory.name)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._ca = trustme.CA()
         self.ca_file = self.directory / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.ca_file))
@@ -80,7 +81,9 @@ class Authority:
 @cache
 def authority() -> Authority:
     """The one of this test run."""
-    return Authority()
+    directory = mkdtemp(prefix="brim-tls-")
+    atexit.register(rmtree, directory, ignore_errors=True)
+    return Authority(Path(directory))
 
 
 class Stream:
