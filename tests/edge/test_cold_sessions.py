@@ -215,6 +215,27 @@ def test_records_are_found_by_their_place_in_the_ring(bench: Bench, tmp_path: Pa
         assert log.reader.read_at(name, epoch, 0, 1)[0].offset == 0
 
 
+def test_what_a_group_waits_for_is_read_back_and_goes_to_one_member_each(
+    bench: Bench, tmp_path: Path
+) -> None:
+    with ColdLog.behind(bench, tmp_path) as cold:
+        for client_id in ("one", "two"):
+            member = bench.client(client_id, clean_start=False)
+            member.subscribe("$share/group/t/#", qos=1)
+            member.send(Disconnect())
+        publish(cold, bench.client("p"), 0, 4 * LAPS)
+        members = [back(bench, "one"), back(bench, "two")]
+        got: list[list[int]] = [[], []]
+        quiet = 0
+        while quiet < 4:
+            for member, numbers_of_it in zip(members, got, strict=True):
+                more = taken(cold, member)
+                numbers_of_it += more
+                quiet = 0 if more else quiet + 1
+        assert sorted(got[0] + got[1]) == list(range(4 * LAPS))
+        assert all(numbers_of_it == sorted(numbers_of_it) and numbers_of_it for numbers_of_it in got)
+
+
 SAFE = """
 [[stream]]
 name = "safe"

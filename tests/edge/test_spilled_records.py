@@ -6,7 +6,7 @@ import pytest
 
 from edge.broker import BrokerLimits
 from edge.engine import EngineLimits
-from edge.mqtt import Connect, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel
+from edge.mqtt import Connect, Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, Subscribe, Subscription
 from edge.sessions import SessionLimits
 from ringbuf import Ring
 from tests.support.mqtt_bench import Bench, Wire
@@ -149,6 +149,21 @@ def test_sessions_that_end_give_their_copies_back() -> None:
         assert bench.stats.now()["spilled_bytes"] > 0
         bench.client("two")
         assert bench.stats.now()["spilled_bytes"] == bench.stats.now()["spilled_records"] == 0
+
+
+def test_what_a_group_waits_for_is_copied_too_and_found_again_when_a_member_leaves() -> None:
+    with small(in_flight=20) as bench:
+        member = bench.client("one", clean_start=False)
+        member.subscribe("$share/group/t/#", qos=1)
+        publisher = bench.client("p")
+        publish(publisher, 0, 30)
+        assert len([packet for packet in member.received() if isinstance(packet, Publish)]) == 20
+        member.drop()  # nothing was acknowledged: it is the group's again
+        publish(publisher, 30, 4 * LAPS)
+        other = bench.client("two")
+        other.send(Subscribe(1, (Subscription("$share/group/t/#", 1),)))
+        assert sorted(numbers(other)) == list(range(30 + 4 * LAPS))
+        assert bench.stats.now()["spilled_bytes"] == 0
 
 
 def test_records_of_a_local_producer_are_copied_before_its_ring_passes_them() -> None:
