@@ -32,6 +32,12 @@ class BrimProcess:
         self._child = ModuleChild("edge", "run", "--config", self._config)
         self._child.lines_until("ready")
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._child is not None
+        return self._child.pid
+
     def kill(self) -> None:
         """With -9."""
         assert self._child is not None

@@ -1,0 +1,297 @@
+"""What clients do that mean no good, or are broken: each a function of a port and a size.
+
+Each returns when it has seen how the broker took it, with what it saw, and leaves no socket open.  Sizes are
+for a test; benchmarks/abuse.py runs the same with those of a real attack.  The sources of the list are the
+security advisories and the measurements in README.md's section on limits.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+
+from edge.mqtt import (
+    Connect,
+    Disconnect,
+    Packet,
+    PingReq,
+    Properties,
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Version,
+    encode,
+)
+from edge.mqtt.codec import encode_variable_integer
+
+__all__ = ["ABUSES", "connected"]
+
+PATIENCE_S = 30.0
+V5 = Version.V5
+CONNACK_BYTES_MAX = 1 << 12
+
+
+def plain(port: int) -> socket.socket:
+    """A connection that has said nothing."""
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def packed(packets: Iterable[Packet], version: Version = Version.V311) -> bytes:
+    """What they are on the wire."""
+    return b"".join(encode(packet, version) for packet in packets)
+
+
+def connected(port: int, client_id: str, version: Version = Version.V311, **fields: object) -> socket.socket:
+    """A connection whose CONNECT was answered."""
+    client = plain(port)
+    client.sendall(encode(Connect(client_id, version=version, keep_alive_s=0, **fields), version))  # type: ignore[arg-type]
+    assert client.recv(CONNACK_BYTES_MAX)[:1] == b"\x20"
+    return client
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the broker closes it, sooner or later; what it says before is read."""
+    try:
+        while client.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def poured(client: socket.socket, data: bytes) -> int:
+    """How much the broker takes before it closes the connection, or all; what it answers is not read."""
+    sent = 0
+    with suppress(OSError):
+        while sent < len(data):
+            sent += client.send(data[sent : sent + (1 << 16)])
+    return sent
+
+
+def answered(client: socket.socket) -> bool:
+    """Whether a PINGREQ is still answered; other answers are read and forgotten."""
+    tail = b""
+    with suppress(OSError):
+        client.sendall(encode(PingReq()))
+        while more := client.recv(1 << 16):
+            tail = (tail + more)[-2:]
+            if tail == b"\xd0\x00" and not select.select([client], [], [], 0.05)[0]:
+                return True
+    return False
+
+
+# ---- before CONNECT ----
+
+
+def silent_connections(port: int, size: int) -> dict[str, int]:
+    """Connect and say nothing."""
+    with ExitStack() as down:
+        clients = [down.enter_context(plain(port)) for _ in range(size)]
+        return {"opened": size, "closed": sum(map(is_closed, clients))}
+
+
+def trickled_connect(port: int, size: int) -> dict[str, int]:
+    """A CONNECT a byte at a time, never whole: activity must not buy time."""
+    with ExitStack() as down:
+        clients = [down.enter_context(plain(port)) for _ in range(size)]
+        open_clients = set(clients)
+        data = encode(Connect("x" * 200))
+        for byte in data[:-1]:
+            for client in list(open_clients):
+                with suppress(OSError):
+                    client.send(bytes((byte,)))
+            readable, _, _ = select.select(list(open_clients), [], [], 0.05)
+            open_clients -= {client for client in readable if is_closed(client)}
+            if not open_clients:
+                break
+        return {"opened": size, "closed": size - len(open_clients)}
+
+
+def huge_claims(port: int, size: int) -> dict[str, int]:
+    """A CONNECT that says it has 256 MB, and some of them."""
+    closed = 0
+    for _ in range(size):
+        with plain(port) as client:
+            poured(client, b"\x10" + encode_variable_integer(268_435_455) + bytes(1 << 16))
+            closed += is_closed(client)
+    return {"opened": size, "closed": closed}
+
+
+def garbage(port: int, size: int) -> dict[str, int]:
+    """Bytes that are no MQTT, before CONNECT and after."""
+    closed = 0
+    for n in range(size):
+        with plain(port) if n % 2 else connected(port, "garbage") as client:
+            poured(client, bytes((n * 7 + i * i) & 0xFF | 0x0F for i in range(2_000)))
+            closed += is_closed(client)
+    return {"opened": size, "closed": closed}
+
+
+# ---- sizes ----
+
+
+def huge_publish(port: int, size: int) -> dict[str, int]:
+    """A PUBLISH of `size` MB; how much of it was taken."""
+    taken = 0
+    with connected(port, "huge") as client:
+        head = b"\x30" + encode_variable_integer(size << 20) + b"\0\1t"
+        taken = poured(client, head + bytes((size << 20) - 3))
+        return {"closed": is_closed(client), "taken_kib": taken >> 10}
+
+
+def many_subscriptions(port: int, size: int) -> dict[str, int]:
+    """`size` filters of one client, wildcards and all."""
+    with connected(port, "greedy") as client:
+        granted = 0
+        for n in range(size):
+            client.sendall(encode(Subscribe(n % 65535 + 1, (Subscription(f"+/{n}/#", 1),))))
+            granted += client.recv(5)[4] < 0x80
+        return {"asked": size, "granted": granted, "alive": answered(client)}
+
+
+def deep_topic(port: int, size: int) -> dict[str, int]:
+    """A topic of `size` levels, published and subscribed to."""
+    topic, closed = "/" * (size - 1), 0
+    for packet in (Publish(topic, b"x"), Subscribe(1, (Subscription(topic + "/#"),))):
+        with connected(port, "deep") as client:
+            client.sendall(encode(packet))
+            if isinstance(packet, Publish):
+                closed += is_closed(client)
+            else:
+                closed += client.recv(5)[4] == 0x80
+    return {"refused": closed}
+
+
+def many_topics(port: int, size: int) -> dict[str, int]:
+    """A message to each of `size` topics, nobody asked for any."""
+    with connected(port, "topics") as client:
+        for start in range(0, size, 1_000):
+            client.sendall(packed(Publish(f"topics/{n}/x", b"") for n in range(start, start + 1_000)))
+        return {"published": size, "alive": answered(client)}
+
+
+def many_retained(port: int, size: int) -> dict[str, int]:
+    """`size` retained messages of a kilobyte."""
+    with connected(port, "hoarder") as client:
+        for start in range(0, size, 500):
+            client.sendall(
+                packed(Publish(f"r/{n}", bytes(1_000), retain=True) for n in range(start, start + 500))
+            )
+        return {"published": size, "alive": answered(client)}
+
+
+def forget_retained(port: int, size: int) -> None:
+    """Undo many_retained()."""
+    with connected(port, "tidy") as client:
+        for start in range(0, size, 1_000):
+            client.sendall(packed(Publish(f"r/{n}", b"", retain=True) for n in range(start, start + 1_000)))
+        assert answered(client)
+
+
+# ---- reading and acknowledging, or not ----
+
+
+def never_reads(port: int, size: int) -> dict[str, int]:
+    """Subscribes, and reads nothing of `size` MB."""
+    with connected(port, "deaf") as deaf, connected(port, "loud") as loud:
+        deaf.sendall(encode(Subscribe(1, (Subscription("deaf", 0),))))
+        assert deaf.recv(5)
+        block = packed(Publish("deaf", bytes(1_000)) for _ in range(1_000))
+        for _ in range(size):
+            loud.sendall(block)
+        return {"published_mb": size, "alive": answered(loud)}
+
+
+def never_acknowledges(port: int, size: int) -> dict[str, int]:
+    """Subscribes with QoS 1, and acknowledges nothing of `size` thousand messages."""
+    with connected(port, "mute") as mute, connected(port, "talker") as talker:
+        mute.sendall(encode(Subscribe(1, (Subscription("mute", 1),))))
+        assert mute.recv(5)
+        for start in range(size):
+            talker.sendall(packed(Publish("mute", b"x", 1, packet_id=start * 7 % 60_000 + 1) for _ in range(1)))
+            talker.sendall(packed(Publish("mute", b"x" * 20) for _ in range(999)))
+        return {"published": size * 1_000, "alive": answered(talker)}
+
+
+def never_releases(port: int, size: int) -> dict[str, int]:
+    """QoS 2 without PUBREL, in both versions: MQTT 5 has told its Receive Maximum and may close."""
+    closed = 0
+    for version in (Version.V311, V5):
+        with connected(port, "held", version) as client:
+            for n in range(size):
+                try:
+                    client.sendall(encode(Publish("held", bytes(200), 2, packet_id=n % 65535 + 1), version))
+                except OSError:
+                    break
+                while select.select([client], [], [], 0)[0]:
+                    if not client.recv(1 << 16):
+                        break
+            closed += not answered(client)
+    return {"published": size, "closed": closed}
+
+
+# ---- again and again ----
+
+
+def take_overs(port: int, size: int) -> dict[str, int]:
+    """The same client identifier, `size` times at once."""
+    with ExitStack() as down:
+        clients = [down.enter_context(connected(port, "same")) for _ in range(size)]
+        return {"opened": size, "closed": sum(map(is_closed, clients[:-1])), "alive": answered(clients[-1])}
+
+
+def connect_storm(port: int, size: int) -> dict[str, int]:
+    """Connects and goes, without a word, with a will and a session that is to be kept."""
+    for n in range(size):
+        fields = {"clean_start": True, "properties": Properties(session_expiry_interval_s=0)}
+        connected(port, f"storm-{n % 100}", V5, **fields).close()
+    return {"opened": size}
+
+
+def subscription_churn(port: int, size: int) -> dict[str, int]:
+    """Subscribes and unsubscribes, with ever new filters, identifiers and shared groups."""
+    with connected(port, "churn", V5) as client:
+        for n in range(size):
+            filters = (f"churn/{n}/+", f"$share/g{n}/churn/#")
+            for number, topic_filter in enumerate(filters):
+                given = Properties(subscription_identifiers=(n % 268_435_455 + 1,))
+                ask = Subscribe(number + 1, (Subscription(topic_filter, 1),), given)
+                client.sendall(encode(ask, V5))
+            client.sendall(encode(Publish("churn/x", b"x"), V5))
+            client.sendall(encode(Unsubscribe(3, filters), V5))
+            if n % 50 == 49:
+                assert answered(client)
+        return {"rounds": size, "alive": answered(client)}
+
+
+def heavy_properties(port: int, size: int) -> dict[str, int]:
+    """Messages that are all user properties."""
+    given = Properties(user=tuple(("k" * 100, "v" * 100) for _ in range(200)))
+    data = encode(Publish("props", b"", properties=given), V5)
+    with connected(port, "props", V5) as client:
+        for _ in range(size):
+            client.sendall(data)
+        return {"published": size, "alive": answered(client)}
+
+
+def polite(port: int, size: int) -> dict[str, int]:
+    """No abuse: what the others are compared with."""
+    for n in range(size):
+        with connected(port, f"polite-{n}") as client:
+            client.sendall(encode(Disconnect()))
+    return {"opened": size}
+
+
+ABUSES: dict[str, Callable[[int, int], dict[str, int]]] = {
+    function.__name__: function
+    for function in (
+        polite, silent_connections, trickled_connect, huge_claims, garbage, huge_publish, many_subscriptions,
+        deep_topic, many_topics, many_retained, never_reads, never_acknowledges, never_releases, take_overs,
+        connect_storm, subscription_churn, heavy_properties,
+    )
+}  # fmt: skip
