@@ -30,7 +30,7 @@ receive_max = 200
 [[stream]]
 name = "small"
 topics = ["#"]
-ring_bytes = "1 MiB"
+ring_bytes = "4 MiB"
 """
 
 # abuse, size, MiB that the broker may grow by while it lasts, what must have been seen
@@ -62,6 +62,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrimProcess]:
         yield process
 
 
+def report(honest: ModuleChild) -> dict[str, float]:
+    """What honest clients felt, of at least fifty messages."""
+    total: dict[str, float] = {"sent": 0, "lost": 0, "max_ms": 0}
+    while total["sent"] < 50:
+        honest.say("report")
+        row = json.loads(honest.line())
+        total = {
+            "sent": total["sent"] + row["sent"],
+            "lost": total["lost"] + row["lost"],
+            "max_ms": max(total["max_ms"], row["max_ms"]),
+        }
+    return total
+
+
 @pytest.mark.parametrize(("name", "size", "growth_mib", "is_right"), CASES, ids=[it[0] for it in CASES])
 def test_honest_clients_go_on_while_one_does(
     broker: BrimProcess, name: str, size: int, growth_mib: int, is_right: Callable[[dict[str, int]], bool]
@@ -72,11 +86,9 @@ def test_honest_clients_go_on_while_one_does(
         before = process.memory_info().rss
         seen = ABUSES[name](broker.port, size)
         grown = process.memory_info().rss - before
-        honest.say("report")
-        felt = json.loads(honest.line())
+        felt = report(honest)
     if name == "many_retained":
         forget_retained(broker.port, size)
     assert is_right(seen), seen
     assert felt["lost"] == 0, felt
-    assert felt["sent"] > 0
     assert grown < growth_mib * MIB, f"{grown / MIB:.1f} MiB more"

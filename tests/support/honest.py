@@ -1,10 +1,10 @@
-"""Honest clients, as a process of their own: while others misbehave, is each of their messages delivered, and when?
+"""Honest clients, as a process of their own: is each of their messages delivered, and how soon?
 
     python -m tests.support.honest PORT CLIENTS RATE
 
-Each client subscribes to a topic of its own and publishes to it, QoS 1.  RATE messages a second in all leave on
-schedule, whether or not earlier ones have arrived, so that a stall is seen in all that it delays.  Says "ready";
-then, for every line on its standard input, a line of JSON about the time since the last one:
+Each client subscribes to a topic of its own and publishes to it, QoS 1.  RATE messages a second in all leave
+on schedule, whether or not earlier ones have arrived, so that a stall is seen in all that it delays.  Says
+"ready"; then, for every line on its standard input, a line of JSON about the time since the last one:
 
     {"sent": 500, "lost": 0, "p50_ms": 0.1, "p99_ms": 0.4, "max_ms": 1.2}
 
@@ -110,7 +110,8 @@ class Crowd:
         row = {"sent": len(self._taken_s) + self._lost, "lost": self._lost}
         shares = (("p50_ms", 0.5), ("p99_ms", 0.99), ("max_ms", 1.0))
         times = {
-            name: round(taken[min(int(share * len(taken)), len(taken) - 1)] * 1000, 3) for name, share in shares
+            name: round(taken[min(int(share * len(taken)), len(taken) - 1)] * 1000, 3)
+            for name, share in shares
         }
         print(json.dumps(row | times), flush=True)
         self._taken_s, self._lost = [], 0

@@ -1,0 +1,135 @@
+"""What honest clients feel while others misbehave, and what it costs the broker in memory.
+
+    ./dev bench abuse [--only NAME] [--clients 50] [--rate 1000]
+
+Starts a broker with the default limits, and honest clients in a process of their own (tests/support/honest.py),
+which publish and subscribe on schedule at QoS 1.  Then, one after another, the abuses of tests/support/abuse.py
+at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of the honest, and the broker's
+memory: before, at most, and when the abuser had gone.  The last line is JSON.
+
+All three processes share this machine's cores: part of what the honest feel is the abuser's own work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.support.abuse import ABUSES, forget_retained
+from tests.support.brim_process import BrimProcess
+from tests.support.children import ModuleChild
+from tests.support.directories import memory_directory
+
+SIZES = {
+    "polite": 1_000,
+    "silent_connections": 400,
+    "trickled_connect": 200,
+    "huge_claims": 100,
+    "garbage": 1_000,
+    "huge_publish": 100,
+    "many_subscriptions": 20_000,
+    "deep_topic": 65_000,
+    "many_topics": 1_000_000,
+    "many_retained": 100_000,
+    "never_reads": 200,
+    "never_acknowledges": 1_000,
+    "never_releases": 60_000,
+    "take_overs": 500,
+    "connect_storm": 10_000,
+    "subscription_churn": 10_000,
+    "heavy_properties": 5_000,
+}
+MIB = 1 << 20
+QUIET_S = 2.0  # between two abuses: the honest alone
+
+
+class Memory:
+    """The most that a process had, looked at every few milliseconds."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._stop = threading.Event()
+        self.most = 0
+
+    def now(self) -> int:
+        """Its private memory and what it has touched of its rings, in bytes."""
+        return int(self._process.memory_info().rss)
+
+    def __enter__(self) -> Memory:
+        self.most = self.now()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.02):
+            self.most = max(self.most, self.now())
+
+
+def felt(honest: ModuleChild) -> dict[str, float]:
+    """What honest clients have felt since they were asked last."""
+    honest.say("report")
+    row: dict[str, float] = json.loads(honest.line())
+    return row
+
+
+def one(name: str, broker: BrimProcess, honest: ModuleChild) -> dict[str, float]:
+    """A row of the table."""
+    before, begin_s = psutil.Process(broker.pid).memory_info().rss, time.monotonic()
+    felt(honest)
+    with Memory(broker.pid) as memory:
+        seen = ABUSES[name](broker.port, SIZES[name])
+    took_s = time.monotonic() - begin_s
+    while (row := felt(honest))["sent"] == 0:  # it was over before one of them was due
+        time.sleep(0.05)
+    if name == "many_retained":
+        forget_retained(broker.port, SIZES[name])
+    time.sleep(QUIET_S)
+    after = psutil.Process(broker.pid).memory_info().rss
+    sizes = {"before_mib": before / MIB, "most_mib": memory.most / MIB, "after_mib": after / MIB}
+    return {**row, "took_s": took_s, **{key: round(value, 1) for key, value in sizes.items()}, **seen}
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="./dev bench abuse")
+    parser.add_argument("--only", choices=sorted(ABUSES), action="append", help="may be given again")
+    parser.add_argument("--clients", type=int, default=50, help="honest ones")
+    parser.add_argument("--rate", type=float, default=1_000, help="their messages a second, in all")
+    chosen = parser.parse_args()
+    rows: dict[str, dict[str, float]] = {}
+    print(
+        f"{'':22}{'s':>7}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'lost':>6}{'MiB before':>12}{'most':>8}{'after':>8}"
+    )
+    with (
+        memory_directory() as runtime,
+        tempfile.TemporaryDirectory(prefix="brim-abuse-") as directory,
+        BrimProcess(runtime, Path(directory)) as broker,
+        ModuleChild("tests.support.honest", broker.port, chosen.clients, chosen.rate) as honest,
+    ):
+        honest.lines_until("ready")
+        time.sleep(QUIET_S)
+        for name in chosen.only or ABUSES:
+            it = rows[name] = one(name, broker, honest)
+            print(
+                f"{name:22}{it['took_s']:7.1f}{it['p50_ms']:9.2f}{it['p99_ms']:9.2f}{it['max_ms']:9.2f}{it['lost']:6}"
+                f"{it['before_mib']:12}{it['most_mib']:8}{it['after_mib']:8}",
+                flush=True,
+            )
+    print(json.dumps(rows))
+    return 1 if any(row["lost"] for row in rows.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
