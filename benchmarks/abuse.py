@@ -2,10 +2,10 @@
 
     ./dev bench abuse [--only NAME] [--clients 50] [--rate 1000]
 
-Starts a broker with the default limits, and honest clients in a process of their own (tests/support/honest.py),
-which publish and subscribe on schedule at QoS 1.  Then, one after another, the abuses of tests/support/abuse.py
-at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of the honest, and the broker's
-memory: before, at most, and when the abuser had gone.  The last line is JSON.
+Starts a broker with the default limits, and honest clients in a process of their own, which publish and
+subscribe on schedule at QoS 1 (tests/support/honest.py).  Then, one after another, the abuses that are in
+tests/support/abuse.py at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of the
+honest, and memory of the broker: before, at most, and when the abuser had gone.  The last line is JSON.
 
 All three processes share this machine's cores: part of what the honest feel is the abuser's own work.
 """
@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -62,7 +63,7 @@ class Memory:
         """Its private memory and what it has touched of its rings, in bytes."""
         return int(self._process.memory_info().rss)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         self.most = self.now()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -109,9 +110,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1_000, help="their messages a second, in all")
     chosen = parser.parse_args()
     rows: dict[str, dict[str, float]] = {}
-    print(
-        f"{'':22}{'s':>7}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'lost':>6}{'MiB before':>12}{'most':>8}{'after':>8}"
-    )
+    names = ("s", "p50 ms", "p99 ms", "max ms", "lost", "MiB", "most", "after")
+    print(f"{'':22}{names[0]:>7}" + "".join(f"{it:>9}" for it in names[1:]))
     with (
         memory_directory() as runtime,
         tempfile.TemporaryDirectory(prefix="brim-abuse-") as directory,
@@ -123,8 +123,8 @@ def main() -> int:
         for name in chosen.only or ABUSES:
             it = rows[name] = one(name, broker, honest)
             print(
-                f"{name:22}{it['took_s']:7.1f}{it['p50_ms']:9.2f}{it['p99_ms']:9.2f}{it['max_ms']:9.2f}{it['lost']:6}"
-                f"{it['before_mib']:12}{it['most_mib']:8}{it['after_mib']:8}",
+                f"{name:22}{it['took_s']:7.1f}{it['p50_ms']:9.2f}{it['p99_ms']:9.2f}{it['max_ms']:9.2f}"
+                f"{it['lost']:9}{it['before_mib']:9}{it['most_mib']:9}{it['after_mib']:9}",
                 flush=True,
             )
     print(json.dumps(rows))

@@ -5,24 +5,37 @@
 Owns the format.  Modules log through logging.getLogger(__name__) with a constant message and key=value pairs,
 never once per record.  Topics, client ids and paths are other people's text: control characters in them are
 escaped, so that a client cannot write to the terminal or forge a line.
+
+Who logs is often the thread that serves every client, and what is logged is often a client's doing.  So
+lines of one kind are limited to LINES_PER_S, with a count of what was left out; and behind detached() nobody
+who logs waits for who reads: a terminal that is stopped, or a pipe that is full, costs lines and no message.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
 import re
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Final, Literal, TextIO
 
 import msgspec
 
 from edge.terminal import escaped
 
-__all__ = ["FORMATS", "LEVELS", "configure", "pairs"]
+__all__ = ["FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
 
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
+
+LINES_PER_S = 50  # of one kind: one place in the code
+KINDS_MAX = 1_000
+WAITING_MAX = 10_000  # lines
+FLUSH_S = 2.0  # what is still waited for at the end, when nobody reads
 
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
@@ -60,12 +73,83 @@ class _JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
+class _Limit(logging.Filter):
+    """Lets LINES_PER_S lines of a kind through; the first of the next second says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[tuple[str, str], list[int]] = {}  # second, lines in it, left out: one each kind
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        second = int(record.created)
+        if len(self._kinds) >= KINDS_MAX:  # a library that puts values into its messages
+            self._kinds.clear()
+        kind = self._kinds.setdefault((record.name, str(record.msg)), [second, 0, 0])
+        if kind[0] != second:
+            left_out = kind[2]
+            kind[:] = [second, 0, 0]
+            if left_out:
+                record.msg, record.args = f"{record.getMessage()} {pairs(lines_left_out=left_out)}", None
+        kind[1] += 1
+        kind[2] += kind[1] > LINES_PER_S
+        return kind[1] <= LINES_PER_S
+
+
+class _Waiting(logging.Handler):
+    """Puts records into a queue; when it is full they are counted instead."""
+
+    def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._waiting = waiting
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+
+@contextlib.contextmanager
+def detached() -> Iterator[None]:
+    """Within it, what is logged is written by a thread of its own, in order."""
+    root = logging.getLogger()
+    outputs = root.handlers[:]
+    waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_MAX)
+    taker = _Waiting(waiting)
+    for output in outputs:
+        for limit in output.filters:  # what is left out need not be queued
+            taker.addFilter(limit)
+
+    def write() -> None:
+        while (record := waiting.get()) is not None:
+            if taker.dropped and waiting.empty():
+                dropped, taker.dropped = taker.dropped, 0
+                root.warning("log lines dropped, nobody read them %s", pairs(lines=dropped))
+            for output in outputs:
+                output.emit(record)
+
+    writer = threading.Thread(
+        target=write, name="brim-log", daemon=True
+    )  # it may be stuck in a write for ever
+    writer.start()
+    root.handlers[:] = [taker]
+    try:
+        yield
+    finally:
+        root.handlers[:] = outputs
+        with contextlib.suppress(queue.Full):
+            waiting.put(None, timeout=FLUSH_S)
+            writer.join(FLUSH_S)
+
+
 def configure(
     level: str = "info", form: Literal["text", "json"] = "text", stream: TextIO | None = None
 ) -> None:
     """Sends the log of the whole process to `stream` (standard error), in place of what was set before."""
     output = logging.StreamHandler(stream or sys.stderr)
     output.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    output.addFilter(_Limit())
     root = logging.getLogger()
     root.handlers[:] = [output]
     root.setLevel(level.upper())

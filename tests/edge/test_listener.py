@@ -7,13 +7,14 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
 
 from edge.access import anonymous_allowed
 from edge.broker import Broker, BrokerLimits
-from edge.engine import EngineLimits, engine_of
+from edge.engine import EngineLimits, Event, EventKind, engine_of
 from edge.errors import PortTaken
 from edge.listener import Listener
 from edge.mqtt import (
@@ -460,3 +461,21 @@ def test_what_is_queued_for_a_client_is_sent_before_a_stop() -> None:
             there.listener.publish("t", b"%d" % i)
         there.listener.stop()
         assert [client.publish().payload for _ in range(100)] == [b"%d" % i for i in range(100)]
+
+
+def test_a_client_of_ever_new_topics_does_not_keep_others_waiting() -> None:
+    with served() as there, there.client("many") as many, there.client("one") as one:
+        broker, seen = there.listener.broker, list[int]()
+        handle = broker.handle
+
+        def noted(events: Iterable[Event]) -> None:
+            events = list(events)
+            if not seen:
+                one.send(Subscribe(7, (Subscription("t"),)))
+            seen.extend(kind for kind, *_ in events)
+            handle(events)
+
+        broker.handle = noted  # type: ignore[method-assign]
+        many.send(*(Publish(f"new/{n}") for n in range(8_000)))
+        assert one.packet() == SubAck(7, (ReasonCode(0),))
+        assert seen.index(EventKind.PACKET) < 20, "asked only after all new topics of another client"

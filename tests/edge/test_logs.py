@@ -74,3 +74,45 @@ def test_a_traceback_follows_its_line(output):
     lines = output.getvalue().splitlines()
     assert lines[0].endswith("edge.x: failed")
     assert lines[-1] == "ValueError: why"
+
+
+def test_lines_of_one_kind_are_limited_and_the_rest_are_counted(output, monkeypatch):
+    logs.configure("info", "text", output)
+    log, clock = logging.getLogger("edge.x"), [1_000.0]
+    monkeypatch.setattr("time.time", lambda: clock[0])
+    monkeypatch.setattr("time.time_ns", lambda: int(clock[0] * 1e9))  # what newer Pythons ask
+    for n in range(logs.LINES_PER_S + 7):
+        log.info("refused %s", pairs(n=n))
+    log.info("another kind")
+    clock[0] += 1
+    log.info("refused %s", pairs(n="last"))
+    lines = output.getvalue().splitlines()
+    assert len(lines) == logs.LINES_PER_S + 2
+    assert lines[-2].endswith("another kind")
+    assert lines[-1].endswith("refused n=last lines_left_out=7")
+
+
+def test_nobody_who_logs_waits_for_who_reads(output):
+    import os
+    import threading
+
+    reading, writing = os.pipe()
+    done = threading.Event()
+
+    def talk():
+        for n in range(20_000):
+            logging.getLogger(f"edge.x{n % 900}").info("a line %s", pairs(n=n))
+        done.set()
+
+    with os.fdopen(writing, "w") as stream, os.fdopen(reading) as reader:
+        logs.configure("info", "text", stream)
+        with logs.detached():
+            threading.Thread(target=talk).start()
+            assert done.wait(20), "whoever logs waits for the pipe, which nobody reads"
+            text = reader.readline()
+            emptying = threading.Thread(target=lambda: [None for _ in reader])
+            emptying.start()
+        logging.getLogger().handlers.clear()
+        stream.close()
+        emptying.join(20)
+    assert text.endswith("a line n=0\n")

@@ -2,7 +2,7 @@
 
 Each returns when it has seen how the broker took it, with what it saw, and leaves no socket open.  Sizes are
 for a test; benchmarks/abuse.py runs the same with those of a real attack.  The sources of the list are the
-security advisories and the measurements in README.md's section on limits.
+security advisories of other brokers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import select
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from edge.mqtt import (
     Connect,
@@ -44,10 +45,10 @@ def packed(packets: Iterable[Packet], version: Version = Version.V311) -> bytes:
     return b"".join(encode(packet, version) for packet in packets)
 
 
-def connected(port: int, client_id: str, version: Version = Version.V311, **fields: object) -> socket.socket:
+def connected(port: int, client_id: str, version: Version = Version.V311, **fields: Any) -> socket.socket:
     """A connection whose CONNECT was answered."""
     client = plain(port)
-    client.sendall(encode(Connect(client_id, version=version, keep_alive_s=0, **fields), version))  # type: ignore[arg-type]
+    client.sendall(encode(Connect(client_id, version=version, keep_alive_s=0, **fields), version))
     assert client.recv(CONNACK_BYTES_MAX)[:1] == b"\x20"
     return client
 

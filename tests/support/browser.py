@@ -109,8 +109,9 @@ def run_page(script: str, given: object) -> Any:
         with tempfile.TemporaryDirectory(prefix="brim-browser-") as profile, contextlib.ExitStack() as down:
             url = f"http://127.0.0.1:{server.server_port}/"
             command = [browser, *OPTIONS, f"--user-data-dir={profile}", url]
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            process = subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload]
+            process = subprocess.Popen(
+                command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             down.callback(_end, process)
             return server.reports.get(timeout=2 * PATIENCE_S)
     finally:

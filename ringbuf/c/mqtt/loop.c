@@ -6,8 +6,9 @@
  * One round: what needs no socket (mq_engine_step), send, then wait, then receive from whoever is ready.
  *
  *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
- *   - Nobody starves: one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the next;
- * epoll is level-triggered and hands out whoever is ready in turn.
+ *   - Nobody starves: sockets are looked at in every round, also while one client has something for Python
+ *     again and again; one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the
+ *     next; epoll is level-triggered and hands out whoever is ready in turn.
  *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
  * EPOLLIN is taken away only from a paused connection that really has something to read.
  *
@@ -417,9 +418,9 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
     mq_events_resume(engine);
     for (bool waited = false;; waited = true) {
         round_begin(loop);
-        if (engine->event_count > 0 || loop->called || (waited && engine->now_ms >= until_ms))
+        if (waited && (engine->event_count > 0 || loop->called || engine->now_ms >= until_ms))
             return (int)engine->event_count;
-        int count = epoll_wait(loop->epoll, events, BATCH, wait_ms(loop, until_ms));
+        int count = epoll_wait(loop->epoll, events, BATCH, engine->event_count ? 0 : wait_ms(loop, until_ms));
         if (count < 0 && errno != EINTR)
             return -errno;
         clock_read(engine);
