@@ -4,8 +4,8 @@
 
 Starts a broker with the default limits, and honest clients in a process of their own, which publish and
 subscribe on schedule at QoS 1 (tests/support/honest.py).  Then, one after another, the abuses that are in
-tests/support/abuse.py at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of the
-honest, and memory of the broker: before, at most, and when the abuser had gone.  The last line is JSON.
+tests/support/abuse.py at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of
+the honest, and memory of the broker: before, at most, and when the abuser had gone.  The last line is JSON.
 
 All three processes share this machine's cores: part of what the honest feel is the abuser's own work.
 """
