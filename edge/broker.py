@@ -304,26 +304,27 @@ class Broker:
         will: bool,
         reason: ReasonCode | None = None,
         words: str | None = None,
+        reference: str | None = None,
     ) -> None:
         self._authenticating.forget(connection)
         self._pending.forget(connection)
         self.transports.pop(connection, None)
-        self.clients.end(connection, will=will, reason=reason, words=words)
+        self.clients.end(connection, will=will, reason=reason, words=words, reference=reference)
 
     def rules_changed(self, access: AccessList | None) -> None:
         """Judge every client and topic anew, by `access`, from the next message on.
 
-        Clients whom the authenticator does not welcome any more are disconnected.
+        Clients whom the authenticator does not welcome any more are disconnected.  Subscriptions stay; what
+        may not be received any more is not, also by sessions of clients that are away.
         """
         self._set_access(access)
         self._engine.forget_verdicts()
-        authenticator = self._permissions.authenticator
-        if authenticator is None:
-            return
         for client in self.clients:
-            if client.facts.identity is not None and not authenticator.still_welcome(client.facts):
+            if not self._permissions.still_welcome(client.facts):
                 log.info("client is not welcome any more %s", pairs(client=client.facts.client_id))
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
+        for session in self.sessions:
+            self.router.judge_again(session)
 
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access
@@ -338,7 +339,7 @@ class Broker:
         self._connecting.moved = moved
         reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
         for client in self.clients:
-            self.clients.end(client.connection, will=True, reason=reason, reference=reference)
+            self._end(client.connection, will=True, reason=reason, reference=reference)
 
     def stop(self) -> None:
         """End every connection.  All wills are published: for whoever reads the rings, they are gone."""

@@ -71,6 +71,12 @@ class Permissions:
             return policy is not None and policy.allow_anonymous
         return self.authenticator.authenticate(facts, password)
 
+    def still_welcome(self, facts: ClientFacts) -> bool:
+        """Whether a client stays: nobody whom an authenticator has let in stays against its word."""
+        if self.authenticator is None or facts.identity is None:
+            return True
+        return self.authenticator.still_welcome(facts)
+
     def may_publish(self, facts: ClientFacts, topic: str) -> Answer:
         """Whether messages of the client to `topic` are stored."""
         return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))

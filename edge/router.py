@@ -169,6 +169,12 @@ class Router:
                 self._tree.remove(topic_filter, session)
         session.subscriptions.clear()
 
+    def judge_again(self, session: Session) -> None:
+        """may_receive() may say something else of this session than it did."""
+        filters = [its for its in session.subscriptions if not is_share(its)]
+        if topics := [self.topics_under(topic_filter) for topic_filter in filters]:
+            self._derive(session, _union(topics), filters)
+
     def topics_under(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches."""
         if not has_wildcard(topic_filter):

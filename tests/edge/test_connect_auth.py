@@ -330,6 +330,45 @@ def test_who_is_not_welcome_any_more_is_disconnected_when_the_rules_change() -> 
         assert bench.records() == [("gone", b"bob")]
 
 
+class Reading:
+    """Whose topics may be received by whom."""
+
+    def __init__(self) -> None:
+        self.secret = "none"
+
+    def may_publish(self, client: ClientFacts, topic: str) -> bool:
+        return True
+
+    def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
+        return True
+
+    def may_receive(self, client: ClientFacts, topic: str) -> bool:
+        return topic != self.secret
+
+
+def test_what_may_not_be_received_any_more_is_not_also_by_who_is_away() -> None:
+    rules = Reading()
+    with Bench(access=rules) as bench:
+        writer, here, away = bench.client("w"), bench.client("h"), bench.client("a", clean_start=False)
+        here.subscribe("#", "a/b")
+        away.subscribe("a/+", qos=1)
+        writer.send(Publish("a/b", b"1"), Publish("a/c", b"1"))
+        assert here.publishes() == [("a/b", b"1", 0), ("a/c", b"1", 0)]
+        assert len(away.publishes()) == 2
+        away.drop()
+        rules.secret = "a/b"
+        bench.broker.rules_changed(rules)
+        writer.send(Publish("a/b", b"2", 1, packet_id=1), Publish("a/c", b"2", 1, packet_id=2))
+        assert here.publishes() == [("a/c", b"2", 0)]
+        back = bench.wire()
+        back.send(Connect("a", clean_start=False))
+        assert back.received()[1:] == [Publish("a/c", b"2", 1, packet_id=1)]
+        rules.secret = "none"
+        bench.broker.rules_changed(rules)
+        writer.send(Publish("a/b", b"3"))
+        assert here.publishes() == [("a/b", b"3", 0)]
+
+
 # ---- watchers ----
 
 
