@@ -146,8 +146,12 @@ class Router:
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
         """Which of them there were."""
-        gone = [topic_filter in session.subscriptions for topic_filter in topic_filters]
-        removed = {name for name, was_there in zip(topic_filters, gone, strict=True) if was_there}
+        removed: set[str] = set()
+        gone = []
+        for topic_filter in topic_filters:  # a second time it is not there any more
+            gone.append(topic_filter in session.subscriptions and topic_filter not in removed)
+            if gone[-1]:
+                removed.add(topic_filter)
         for topic_filter in removed:
             terms = session.subscriptions.pop(topic_filter)
             if is_share(topic_filter):
@@ -354,7 +358,9 @@ def _marks(terms: int | None) -> int:
 
 def _only_adds(known: int | None, terms: int) -> bool:
     """Whether the new terms say all that the old ones of the same filter said."""
-    return known is None or (known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms)
+    return known is None or (
+        is_plain(known) and known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms
+    )
 
 
 def _union(topics: list[array[int]]) -> array[int]:

@@ -95,5 +95,5 @@ def test_a_broker_that_closes_at_once_fails_every_vector_that_wants_an_answer():
     assert not {str(scenario) for scenario in wanting} & set(passed)
 
 
-def test_there_are_many_vectors():
-    assert len(scenarios()) >= 800
+def test_there_are_two_thousand_vectors():
+    assert len(scenarios()) >= 2000

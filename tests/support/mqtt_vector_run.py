@@ -25,13 +25,14 @@ def main() -> int:
     parser.add_argument("--patience-s", type=float, default=0.5)
     parser.add_argument("--only", default="", help="part of a vector's file, line or name")
     parser.add_argument("--all", action="store_true", help="show known disagreements of Mosquitto 2.0.11")
+    parser.add_argument("--terse", action="store_true", help="the broker need not say why it closes")
     wanted = parser.parse_args()
     dial = tcp_dial(wanted.port, wanted.host, wanted.patience_s)
     chosen = [scenario for scenario in scenarios() if wanted.only in str(scenario)]
     first = os.getpid() * 4099  # another run of this program uses other names
     counts = {"agree": 0, "known": 0, "disagree": 0}
     for number, scenario in enumerate(chosen, first):
-        verdict = run(scenario, f"{number & 0xFFFF:04x}", dial, time.sleep)
+        verdict = run(scenario, f"{number & 0xFFFF:04x}", dial, time.sleep, terse=wanted.terse)
         outcome = "agree" if not verdict else "known" if scenario.mosquitto_differs else "disagree"
         counts[outcome] += 1
         if outcome == "disagree" or (outcome == "known" and wanted.all):

@@ -98,6 +98,7 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
             return result;
         engine->counters.redelivered += result == MQ_BUILT;
     }
+    session->unsent -= entry->where != MQ_NOWHERE || entry->tag & MQ_TAG_RELEASED;
     session->resend++;
     if (result != MQ_BUILT) {
         count_drop(engine, session, result);
@@ -105,6 +106,15 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
     }
     return result;
 }
+
+/* Whether the window of this connection lets the next of those that are in flight go: the client may have
+ * come back with a smaller Receive Maximum [MQTT-3.3.4-9].  PUBREL needs no room in it [4.9]. */
+static bool may_resend(const mq_session *session)
+{
+    const mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
+    return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
+}
+
 /* Whether the window lets the front of the queue go.  Its span is bounded too: a client that never
  * acknowledges one message must not make us keep the gaps of all after it. */
 static bool window_open(const mq_session *session)
@@ -120,8 +130,11 @@ bool mq_fill(mq_engine *engine, mq_connection *connection)
     if (session == NULL || session->cold)
         return false;
     mq_built result = MQ_BUILT;
-    while (session->resend < session->sent_next && !stops(result))
+    while (session->resend < session->sent_next && !stops(result)) {
+        if (!may_resend(session))
+            return false; /* as below */
         result = deliver_again(engine, connection, session);
+    }
     do {
         while (session->queue_count > 0 && !stops(result)) {
             if (!window_open(session))

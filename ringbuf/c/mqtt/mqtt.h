@@ -162,6 +162,7 @@ struct mq_session {
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
     uint32_t sent_room, in_flight, window;
+    uint32_t unsent; /* of those in flight: not sent on this connection yet, numbers from `resend` on */
     uint8_t *received;       /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
     uint32_t received_count; /* of them */
     uint16_t received_few[MQ_RECEIVED_FEW];

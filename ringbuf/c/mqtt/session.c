@@ -68,6 +68,9 @@ mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
 
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
 {
+    uint64_t place = (uint64_t)(entry - session->sent);
+    uint64_t number = session->sent_first + ((place - session->sent_first) & (session->sent_room - 1));
+    session->unsent -= number >= session->resend;
     mq_entry_done(engine, entry);
     *entry = (mq_entry){.where = MQ_NOWHERE};
     session->in_flight--;
@@ -89,6 +92,7 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
 void mq_session_return(mq_session *session)
 {
     session->resend = session->sent_first;
+    session->unsent = session->in_flight;
     session->dirty = true; /* the connection is touched anyway */
     session->cold = false;
 }
