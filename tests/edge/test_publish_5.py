@@ -25,11 +25,13 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
     Version,
+    encode,
 )
 from edge.mqtt.codec import encode_string, encode_variable_integer
 from edge.router import TopicLimits
-from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES
+from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_RETAIN
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.mqtt_served import RawClient, served
 
 V5 = Version.V5
 UNHEARD = ReasonCode.NO_MATCHING_SUBSCRIBERS
@@ -227,6 +229,45 @@ def test_a_stranger_is_told_nothing() -> None:
         assert wire.bytes_received() == b""
 
 
+def test_the_last_word_reaches_the_socket_before_it_is_closed() -> None:
+    with served() as there, RawClient(there.port) as client:
+        hello = encode(Connect("c", version=V5), V5)
+        client.socket.sendall(hello + publish(b"") + publish(b"\x23\0\0") + publish(b""))
+        heard = b""
+        while more := client.socket.recv(1000):
+            heard += more
+        assert heard.endswith(bytes.fromhex("e00194"))
+        assert there.records() == [("t", b"x")]
+
+
+def test_golden_bytes_of_a_publish_become_golden_bytes_of_a_record() -> None:
+    received = bytes.fromhex(
+        "3d 30 0005 612f622f63 0007 1f"  # DUP, QoS 2, RETAIN; "a/b/c", identifier 7, 31 bytes of properties
+        "26 0001 6b 0001 76"  # user property k = v
+        "23 0002"  # topic alias 2
+        "01 01"  # payload format: UTF-8
+        "02 00000e10"  # message expiry: 3600 s
+        "03 0001 74"  # content type
+        "08 0001 72"  # response topic
+        "09 0003 000102"  # correlation data
+        "0000 c3bc c3bc 00"  # payload
+    )
+    with Bench() as bench:
+        client = client_of(bench)
+        client.raw(received)
+        assert client.bytes_received() == bytes.fromhex("50 03 0007 10")
+        reader = bench.partition.ring.reader(start="oldest")
+        record = reader.poll()
+        assert record is not None
+        assert record.properties == bytes.fromhex(
+            "1c 02 00000e10 26 0001 6b 0001 76 01 01 03 0001 74 08 0001 72 09 0003 000102"
+        )
+        assert record.flags == 2 | FLAG_RETAIN | FLAG_PROPERTIES | FLAG_EXPIRY
+        assert record.bytes() == bytes.fromhex("0000 c3bc c3bc 00")
+        del record
+        reader.close()
+
+
 # ---- topic aliases ----
 
 
@@ -257,13 +298,13 @@ def test_aliases_end_with_the_connection() -> None:
 def test_an_alias_outlives_the_place_of_its_topic_in_the_table() -> None:
     with Bench(engine=EngineLimits(topics_max=8)) as bench:
         client, other = client_of(bench), client_of(bench, "other")
-        client.send(aliased("kept", 3, b"1"))
+        client.send(aliased("kept", 3, b"1"), aliased("", 3, b"2"))
         for turn in range(4):
             other.send(*(Publish(f"{turn}/{i}") for i in range(8)))
         assert bench.engine.topic_find(b"kept") == 2**32 - 1
-        client.send(aliased("", 3, b"2"), aliased("", 3, b"3"))
+        client.send(aliased("", 3, b"3"), aliased("", 3, b"4"))
         assert [record for record in bench.records() if record[0] == "kept"] == [
-            ("kept", b"1"), ("kept", b"2"), ("kept", b"3")
+            ("kept", b"%d" % i) for i in (1, 2, 3, 4)
         ]  # fmt: skip
 
 
@@ -323,6 +364,10 @@ def test_an_alias_for_a_topic_that_is_too_long_is_answered_like_the_topic() -> N
             PubAck(4, UNHEARD),
         ]
         assert bench.stats.dropped()["topic name"] == 3
+        client.send(aliased("too long", 1))
+        bench.engine.feed(client.handle, encode(aliased("", 1), V5))
+        assert bench.engine.events() == []  # nobody is asked again
+        assert bench.stats.dropped()["topic name"] == 5
 
 
 # ---- what acknowledgements say ----
@@ -358,7 +403,15 @@ def test_what_is_denied_is_said_and_frees_the_identifier() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"\xff", b"ok \xc0\x80 not", b"a" * 8 + b"\xed\xa0\x80", b"\xf4\x90\x80\x80"]
+    "payload",
+    [
+        b"\xff",
+        b"ok \xc0\x80 not",
+        b"a" * 8 + b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xe0\x9f\xbf",
+    ],
 )
 def test_a_payload_that_is_not_the_text_it_is_said_to_be_is_refused(payload: bytes) -> None:
     text, plain = Properties(payload_format_indicator=1), Properties(payload_format_indicator=0)

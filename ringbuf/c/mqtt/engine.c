@@ -419,7 +419,6 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 static bool expired(const mq_engine *engine, const mq_connection *connection)
 {
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
-                  connection->stop == MQ_STOP_RATE ||
                   (connection->stop == MQ_STOP_HELD && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
            engine->now_ms - connection->last_seen_ms > connection->idle_max_ms;
