@@ -33,6 +33,9 @@ class ClientRow:
 
     client_id: str
     connected: bool
+    address: str  # of its latest connection
+    transport: str
+    username: str | None  # as it says
     subscriptions: int
     queued: int
     in_flight: int
@@ -81,6 +84,9 @@ class Stats:
                 ClientRow(
                     session.client_id,
                     session.connection != 0,
+                    session.facts.address,
+                    session.facts.transport,
+                    session.facts.username,
                     len(session.subscriptions),
                     queued,
                     in_flight,

@@ -6,11 +6,14 @@ Each source is an asynchronous iterator of Arrivals, and leaves whatever it open
 from __future__ import annotations
 
 import argparse
+import base64
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from edge.cli.mqtt_options import client_of
+from edge.mqtt import Properties
+from edge.mqtt.properties import NO_PROPERTIES
 
 if TYPE_CHECKING:
     from edge.local_client import RingBatch
@@ -43,10 +46,21 @@ async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
     async with client_of(args, clean_start=not args.keep_session) as client:
         messages = client.subscribe(*args.filters, qos=args.qos)
         async for message in messages:
-            facts = {"qos": message.qos, "retain": message.retain}
+            facts: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
+            facts |= _given(message.properties)
             one = Arrival(message.topic, message.payload, facts)
             lost, dropped = messages.dropped - dropped, messages.dropped
             yield Arrivals(1, len(message.payload), iter((one,)), lost)
+
+
+def _given(properties: Properties) -> dict[str, Any]:
+    """Those properties that an MQTT 5 message has, by their names."""
+    if properties == NO_PROPERTIES:
+        return {}
+    given = {it.name: getattr(properties, it.name) for it in fields(properties)}
+    data = given["correlation_data"]
+    given["correlation_data"] = data if data is None else base64.b64encode(data).decode()
+    return {"properties": {name: value for name, value in given.items() if value not in {None, ()}}}
 
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:

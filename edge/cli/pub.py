@@ -18,6 +18,7 @@ from pathlib import Path
 
 from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, client_of, run_verb
 from edge.client import Client
+from edge.mqtt import Properties
 
 __all__ = ["add_arguments", "run"]
 
@@ -46,6 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", type=int, default=20, metavar="N", help="unacknowledged at most (default: %(default)s)"
     )
+    properties = parser.add_argument_group("properties, with --protocol 5")
+    properties.add_argument(
+        "--user-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="may be given more than once",
+    )
+    properties.add_argument("--content-type", metavar="TEXT", help="such as application/json")
+    properties.add_argument("--expiry", type=int, metavar="SECONDS", help="worthless after so long")
+    properties.add_argument("--response-topic", metavar="TOPIC", help="where an answer is awaited")
     add_connection_arguments(parser)
 
 
@@ -61,10 +73,11 @@ async def _publish_all(args: argparse.Namespace) -> Exit:
         raise UsageError(f"--rate {args.rate:g} is not above 0", hint="it is messages a second")
     if args.stdin_lines and args.repeat != 1:
         raise UsageError("--stdin-lines cannot be repeated", hint="standard input is read once")
+    properties = _properties(args)
     payloads = _stdin_lines() if args.stdin_lines else _again(_payload(args), args.repeat)
     async with client_of(args, window=args.window) as client:
         started, count = time.monotonic(), 0
-        async for _ in _published(client, args, _paced(payloads, args.rate)):
+        async for _ in _published(client, args, _paced(payloads, args.rate), properties):
             count += 1
     if count != 1 and sys.stderr.isatty():
         took_s = time.monotonic() - started
@@ -73,12 +86,13 @@ async def _publish_all(args: argparse.Namespace) -> Exit:
 
 
 async def _published(
-    client: Client, args: argparse.Namespace, payloads: AsyncIterator[bytes]
+    client: Client, args: argparse.Namespace, payloads: AsyncIterator[bytes], properties: Properties
 ) -> AsyncIterator[None]:
     """Publishes with a whole window in flight, and yields for each; at its end all are acknowledged."""
     waiting: deque[asyncio.Future[None]] = deque()
     async for payload in payloads:
-        waiting.append(await client.submit(args.topic, payload, args.qos, args.retain))
+        sent = await client.submit(args.topic, payload, args.qos, args.retain, properties=properties)
+        waiting.append(sent)
         while waiting and waiting[0].done():
             waiting.popleft().result()
         yield
@@ -103,6 +117,24 @@ async def _paced(payloads: AsyncIterator[bytes], rate: float | None) -> AsyncIte
                 await asyncio.sleep(delay_s)
             due += 1 / rate
         yield payload
+
+
+def _properties(args: argparse.Namespace) -> Properties:
+    user = []
+    for pair in args.user_property:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--user-property {pair!r} is not KEY=VALUE")
+        user.append((key, value))
+    properties = Properties(
+        user=tuple(user),
+        content_type=args.content_type,
+        message_expiry_interval_s=args.expiry,
+        response_topic=args.response_topic,
+    )
+    if properties != Properties() and args.protocol != "5":
+        raise UsageError("properties need MQTT 5", hint="add --protocol 5")
+    return properties
 
 
 def _payload(args: argparse.Namespace) -> bytes:
