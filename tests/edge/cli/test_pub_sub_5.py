@@ -16,7 +16,12 @@ TIMEOUT_S = 30
 
 def brim(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*BRIM, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=False
+        [*BRIM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=TIMEOUT_S,
+        check=False,
     )
 
 
@@ -32,7 +37,17 @@ def test_properties_go_from_pub_to_sub() -> None:
         try:
             wait_until(lambda: any(its.subscriptions for its in there.listener.broker.sessions))
             sent = brim(
-                *("pub", "plant/1", "21.5", "-q", 1, "--user-property", "unit=C", "--user-property", "at=x=y"),
+                *(
+                    "pub",
+                    "plant/1",
+                    "21.5",
+                    "-q",
+                    1,
+                    "--user-property",
+                    "unit=C",
+                    "--user-property",
+                    "at=x=y",
+                ),
                 *("--content-type", "text/plain", "--expiry", 60, "--response-topic", "answers", *at),
             )
             assert (sent.returncode, sent.stderr) == (0, "")
