@@ -323,8 +323,7 @@ class Broker:
             if not self._permissions.still_welcome(client.facts):
                 log.info("client is not welcome any more %s", pairs(client=client.facts.client_id))
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
-        for session in self.sessions:
-            self.router.judge_again(session)
+        self.router.rules_changed(self.sessions)
 
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access

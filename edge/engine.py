@@ -312,6 +312,9 @@ class Engine(Protocol):
     def topics_scan(self, topic_filter: bytes, /) -> bytes:
         """The topics whose names a valid filter matches, as uint32: looks at every name there is."""
 
+    def topics(self) -> bytes:
+        """All there are, as uint32."""
+
     def topics_recycle(self, most: int, /) -> list[bytes]:
         """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
 
@@ -345,8 +348,31 @@ class Engine(Protocol):
     def routes_of(self, topic: int, /) -> list[tuple[int, int]]:
         """(session, tag) of each route."""
 
-    def retained_send(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Queue the retained messages of `topics` for `session`; how many there were."""
+    def routes_clear(self, topic: int, /) -> None:
+        """Route it to nobody."""
+
+    def replay_begin(
+        self, session: int, tag: int, topic_filter: bytes, topics: array[int] | bytes | None, /
+    ) -> bool:
+        """Send `session` what `topics` retain now, or None: all topics that the filter matches.
+
+        Replaces a replay of the same filter.  Messages are looked up as there is room to send them.
+        """
+
+    def replay_end(self, session: int, topic_filter: bytes, /) -> None:
+        """Send no more of what that filter began."""
+
+    def topics_retaining(self, topics: array[int] | bytes, /) -> bytes:
+        """Those of them that retain something."""
+
+    def queue_topics(self, session: int, /) -> bytes:
+        """The topic of each record that waits, and of what is retained and it is still to be sent.
+
+        NO_TOPIC: its place in the table is another's by now.
+        """
+
+    def queue_purge(self, session: int, topics: array[int], /) -> int:
+        """Take back what waits of `topics`, NO_TOPIC perhaps among them; how many, counted as denied."""
 
     def retain(self, topic: int, payload: bytes, flags: int, properties: bytes, timestamp_ns: int, /) -> bool:
         """Sets the retained message without a new record; an empty payload clears it.

@@ -8,7 +8,6 @@ Retained messages live in memory.  After a restart they are put back from what t
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -31,17 +30,15 @@ class Retained:
         self._router = router
         self._topic_of = topic_of
 
-    def send(self, session: Session, topic_filter: str) -> int:
-        """Queue for `session` what is retained for a subscription that it has [MQTT-3.3.1-6]; how many."""
+    def send(self, session: Session, topic_filter: str) -> None:
+        """Send `session` what is retained for a subscription that it has [MQTT-3.3.1-6], as it takes it."""
         router = self._router
         if is_share(topic_filter):  # [3.8.3.1]
-            return 0
-        topics = router.topics_under(topic_filter)
-        if (allows := router.may_receive) is not None:
-            names = ((topic, self._engine.topic_name(topic).decode()) for topic in topics)
-            topics = array("I", [topic for topic, name in names if allows(session, name)])
-        with router.tag_of(session.subscriptions[topic_filter]) as tag:
-            return self._engine.retained_send(topics, session.handle, tag)
+            return
+        topics = router.retaining(session, topic_filter)
+        if topics is None or len(topics) > 0:
+            with router.tag_of(session.subscriptions[topic_filter]) as tag:
+                self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
 
     def restore(self, records: Iterable[Record]) -> int:
         """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.

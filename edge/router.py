@@ -157,6 +157,7 @@ class Router:
             if is_share(topic_filter):
                 self._leave(session, topic_filter)
             else:
+                self._engine.replay_end(session.handle, topic_filter.encode())
                 session.marked -= _marks(terms)
                 self._tree.remove(topic_filter, session)
         topics = [self.topics_under(topic_filter) for topic_filter in removed if not is_share(topic_filter)]
@@ -173,19 +174,33 @@ class Router:
                 self._tree.remove(topic_filter, session)
         session.subscriptions.clear()
 
-    def judge_again(self, session: Session) -> None:
-        """may_receive() may say something else of this session than it did."""
-        filters = [its for its in session.subscriptions if not is_share(its)]
-        if topics := [self.topics_under(topic_filter) for topic_filter in filters]:
-            self._derive(session, _union(topics), filters)
-
     def topics_under(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches."""
-        if not has_wildcard(topic_filter):
-            topic = self._engine.topic_find(topic_filter.encode())
-            return array("I", () if topic == NO_TOPIC else (topic,))
-        found = self.names.match(topic_filter, WALK_MOST)
+        found = self._walked(topic_filter)
         return array("I", self._engine.topics_scan(topic_filter.encode())) if found is None else found
+
+    def retaining(self, session: Session, topic_filter: str) -> array[int] | None:
+        """Those of them that retain something, as far as `session` may receive it.
+
+        None: there are many, and it may; whoever looks through all topics finds them.
+        """
+        found = self._walked(topic_filter)
+        if self.may_receive is None:
+            return None if found is None else array("I", self._engine.topics_retaining(found))
+        if found is None:
+            found = array("I", self._engine.topics_scan(topic_filter.encode()))
+        kept = array("I", self._engine.topics_retaining(found))
+        return array("I", (topic for topic in kept if self.may_receive(session, self._name(topic))))
+
+    def _walked(self, topic_filter: str) -> array[int] | None:
+        """Known topics that a filter matches, found one by one; None: they are too many for that."""
+        if has_wildcard(topic_filter):
+            return self.names.match(topic_filter, WALK_MOST)
+        topic = self._engine.topic_find(topic_filter.encode())
+        return array("I", () if topic == NO_TOPIC else (topic,))
+
+    def _name(self, topic: int) -> str:
+        return self._engine.topic_name(topic).decode()
 
     # ---- shared subscriptions ----
 
@@ -199,10 +214,12 @@ class Router:
         if group is None:
             handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
             group = self._groups[shared_filter] = Group(handle, {})
-            _, topic_filter = split_share(shared_filter)
-            self._tree.add(topic_filter, group, OF_GROUP)
-            self._engine.routes_set(self.topics_under(topic_filter), handle, OF_GROUP)
+            self._tree.add(split_share(shared_filter)[1], group, OF_GROUP)
+            self._route_group(group, shared_filter)
         group.members[session] = terms
+        if self.may_receive is not None:
+            self._route_group(group, shared_filter)
+            self._purge(group)
         ((options, identifiers),) = tags(terms)
         self._engine.share_join(group.handle, session.handle, options, identifiers)
 
@@ -215,6 +232,41 @@ class Router:
             del self._groups[shared_filter]
             self._tree.remove(split_share(shared_filter)[1], group)
             self._engine.session_close(group.handle)
+        elif self.may_receive is not None:
+            self._route_group(group, shared_filter)
+
+    def _route_group(self, group: Group, shared_filter: str) -> None:
+        topics = self.topics_under(split_share(shared_filter)[1])
+        if self.may_receive is not None:
+            denied = array("I", (its for its in topics if not self._may_receive(group, self._name(its))))
+            self._engine.routes_drop(denied, group.handle, 0)
+            topics = array("I", set(topics).difference(denied))
+        self._engine.routes_set(topics, group.handle, OF_GROUP)
+
+    # ---- rules ----
+
+    def rules_changed(self, sessions: Iterable[Session]) -> None:
+        """may_receive has changed: route every topic anew, and take back what waits and is denied now."""
+        for topic in array("I", self._engine.topics()):
+            self._engine.routes_clear(topic)
+            self._route(topic, self._name(topic))
+        for group in self._groups.values():
+            self._purge(group)
+        for session in sessions:
+            self._purge(session)
+
+    def _purge(self, target: Session | Group) -> None:
+        """Take back what waits for it and it may not receive."""
+        if self.may_receive is None:
+            return
+        waiting = set(array("I", self._engine.queue_topics(target.handle)))
+        denied = array("I", (its for its in waiting if not self._may_have(target, its)))
+        if denied:
+            self._engine.queue_purge(target.handle, denied)
+
+    def _may_have(self, target: Session | Group, topic: int) -> bool:
+        """What cannot be named cannot be judged, and is denied."""
+        return topic != NO_TOPIC and self._may_receive(target, self._name(topic))
 
     # ---- routes ----
 
@@ -233,11 +285,13 @@ class Router:
             self._engine.routes_new(topic, sessions, tags)
         self._drop(taken)
 
-    def _may_receive(self, session: Session | Group, name: str) -> bool:
-        """Members of a group are asked about one by one."""
-        if self.may_receive is None or isinstance(session, Group):
+    def _may_receive(self, target: Session | Group, name: str) -> bool:
+        """A group gets what each of its members may have, so that any of them can take it."""
+        if self.may_receive is None:
             return True
-        return self.may_receive(session, name)
+        if isinstance(target, Group):
+            return all(self.may_receive(session, name) for session in target.members)
+        return self.may_receive(target, name)
 
     def _derive(self, session: Session, topics: array[int], changed: Collection[str]) -> None:
         """Make the routes of `topics` to `session` what its filters say together.
@@ -292,7 +346,7 @@ class Router:
 
     def _terms_by_topic(self, session: Session, topics: array[int]) -> Iterator[tuple[int, Terms | None]]:
         for topic in topics:
-            name = self._engine.topic_name(topic).decode()
+            name = self._name(topic)
             terms = self._tree.match_one(name, session)
             if terms is not None and self.may_receive is not None and not self.may_receive(session, name):
                 terms = None

@@ -5,6 +5,8 @@
  */
 #include "frame.h"
 
+#define RETAINED_SHARE 1024u /* that go before what is queued, so that the queue has its turn */
+
 /* Room in the output for `length` bytes, or NO_ROOM when what is there should be sent first. */
 static mq_built room(mq_engine *engine, mq_connection *connection, uint32_t length)
 {
@@ -52,29 +54,38 @@ static bool stops(mq_built result)
     return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_COLD;
 }
 
-/* The front of the queue, with what it needs of the window. */
+/* Sends `entry`, whose references have passed to us, with what it needs of the window.  `result`: of
+ * prepare(). */
+static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_entry *entry,
+                        const mq_frame *frame, mq_built result)
+{
+    mq_session *session = connection->session;
+    mq_entry *sent = NULL;
+    uint16_t identifier = 0;
+    if (result == MQ_BUILT && entry->tag & MQ_TAG_QOS && (sent = mq_sent_add(session, &identifier)) == NULL)
+        result = MQ_NO_MEMORY;
+    if (sent != NULL)
+        *sent = *entry; /* the references go along */
+    if (result == MQ_BUILT)
+        result = mq_frame_put(engine, connection, entry, frame, identifier, false);
+    if (result != MQ_BUILT && result != MQ_DENIED)
+        count_drop(engine, session, result);
+    if (sent == NULL)
+        mq_entry_done(engine, entry);
+    else if (result != MQ_BUILT)
+        mq_sent_done(engine, session, sent);
+    return result;
+}
+
 static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
     mq_frame frame;
-    mq_entry entry = mq_queue_front(session), *sent = NULL;
-    uint16_t identifier = 0;
+    mq_entry entry = mq_queue_front(session);
     mq_built result = prepare(engine, connection, &entry, false, &frame);
     if (stops(result))
         return result;
     mq_queue_pop(engine, session);
-    if (result == MQ_BUILT && entry.tag & MQ_TAG_QOS && (sent = mq_sent_add(session, &identifier)) == NULL)
-        result = MQ_NO_MEMORY;
-    if (sent != NULL)
-        *sent = entry; /* the references go along */
-    if (result == MQ_BUILT)
-        result = mq_frame_put(engine, connection, &entry, &frame, identifier, false);
-    if (result != MQ_BUILT)
-        count_drop(engine, session, result);
-    if (sent == NULL)
-        mq_entry_done(engine, &entry);
-    else if (result != MQ_BUILT)
-        mq_sent_done(engine, session, sent);
-    return result;
+    return deliver(engine, connection, &entry, &frame, result);
 }
 
 /* What was in flight when the last connection ended, in its order: PUBLISH with DUP, or PUBREL. */
@@ -115,13 +126,50 @@ static bool may_resend(const mq_session *session)
     return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
 }
 
-/* Whether the window lets the front of the queue go.  Its span is bounded too: a client that never
- * acknowledges one message must not make us keep the gaps of all after it. */
-static bool window_open(const mq_session *session)
+/* Whether the window lets a message go.  Its span is bounded too: a client that never acknowledges one
+ * message must not make us keep the gaps of all after it. */
+static bool window_open(const mq_session *session, uint32_t tag)
 {
     uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
-    return !(mq_queue_front(session).tag & MQ_TAG_QOS) ||
+    return !(tag & MQ_TAG_QOS) ||
            (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
+}
+
+/* At most `most` of the retained messages that it is to be sent.  MQ_FULL_WINDOW: an acknowledgement will
+ * touch the connection; MQ_LATER: there is more to look for. */
+static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, mq_session *session,
+                                 uint32_t most)
+{
+    mq_built result = MQ_BUILT;
+    for (uint32_t i = 0; session->replays != NULL && i < most && !stops(result); i++) {
+        mq_entry entry;
+        mq_frame frame;
+        mq_found found = mq_replay_find(engine, session, &entry);
+        if (found != MQ_FOUND)
+            return found == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
+        if (!window_open(session, entry.tag))
+            return MQ_FULL_WINDOW;
+        result = prepare(engine, connection, &entry, false, &frame);
+        if (stops(result))
+            break;
+        mq_replay_advance(engine, session, &entry);
+        result = deliver(engine, connection, &entry, &frame, result);
+    }
+    return result;
+}
+
+static mq_built deliver_queued(mq_engine *engine, mq_connection *connection, mq_session *session)
+{
+    mq_built result = MQ_BUILT;
+    do {
+        while (session->queue_count > 0 && !stops(result)) {
+            if (!window_open(session, mq_queue_front(session).tag))
+                return MQ_FULL_WINDOW;
+            result = deliver_next(engine, connection, session);
+        }
+    } while (!stops(result) && session->queue_count == 0 && session->shares.count > 0 &&
+             mq_share_pull(engine, session));
+    return result;
 }
 
 bool mq_fill(mq_engine *engine, mq_connection *connection)
@@ -135,20 +183,19 @@ bool mq_fill(mq_engine *engine, mq_connection *connection)
             return false; /* as below */
         result = deliver_again(engine, connection, session);
     }
-    do {
-        while (session->queue_count > 0 && !stops(result)) {
-            if (!window_open(session))
-                return false; /* still dirty: an acknowledgement will touch the connection */
-            result = deliver_next(engine, connection, session);
-        }
-    } while (!stops(result) && session->queue_count == 0 && session->shares.count > 0 &&
-             mq_share_pull(engine, session));
+    if (session->replays != NULL && !stops(result))
+        result = deliver_retained(engine, connection, session, RETAINED_SHARE);
+    if (!stops(result))
+        result = deliver_queued(engine, connection, session);
+    if (session->replays != NULL && !stops(result) && result != MQ_FULL_WINDOW)
+        result = deliver_retained(engine, connection, session, UINT32_MAX);
     if (result == MQ_NO_MEMORY)
         mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
     if (result == MQ_COLD)
         mq_cold_ask(engine, session);
-    if (stops(result))
-        return result == MQ_NO_ROOM;
-    session->dirty = false;
-    return false;
+    if (stops(result) || result == MQ_LATER)
+        return result == MQ_NO_ROOM || result == MQ_LATER;
+    if (result != MQ_FULL_WINDOW)
+        session->dirty = false;
+    return false; /* still dirty, if an acknowledgement will touch the connection */
 }

@@ -134,13 +134,13 @@ bool mq_is_expired(const mq_engine *engine, const rb_record *record)
     return record->flags & RB_FLAG_EXPIRY && look_own(engine, record, false, &unused) == MQ_EXPIRED;
 }
 
-static mq_built look(mq_engine *engine, const mq_entry *entry, bool again, mq_frame *out)
+mq_built mq_look(mq_engine *engine, const mq_entry *entry, bool again, mq_frame *out)
 {
     uint32_t index = mq_where_source(entry->where);
     out->properties_length = 0;
     out->expires = false;
     if (entry->where == MQ_NOWHERE)
-        return MQ_OVERRUN;
+        return entry->tag & MQ_TAG_RELEASED ? MQ_DENIED : MQ_OVERRUN;
     if (index == 0)
         return look_own(engine, &mq_where_blob(entry->where)->record, again, out);
     const mq_source *source = engine->sources[index];
@@ -187,7 +187,7 @@ static void plan_properties(const mq_engine *engine, mq_connection *connection, 
 mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_entry *entry, bool again,
                        mq_frame *out)
 {
-    mq_built found = look(engine, entry, again, out);
+    mq_built found = mq_look(engine, entry, again, out);
     if (found != MQ_BUILT)
         return found;
     out->length = 2 + out->topic_length + (entry->tag & MQ_TAG_QOS ? 2 : 0) + out->payload_length;

@@ -10,11 +10,14 @@
 
 typedef enum mq_built {
     MQ_BUILT,
-    MQ_NO_ROOM, /* what is in the output should be sent first */
+    MQ_FULL_WINDOW, /* an acknowledgement must come first */
+    MQ_LATER,       /* what comes next was not found yet: others have their turn first */
+    MQ_NO_ROOM,     /* what is in the output should be sent first */
     MQ_NO_MEMORY,
     MQ_COLD,      /* the log has it; nothing of this session goes before it */
     MQ_OVERRUN,   /* the record is gone */
     MQ_FORGED,    /* a foreign record is not what it was when it was routed */
+    MQ_DENIED,    /* it was taken back, and counted then */
     MQ_EXPIRED,   /* its Message Expiry Interval has passed */
     MQ_TOO_LARGE, /* for this client */
 } mq_built;
@@ -34,6 +37,8 @@ typedef struct mq_frame {
     bool alias_is_known;   /* the client has it: the topic stays away */
 } mq_frame;
 
+/* Finds the record of `entry`: the message of the frame. */
+mq_built mq_look(mq_engine *engine, const mq_entry *entry, bool again, mq_frame *out);
 /* Finds the record of `entry` and works out its frame for `connection`.  MQ_BUILT, or why not.  `again`: it
  * was sent before, so it may be late. */
 mq_built mq_frame_plan(mq_engine *engine, mq_connection *connection, const mq_entry *entry, bool again,

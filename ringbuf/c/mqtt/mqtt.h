@@ -10,6 +10,8 @@
  *   grants.c      sets of subscription identifiers, which routes and queue entries name by number
  *   share.c       shared subscriptions: which member of a group gets a record
  *   retained.c    the last message of a topic, kept outside any ring
+ *   replay.c      retained messages for who has subscribed
+ *   purge.c       taking back what waits and may not be sent any more
  *   queue.c       queues of positions
  *   spill.c       copies of records that rings are about to overwrite
  *   cold.c        records that come back from the log
@@ -143,6 +145,16 @@ typedef struct mq_group { /* of a shared subscription: share.c */
     mq_session *again;          /* what was taken back from members, served first; NULL: nothing yet */
 } mq_group;
 
+typedef struct mq_replay mq_replay;
+struct mq_replay { /* of what is retained: replay.c */
+    mq_replay *next;
+    uint32_t *topics;   /* NULL: all that the filter matches */
+    uint32_t at, count; /* the next, in `topics` or in the table; how many there are */
+    uint64_t until;     /* retained messages with a higher number reach the session by themselves */
+    uint32_t tag, filter_length;
+    char filter[];
+};
+
 struct mq_session {
     mq_item item;
     bool dirty; /* something was queued since its connection was last touched for it */
@@ -166,6 +178,7 @@ struct mq_session {
     uint8_t *received;       /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
     uint32_t received_count; /* of them */
     uint16_t received_few[MQ_RECEIVED_FEW];
+    mq_replay *replays; /* of the retained messages it is still to be sent */
     mq_group *group; /* whose queue this is, and no client's; NULL: a client's */
     mq_list shares;  /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
@@ -340,6 +353,7 @@ struct mq_engine {
     mq_slab topics, sessions, connections, grants;
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
+    uint64_t retained_number; /* of the message that was retained last */
     uint32_t share_queues; /* sessions that are queues of groups */
     uint32_t matched;      /* subscribers of the record that was appended last */
     uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
@@ -520,6 +534,14 @@ static inline mq_entry mq_entry_at(const uint8_t *at)
 static inline void mq_entry_move(uint8_t *at, uint64_t where)
 {
     memcpy(at, &where, sizeof where);
+}
+
+/* It has no record, and needs no window. */
+static inline void mq_entry_take_back(uint8_t *at)
+{
+    uint32_t tag = MQ_TAG_RELEASED;
+    mq_entry_move(at, MQ_NOWHERE);
+    memcpy(at + sizeof(uint64_t), &tag, sizeof tag);
 }
 
 /* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */

@@ -75,6 +75,13 @@ static inline int session_from(const engine_object *self, PyObject *object, mq_s
     return 0;
 }
 
+/* queue_calls.c */
+PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_queue_topics(engine_object *self, PyObject *argument);
+PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_topics_retaining(engine_object *self, PyObject *argument);
+
 /* share_calls.c */
 PyObject *engine_share_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count);
@@ -94,13 +101,14 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_find(engine_object *self, PyObject *argument);
 PyObject *engine_topic_name(engine_object *self, PyObject *argument);
 PyObject *engine_topics_scan(engine_object *self, PyObject *argument);
+PyObject *engine_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_set(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_merge(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_retained_send(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_routes_clear(engine_object *self, PyObject *argument);
 PyObject *engine_routes_of(engine_object *self, PyObject *argument);
 PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count);

@@ -130,6 +130,10 @@ static void hand_waiting(mq_engine *engine, mq_session *queue, const mq_member *
 {
     mq_session *from = waiting(queue);
     mq_entry entry = mq_queue_pop(engine, from);
+    if (entry.where == MQ_NOWHERE) { /* gone; or taken back, and counted then */
+        engine->counters.dropped[MQ_DROP_OVERRUN] += !(entry.tag & MQ_TAG_RELEASED);
+        return;
+    }
     member->session->disordered = true;
     hand(engine, member, entry);
     mq_entry_done(engine, &entry);

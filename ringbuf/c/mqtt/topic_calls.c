@@ -180,6 +180,21 @@ PyObject *engine_topics_scan(engine_object *self, PyObject *object)
     return bytes;
 }
 
+PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    uint32_t count = 0, *found = malloc((self->engine->topics.live + 1) * sizeof *found);
+    if (found == NULL)
+        return PyErr_NoMemory();
+    for (uint32_t i = 0; i < self->engine->topics.made; i++) {
+        const mq_topic *topic = mq_slab_at(&self->engine->topics, i);
+        if (topic->item.generation & 1)
+            found[count++] = i;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)found, count * (Py_ssize_t)sizeof *found);
+    free(found);
+    return bytes;
+}
+
 PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
 {
     unsigned long long limit;
@@ -243,23 +258,6 @@ static bool act_drop(mq_engine *engine, mq_topic *topic, mq_session *session, ui
     return true;
 }
 
-static bool act_retained(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
-{
-    if (topic->retained != NULL && mq_is_expired(engine, &topic->retained->record)) {
-        engine->counters.dropped[MQ_DROP_EXPIRED]++;
-        mq_retained_forget(engine, topic);
-    }
-    if (topic->retained == NULL ||
-        (tag & MQ_TAG_NO_LOCAL && topic->retained->publisher == mq_handle(&session->item)))
-        return false;
-    uint32_t qos = topic->retained->record.flags & RB_FLAG_QOS, granted = tag & MQ_TAG_QOS;
-    mq_push(engine, session,
-            (mq_entry){.where = (uint64_t)(uintptr_t)topic->retained,
-                       .topic = topic->item.index,
-                       .tag = (tag & ~(uint32_t)0xff) | MQ_TAG_RETAIN | (qos < granted ? qos : granted)});
-    return true;
-}
-
 static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
                              bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
 {
@@ -319,9 +317,13 @@ PyObject *engine_routes_drop(engine_object *self, args_t args, Py_ssize_t count)
     return over_topics(self, args, count, act_drop);
 }
 
-PyObject *engine_retained_send(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_routes_clear(engine_object *self, PyObject *index)
 {
-    return over_topics(self, args, count, act_retained);
+    mq_topic *topic;
+    if (topic_from(self, index, &topic) != 0)
+        return NULL;
+    mq_routes_free(self->engine, topic);
+    Py_RETURN_NONE;
 }
 
 PyObject *engine_routes_of(engine_object *self, PyObject *index)

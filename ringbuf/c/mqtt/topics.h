@@ -55,4 +55,33 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message);
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
+/* purge.c */
+typedef struct mq_denied { /* topics */
+    const uint8_t *bits;   /* one for each in the table */
+    bool unknown;          /* those too whose topic nobody can tell */
+} mq_denied;
+uint32_t mq_entry_topic(mq_engine *engine, const mq_entry *entry);
+uint32_t mq_purge(mq_engine *engine, mq_session *session, const mq_denied *denied); /* how many */
+
+/* replay.c */
+typedef struct mq_replay_scope { /* which topics: those, or all that the filter matches */
+    const char *filter;
+    const void *topics; /* uint32; NULL: all */
+    uint32_t filter_length, count;
+} mq_replay_scope;
+typedef enum mq_found {
+    MQ_FOUND,
+    MQ_FOUND_LATER, /* not yet: others have their turn first */
+    MQ_FOUND_NONE
+} mq_found;
+bool mq_replay_begin(mq_engine *engine, mq_session *session, uint32_t tag, const mq_replay_scope *scope);
+void mq_replay_end(mq_engine *engine, mq_session *session, const void *filter, uint32_t length);
+void mq_replays_list(mq_engine *engine, mq_session *session);
+void mq_replays_purge(mq_session *session, const mq_denied *denied);
+void mq_replays_clear(mq_engine *engine, mq_session *session);
+/* The next that `session` is to be sent; it stays so until mq_replay_advance(), which counts for its entry.
+ */
+mq_found mq_replay_find(mq_engine *engine, mq_session *session, mq_entry *out);
+void mq_replay_advance(mq_engine *engine, mq_session *session, const mq_entry *entry);
+
 #endif
