@@ -374,7 +374,7 @@ def cut(draw: st.DrawFn, streams: st.SearchStrategy[list[bytes]]) -> tuple[bytes
 ALL = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(ALL, max_examples=300)
+@settings(ALL, max_examples=150)
 @given(cut(STREAMS))
 def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, list[int]]) -> None:
     data, cuts = stream
@@ -382,7 +382,7 @@ def test_every_cut_of_a_stream_means_what_the_codec_says(stream: tuple[bytes, li
     assert meaning_of(data, cuts) == expected
 
 
-@settings(ALL, max_examples=400)
+@settings(ALL, max_examples=200)
 @given(cut(spoiled()))
 def test_spoiled_bytes_end_a_connection_where_and_for_what_the_codec_refuses_them(
     stream: tuple[bytes, list[int]],
