@@ -54,8 +54,9 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
     # Serve nobody here: MQTT 5 clients are told to use this server instead, others that we are unavailable.
     redirect_to: Annotated[str, Meta(pattern=r"^\S+\Z", description="host:port")] | None = None
-    # Web pages that may connect, such as "https://panel.example"; none: all.  Programs may, always.
-    origins: tuple[Annotated[str, Meta(pattern=r"^(https?://[^/\s]+|null)\Z")], ...] = ()
+    # Web pages that may connect, such as "https://panel.example", or "*"; none: those of the host that they
+    # connect to.  Programs may, always.
+    origins: tuple[Annotated[str, Meta(pattern=r"^(https?://[^/\s]+|null|\*)\Z")], ...] = ()
     # Of this listener alone; without them what [limits] says.
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] | None = None

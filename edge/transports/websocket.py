@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from websockets.exceptions import NegotiationError
 from websockets.frames import CloseCode, Frame, Opcode
@@ -34,9 +35,13 @@ class WebSocket:
     """One connection.  Bytes of the network in and out, bytes of MQTT out and in."""
 
     def __init__(self, origins: Sequence[str], frame_max_bytes: int) -> None:
-        """`origins`: those a browser may come from, () for any; who names none is no browser."""
+        """`origins`: of web pages that may connect; () those of this host, "*" any.
+
+        Who names no origin is no browser, and is let in.
+        """
+        self._same_host = not origins
         self._protocol = ServerProtocol(
-            origins=[Origin(it) for it in origins] + [None] if origins else None,
+            origins=[Origin(it) for it in origins] + [None] if origins and "*" not in origins else None,
             subprotocols=SUBPROTOCOLS,
             select_subprotocol=_select,
             max_size=frame_max_bytes,
@@ -86,12 +91,17 @@ class WebSocket:
 
     def _answer(self, request: Request) -> None:
         protocol = self._protocol
+        why = ""
         if request.path.partition("?")[0] not in PATHS:
+            why = f"no such path: {request.path!a}"
             response = protocol.reject(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt.\n")
+        elif self._same_host and not _is_of_host(request):
+            why = f"a page of {request.headers.get('Origin')!a}, which is not in origins of the listener"
+            response = protocol.reject(HTTPStatus.FORBIDDEN, "The broker does not list this page's origin.\n")
         else:
             response = protocol.accept(request)
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            self.refusal = str(protocol.handshake_exc or f"no such path: {request.path!a}")
+            self.refusal = why or str(protocol.handshake_exc)
         protocol.send_response(response)
 
     def send(self, data: bytes) -> bytes:
@@ -109,6 +119,19 @@ class WebSocket:
     def output(self) -> bytes:
         """What the protocol itself has to say: the answer to the request, pongs, goodbyes."""
         return b"".join(self._protocol.data_to_send())
+
+
+def _is_of_host(request: Request) -> bool:
+    """Whether the page comes from the host that it connects to, at whatever port, or is none.
+
+    Else any page that somebody on this machine looks at could be a client of its broker.
+    """
+    try:
+        origins, hosts = request.headers.get_all("Origin"), request.headers.get_all("Host")
+        host = urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
+        return all(host is not None and urlsplit(it).hostname == host for it in origins)
+    except ValueError:  # no address
+        return False
 
 
 def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol:

@@ -55,6 +55,26 @@ def test_a_request_that_is_none_or_too_long_is_closed(there: Transports) -> None
                 pass
 
 
+def test_pages_of_the_same_host_may_connect_and_others_not_unless_they_are_listed() -> None:
+    pages = {
+        "http://localhost": 101,
+        "https://LOCALHOST:8080": 101,
+        "http://evil.example": 403,
+        "http://localhost.evil.example": 403,
+        "http://[": 403,
+        "null": 403,
+        "": 101,
+    }
+    with transports("ws") as there:
+        for origin, status in pages.items():
+            with opened(there, origin=origin) as stream:
+                assert stream.status == status, origin
+    with transports("ws", listener={"origins": ("*",)}) as there:
+        for origin in pages:
+            with opened(there, origin=origin) as stream:
+                assert stream.status == 101, origin
+
+
 def test_pages_of_other_origins_stay_outside_and_programs_do_not() -> None:
     with transports("ws", listener={"origins": ("https://panel.example",)}) as there:
         for origin, status in (("https://panel.example", 101), ("https://evil.example", 403), ("", 101)):
