@@ -125,15 +125,15 @@ async def test_a_refused_message_is_counted_and_frees_its_place() -> None:
     assert (result.sent, result.refused, result.unacknowledged) == (50, 1, 0)
 
 
-def forwarding(change: Callable[[list[Publish]], list[Publish]]) -> Answers:
-    """Keeps back what is published until it is 50, and delivers what `change` makes of it."""
+def forwarding(change: Callable[[list[Publish]], list[Publish]], count: int = 50) -> Answers:
+    """Keeps back what is published until it is `count`, and delivers what `change` makes of it."""
     kept: list[Publish] = []
 
     def answers(packet: Packet) -> list[Packet]:
         if not isinstance(packet, Publish):
             return obliging(packet)
         kept.append(dataclasses.replace(packet, payload=bytes(packet.payload)))
-        return [PubAck(packet.packet_id), *(change(kept) if len(kept) == 50 else ())]
+        return [PubAck(packet.packet_id), *(change(kept) if len(kept) == count else ())]
 
     return answers
 
@@ -157,6 +157,51 @@ async def test_losses_duplicates_and_order_are_told_apart(
     result = await measured(PAIR, forwarding(change))
     assert (result.lost, result.missing, result.duplicates, result.disordered) == found
     assert result.clean == (not any(found))
+
+
+async def test_a_gap_longer_than_what_is_remembered_leaves_nothing_behind() -> None:
+    """256 numbers are remembered: after the jump to 700, those from 448 on, of which none has come."""
+
+    def with_a_jump(all_of: list[Publish]) -> list[Publish]:
+        return [*all_of[:256], all_of[700], all_of[450], all_of[690], all_of[450]]
+
+    scenario = dataclasses.replace(PAIR, messages=701, window=701)
+    result = await measured(scenario, forwarding(with_a_jump, 701))
+    assert (result.delivered, result.lost) == (259, 701 - 259)
+    assert (result.duplicates, result.disordered) == (1, 2)
+
+
+async def test_what_waits_while_the_broker_pauses_is_late_by_the_schedule() -> None:
+    """A hundred messages are due in 0.1 s; the second is let go after 0.2 s, and all wait for it."""
+    paused = False
+
+    async def pausing(peer: Peer, subscriber: Peer) -> None:
+        nonlocal paused
+        while (packet := await peer.next()) is not None:
+            if isinstance(packet, Publish):
+                subscriber.send(dataclasses.replace(packet, payload=bytes(packet.payload)))
+                if not paused:
+                    paused = True
+                    await asyncio.sleep(0.2)
+            for answer in obliging(packet):
+                peer.send(answer)
+
+    scenario = dataclasses.replace(PAIR, window=1, messages=0, rate=1_000.0, duration_s=0.1)
+    async with scripted() as broker:
+        run = asyncio.create_task(asyncio.to_thread(measure, Target(port=broker.port), scenario))
+        peers = [await broker.connection() for _ in range(2)]
+        for peer in peers:
+            await peer.expect(Connect)
+            peer.send(ConnAck())
+        subscriber = peers[1]
+        peer_tasks = [
+            asyncio.create_task(pausing(peers[0], subscriber)),
+            asyncio.create_task(serve(subscriber, obliging)),
+        ]
+        result = await run
+        await asyncio.gather(*peer_tasks)
+    assert (result.delivered, result.unsent, result.clean) == (100, 0, True)
+    assert result.latency.percentile(50) >= 100_000_000
 
 
 async def test_what_qos_0_loses_is_no_error() -> None:
