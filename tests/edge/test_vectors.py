@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from edge.engine import counters_of
-from edge.mqtt import Publish
+from edge.mqtt import PingReq, PingResp, Publish
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_served import served
+from tests.support.mqtt_transports import transports
 from tests.support.vector_files import VECTORS, scenarios
-from tests.support.vector_lines import ENGINE, bench_lines, tcp_dial
+from tests.support.vector_lines import ENGINE, bench_lines, stream_dial
 from tests.support.vector_run import Line, run
 
 FILES = sorted(path.name for path in VECTORS.glob("*.txt"))
@@ -56,19 +56,23 @@ def test_vectors_leave_nothing_behind():
         works(bench)
 
 
-def test_vectors_hold_over_tcp():
+@pytest.mark.parametrize("kind", ["tcp", "tls", "ws"])
+def test_vectors_hold_over(kind):
     """But those that wait: there a clock of the bench's own passes faster."""
-    with served(engine=ENGINE) as broker:
-        dial = tcp_dial(broker.port)
+    with transports(kind, engine=ENGINE) as there:
+        dial = stream_dial(there, kind)
         failed = [
             f"{scenario}\n    {verdict}"
             for number, scenario in enumerate(scenarios())
             if not scenario.needs_time and (verdict := run(scenario, f"{number:04x}", dial, impatient))
         ]
         assert not failed, "\n".join(failed)
+        with there.client(kind, "fresh") as client:
+            client.send(PingReq())
+            assert client.packet() == PingResp()
 
 
-class Recorded:
+class Deaf:
     """A line on which nothing comes."""
 
     def send(self, data: bytes) -> None:
@@ -86,7 +90,7 @@ class Recorded:
 
 def test_a_broker_that_closes_at_once_fails_every_vector_that_wants_an_answer():
     def dial() -> Line:
-        return Recorded()
+        return Deaf()
 
     passed = [
         str(scenario) for scenario in scenarios() if not run(scenario, "0000", dial, lambda seconds: None)

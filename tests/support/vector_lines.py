@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from edge.engine import EngineLimits
 from tests.support.mqtt_bench import Bench
+from tests.support.mqtt_transports import Stream, Transports
 from tests.support.vector_run import Line, Silence
 
-__all__ = ["ENGINE", "BenchLine", "TcpLine", "bench_lines", "tcp_dial"]
+__all__ = ["ENGINE", "BenchLine", "StreamLine", "TcpLine", "bench_lines", "stream_dial", "tcp_dial"]
 
 PATIENCE_S = 10.0
 
@@ -56,6 +58,7 @@ class TcpLine:
     def __init__(self, connected: socket.socket, patience_s: float = PATIENCE_S) -> None:
         self.socket = connected
         connected.settimeout(patience_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data: bytes) -> None:
         """All of it; or as much as the broker took before it closed."""
@@ -81,6 +84,39 @@ class TcpLine:
         self.socket.close()
 
 
+class StreamLine:
+    """A stream over some transport."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def send(self, data: bytes) -> None:
+        """All of it; or as much as the broker took before it closed."""
+        with suppress(ConnectionError, ssl.SSLError):
+            self._stream.send(data)
+
+    def receive(self) -> bytes:
+        """What comes next."""
+        try:
+            return self._stream.recv(1 << 16)
+        except TimeoutError:
+            raise Silence from None
+
+    def drop(self) -> None:
+        """End of file for the broker, without a goodbye of TLS; it has noticed when it ends its side."""
+        with suppress(OSError):
+            if isinstance(self._stream.socket, ssl.SSLSocket):
+                self._stream.socket.shutdown(socket.SHUT_WR)  # bare of TLS from now on
+                while self._stream.socket.recv(1 << 16):
+                    pass
+            else:
+                self._stream.end()
+
+    def close(self) -> None:
+        """At once."""
+        self._stream.close()
+
+
 @contextmanager
 def bench_lines() -> Iterator[tuple[Bench, Callable[[], Line], Callable[[float], None]]]:
     """(the Bench, a new connection to it, let seconds pass)."""
@@ -96,3 +132,8 @@ def _pass(bench: Bench, seconds: float) -> None:
 def tcp_dial(port: int, host: str = "127.0.0.1", patience_s: float = PATIENCE_S) -> Callable[[], Line]:
     """Makes connections to a TCP port."""
     return lambda: TcpLine(socket.create_connection((host, port), PATIENCE_S), patience_s)
+
+
+def stream_dial(there: Transports, kind: str) -> Callable[[], Line]:
+    """Makes connections of that kind, shaken hands already."""
+    return lambda: StreamLine(there.connected(kind))

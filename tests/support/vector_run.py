@@ -56,6 +56,7 @@ class _Client:
         self.version = 4
         self.joined = False
         self.client_id = ""
+        self.lasting = False
         self.ended = False
         self._rest = b""
         self._packets: deque[bytes] = deque()
@@ -207,6 +208,7 @@ class _Run:
         head = f"{protocol.replace(chr(39), chr(34))} {level:02x} {0 if lasting else 2:02x} 003c"
         own_properties = f"[{properties}]" if level == 5 else ""
         client.client_id = f"{self.own}{step.who[0]}"
+        client.lasting = lasting
         client.send(bytes_of(atoms_of(f'10 ({head} {own_properties} "{client.client_id}")'), self.bindings))
         flags = f"{int(present):02x}"
         self._expect(client, f"20 ({flags} 00 [..])" if level == 5 else f"2002 {flags} 00")
@@ -235,7 +237,7 @@ class _Run:
         """Close every connection, and leave no session behind."""
         for client in self.clients.values():
             client.line.close()
-        for client_id in {client.client_id for client in self.clients.values()} - {""}:
+        for client_id in {client.client_id for client in self.clients.values() if client.lasting}:
             line = self._dial()
             client = _Client(line)
             try:
