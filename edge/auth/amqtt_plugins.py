@@ -144,7 +144,8 @@ def _class(path: str) -> type[BasePlugin[Any]]:
     try:
         kind = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        hint = f"pip install what it needs: {error.name}" if error.name else "see [[auth.plugin]] class"
+        needs = "amqtt[contrib]" if module.startswith("amqtt.contrib.") else "the package that has it"
+        hint = f"pip install {needs}; see class in [[auth.plugin]]"
         raise PluginError(f"plug-in {path} cannot be imported: {error}", hint=hint) from error
     except AttributeError:
         raise PluginError(

@@ -1,0 +1,94 @@
+"""Plug-ins as somebody who knows amqtt would write them, for tests of what they are given and asked."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+
+
+class Yes(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
+    """Lets everybody do everything."""
+
+    answer: bool | None = True
+
+    async def authenticate(self, *, session: Any) -> bool | None:
+        return self.answer
+
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool | None:
+        return self.answer
+
+
+class No(Yes):
+    """Lets nobody do anything."""
+
+    answer = False
+
+
+class Abstains(Yes):
+    """Does not know."""
+
+    answer = None
+
+
+class Fails(Yes):
+    """Has a bug."""
+
+    async def authenticate(self, *, session: Any) -> bool | None:
+        raise KeyError("a bug")
+
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool | None:
+        raise KeyError("a bug")
+
+
+class Sleeps(Yes):
+    """Waits for a server that is not there."""
+
+    async def authenticate(self, *, session: Any) -> bool | None:
+        await asyncio.sleep(3600)
+        return True
+
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool | None:
+        await asyncio.sleep(3600)
+        return True
+
+
+class NoCoroutine(BaseAuthPlugin):  # type: ignore[misc]
+    """Forgot a word."""
+
+    def authenticate(self, *, session: Any) -> bool | None:
+        return True
+
+
+class Notes(BaseAuthPlugin):  # type: ignore[misc]
+    """Writes down what it sees."""
+
+    async def authenticate(self, *, session: Any) -> bool | None:
+        seen = (session.username, session.password, session.client_id)
+        place = (session.remote_address, session.remote_port)
+        self.context.logger.info(" ".join(map(str, (self.config.word, *seen, *place))))
+        return True
+
+    async def on_broker_pre_start(self) -> None:
+        self.context.logger.info("on_broker_pre_start")
+
+    async def on_broker_post_start(self) -> None:
+        self.context.logger.info("on_broker_post_start")
+
+    async def on_broker_pre_shutdown(self) -> None:
+        self.context.logger.info("on_broker_pre_shutdown")
+
+    async def on_broker_post_shutdown(self) -> None:
+        self.context.logger.info("on_broker_post_shutdown")
+
+    @dataclass
+    class Config:
+        """What it is told."""
+
+        word: str
