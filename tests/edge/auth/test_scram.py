@@ -6,10 +6,13 @@ import hashlib
 import pytest
 
 from edge.access import ClientFacts, Step
+from edge.auth.acl_file import parse_rules
 from edge.auth.password_file import User
 from edge.auth.saslprep import saslprep
 from edge.auth.scram import REFUSED, Scram
 from edge.auth.scram_keys import METHOD, hashed, keyed, make_keys, parse_keys
+from edge.mqtt import Auth, ConnAck, Connect, Properties, Publish, ReasonCode, Version
+from tests.support.mqtt_bench import Bench
 
 # RFC 7677, section 3.
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -187,3 +190,22 @@ def test_saslprep_has_one_form_for_what_looks_the_same(text, prepared):
 def test_saslprep_refuses_what_must_not_be_in_a_name(text):
     with pytest.raises(ValueError, match=r"not allowed|right to left"):
         saslprep(text)
+
+
+def test_a_client_of_mqtt_5_logs_in_by_scram_and_may_do_what_its_user_may(scram):
+    rules = parse_rules("user user\ntopic mine\n", "acl")
+    with Bench(enhanced=scram, access=rules) as bench:
+        wire = bench.wire(Version.V5, listener=1)  # which lets nobody in without a name
+        said = Properties(authentication_method=METHOD, authentication_data=CLIENT_FIRST)
+        wire.send(Connect("c", version=Version.V5, properties=said))
+        (challenge,) = wire.received()
+        assert isinstance(challenge, Auth)
+        assert challenge.properties.authentication_data == SERVER_FIRST
+        answer = Properties(authentication_method=METHOD, authentication_data=CLIENT_FINAL)
+        wire.send(Auth(ReasonCode.CONTINUE_AUTHENTICATION, answer))
+        (accepted,) = wire.received()
+        assert isinstance(accepted, ConnAck)
+        assert accepted.reason_code is ReasonCode.SUCCESS
+        assert accepted.properties.authentication_data == SERVER_FINAL
+        wire.send(Publish("mine", b"x"), Publish("others", b"x"))
+        assert bench.records() == [("mine", b"x")]
