@@ -35,7 +35,7 @@ def some_file(random_: random.Random) -> str:
         access = random_.choice(["read", "write", "readwrite", "", *([] if is_pattern else ["deny"])])
         word = "pattern" if is_pattern else "topic"
         lines.append(" ".join(filter(None, (word, access, "/".join(levels)))))
-    lines[len(lines) // 3 : len(lines) // 3] = ["user ann"]
+    lines[len(lines) // 3 : len(lines) // 3] = ["user ann", "topic a/#", "topic deny a/+/b"]
     return "\n".join(lines) + "\n"
 
 
