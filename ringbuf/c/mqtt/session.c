@@ -178,6 +178,8 @@ void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t s
         if (mq_where_source(mq_entry_at(walk.at).where) == source)
             mq_entry_move(walk.at, MQ_NOWHERE);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        if (n < session->sent_first) /* a gap that has gone with what was before it, perhaps with the array */
+            continue;
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
             mq_sent_done(engine, session, entry);
