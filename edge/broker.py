@@ -329,6 +329,14 @@ class Broker:
         self._permissions.access = access
         self.router.may_receive = None if access is None else self._permissions.may_receive
 
+    def disconnect(self, client_id: str) -> bool:
+        """End the connection of a client, as whoever runs the broker wants it: whether there was one."""
+        session = self.sessions.get(client_id)
+        if session is None or not session.connection:
+            return False
+        self._end(session.connection, will=True, reason=ReasonCode.ADMINISTRATIVE_ACTION)
+        return True
+
     def redirect(self, reference: str, *, moved: bool = False) -> None:
         """Send everybody who is here, and whoever comes from now on, to another server: `host:port`.
 

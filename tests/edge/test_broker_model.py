@@ -1,8 +1,8 @@
 """The broker against a model: who must get what, in which order, after anything that can happen.
 
-Clients with clean and with lasting sessions connect, are lost, take each other over, subscribe, publish,
-retain, leave messages unacknowledged.  The topic table is tiny, so topics are forgotten and found again all
-the time.
+Clients of MQTT 3.1.1 and 5, with clean and with lasting sessions, connect, are lost, take each other over,
+subscribe, publish, retain, leave messages unacknowledged.  The topic table is tiny, so topics are forgotten
+and found again all the time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from edge.mqtt import (
     ConnAck,
     Connect,
     Disconnect,
+    Packet,
+    Properties,
     PubAck,
     PubComp,
     Publish,
@@ -29,8 +31,10 @@ from edge.mqtt import (
     Subscription,
     UnsubAck,
     Unsubscribe,
+    Version,
     matches,
 )
+from edge.mqtt.properties import NO_PROPERTIES
 from tests.support.mqtt_bench import Bench, Wire
 
 CLIENTS = st.sampled_from(["ann", "bob", "cy"])
@@ -89,7 +93,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if granted and (lower or client in self.wires):
                 session.waiting.append((topic, payload, lower))
 
-    def sees(self, client: str, *, among: list[object] | None = None) -> None:
+    def sees(self, client: str, *, among: list[Packet] | None = None) -> None:
         """`client` gets what waits for it, in order; other packets go to `among`."""
         session = self.sessions[client]
         got: list[Message] = []
@@ -107,12 +111,12 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # ---- what clients do ----
 
-    @rule(client=CLIENTS, clean=st.booleans())
-    def connect(self, client: str, clean: bool) -> None:
+    @rule(client=CLIENTS, clean=st.booleans(), version=st.sampled_from([Version.V311, Version.V5]))
+    def connect(self, client: str, clean: bool, version: Version) -> None:
         """Connect, perhaps in place of a connection that is there."""
-        self.come(client, clean)
+        self.come(client, clean, version)
 
-    def come(self, client: str, clean: bool) -> None:
+    def come(self, client: str, clean: bool, version: Version = Version.V311) -> None:
         """Connect, and see what waited."""
         if client in self.wires:
             self.lost(client)
@@ -121,11 +125,14 @@ class BrokerMachine(RuleBasedStateMachine):
         if not present:
             self.sessions[client] = ModelSession(clean)
         self.sessions[client].clean = clean
-        wire = self.wires[client] = self.bench.wire()
-        wire.send(Connect(client, clean_start=clean))
-        answers: list[object] = []
+        wire = self.wires[client] = self.bench.wire(version)
+        wants = NO_PROPERTIES if clean else Properties(session_expiry_interval_s=3600)
+        wire.send(Connect(client, clean_start=clean, version=version, properties=wants))
+        answers: list[Packet] = []
         self.sees(client, among=answers)
-        assert answers == [ConnAck(present)]
+        (answer,) = answers
+        assert isinstance(answer, ConnAck)
+        assert (answer.session_present, answer.reason_code) == (present, ReasonCode.SUCCESS)
 
     @rule(client=CLIENTS, goodbye=st.booleans())
     def leave(self, client: str, goodbye: bool) -> None:
@@ -168,11 +175,13 @@ class BrokerMachine(RuleBasedStateMachine):
         """Unsubscribe, also from what was never subscribed to."""
         if client not in self.wires:
             self.come(client, False)
-        self.sessions[client].filters.pop(topic_filter, None)
+        known = self.sessions[client].filters.pop(topic_filter, None) is not None
         self.wires[client].send(Unsubscribe(1, (topic_filter,)))
-        answers: list[object] = []
+        answers: list[Packet] = []
         self.sees(client, among=answers)
-        assert answers == [UnsubAck(1)]
+        code = ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED
+        is_5 = self.wires[client].version is Version.V5
+        assert answers == [UnsubAck(1, (code,) if is_5 else ())]
 
     @rule(client=CLIENTS, topic=TOPICS, qos=QOS, retain=st.sampled_from(["", "", "set", "clear"]))
     def publish(self, client: str, topic: str, qos: int, retain: str) -> None:
@@ -190,12 +199,15 @@ class BrokerMachine(RuleBasedStateMachine):
         if retain == "set":
             self.retained[topic] = (payload, qos)
         self.routed(topic, payload, qos)
-        answers: list[object] = []
+        answers: list[Packet] = []
         self.sees(client, among=answers)
         if qos == 2:
             wire.send(PubRel(1))
             self.sees(client, among=answers)
-        assert answers == [[], [PubAck(1)], [PubRec(1), PubComp(1)]][qos]
+        known = any(matches(its, topic) for session in self.sessions.values() for its in session.filters)
+        is_5 = wire.version is Version.V5
+        code = ReasonCode.SUCCESS if known or not is_5 else ReasonCode.NO_MATCHING_SUBSCRIBERS
+        assert answers == [[], [PubAck(1, code)], [PubRec(1, code), PubComp(1)]][qos]
 
     @rule(client=CLIENTS, share=st.integers(1, 3))
     def acknowledge(self, client: str, share: int) -> None:

@@ -119,6 +119,16 @@ def test_the_broker_says_why_when_it_stops(bench: Bench) -> None:
     assert old.received() == []
 
 
+def test_whoever_runs_the_broker_may_end_a_connection(bench: Bench) -> None:
+    client = bench.client5(expiry_s=60)
+    assert bench.broker.disconnect("c")
+    assert client.answer() == Disconnect(ReasonCode.ADMINISTRATIVE_ACTION)
+    assert not client.is_open
+    assert len(bench.broker.sessions) == 1
+    assert not bench.broker.disconnect("c")
+    assert not bench.broker.disconnect("nobody")
+
+
 # ---- take-over ----
 
 

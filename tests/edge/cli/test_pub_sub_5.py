@@ -35,7 +35,8 @@ def test_properties_go_from_pub_to_sub() -> None:
             cwd=ROOT,
         )
         try:
-            wait_until(lambda: any(its.subscriptions for its in there.listener.broker.sessions))
+            sessions = there.listener.broker.sessions
+            wait_until(lambda: there.ask(lambda: any(its.subscriptions for its in sessions)))
             sent = brim(
                 *(
                     "pub",
