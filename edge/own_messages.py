@@ -65,13 +65,10 @@ class OwnMessages:
         return self._publish(_Message(topic, payload, flags, properties))
 
     def tick(self) -> None:
-        """Try again what waits."""
+        """Try again what waits; behind one that still has no room the others keep their places."""
         waiting, self._waiting = self._waiting, deque()
-        while waiting:
-            self._publish(waiting.popleft())
-            if self._waiting:  # still full: what follows keeps its place behind it
-                self._waiting.extend(waiting)
-                break
+        for message in waiting:
+            self._publish(message)
 
     def _publish(self, message: _Message) -> bool:
         if self._waiting:

@@ -210,6 +210,22 @@ def test_who_fails_to_authenticate_again_is_disconnected() -> None:
         assert not wire.is_open
 
 
+def test_a_client_that_authenticates_again_waits_for_its_turn_to_speak() -> None:
+    sphinx = Sphinx()
+    with Bench(enhanced=sphinx) as bench:
+        wire = let_in(bench)
+        sphinx.times, sphinx.later = 0, Future()
+        wire.send(Auth(ReasonCode.RE_AUTHENTICATE, said()), PingReq())
+        assert wire.answer() == PingResp()
+        wire.send(Auth(CONTINUE, said(b"hurry")))
+        last_words = wire.answer()
+        assert isinstance(last_words, Disconnect)
+        assert last_words.reason_code is ReasonCode.PROTOCOL_ERROR
+        sphinx.later.set_result(Step("accepted", None, "ann"))
+        bench.settle()
+        assert len(bench.broker._authenticating) == 0
+
+
 def test_a_client_cannot_become_somebody_else() -> None:
     sphinx = Sphinx()
     with Bench(enhanced=sphinx) as bench:

@@ -108,7 +108,9 @@ class SessionMachine(RuleBasedStateMachine):
         if how == "lost":
             wire.drop()
         else:
-            wire.send(Disconnect(ReasonCode.DISCONNECT_WITH_WILL if how == "with will" else ReasonCode.SUCCESS))
+            wire.send(
+                Disconnect(ReasonCode.DISCONNECT_WITH_WILL if how == "with will" else ReasonCode.SUCCESS)
+            )
         self.left(client, will=how != "goodbye")
 
     @rule(client=CLIENTS, expiry_s=SECONDS)
