@@ -327,6 +327,9 @@ class Engine(Protocol):
     def grant_drop(self, number: int, /) -> None:
         """The caller needs it no longer."""
 
+    def grant_identifiers(self, number: int, /) -> bytes:
+        """What grant_take() was given; b"" for 0, and for a grant that nothing names any more."""
+
     def grants(self) -> int:
         """How many there are."""
 

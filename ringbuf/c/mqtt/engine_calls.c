@@ -434,6 +434,7 @@ static PyMethodDef engine_methods[] = {
     {"share_leave", FAST(engine_share_leave), "(queue, session)"},
     {"grant_take", ONE(engine_grant_take), "(identifiers) -> number, counted for the caller"},
     {"grant_drop", ONE(engine_grant_drop), "(number)"},
+    {"grant_identifiers", ONE(engine_grant_identifiers), "(number) -> bytes"},
     {"grants", NONE(engine_grants), "() -> how many there are"},
     {"cold_front", ONE(engine_cold_front), "(session) -> (source, position) | None"},
     {"thaw", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},

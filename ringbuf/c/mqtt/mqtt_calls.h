@@ -93,6 +93,7 @@ PyObject *engine_session_close(engine_object *self, PyObject *argument);
 PyObject *engine_session_facts(engine_object *self, PyObject *argument);
 PyObject *engine_grant_take(engine_object *self, PyObject *argument);
 PyObject *engine_grant_drop(engine_object *self, PyObject *argument);
+PyObject *engine_grant_identifiers(engine_object *self, PyObject *argument);
 PyObject *engine_grants(engine_object *self, PyObject *argument);
 PyObject *engine_cold_front(engine_object *self, PyObject *argument);
 PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count);

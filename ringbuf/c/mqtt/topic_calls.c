@@ -76,6 +76,17 @@ PyObject *engine_grant_drop(engine_object *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
+PyObject *engine_grant_identifiers(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (unsigned_of(object, MQ_GRANTS_MAX, &number) != 0)
+        return NULL;
+    const mq_grant *grant = number == 0 ? NULL : mq_grant_at(self->engine, (uint32_t)number);
+    bool is_there = grant != NULL && grant->item.generation & 1;
+    return PyBytes_FromStringAndSize(is_there ? (const char *)grant->identifiers : "",
+                                     is_there ? (Py_ssize_t)grant->length : 0);
+}
+
 PyObject *engine_grants(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     return PyLong_FromUnsignedLong(self->engine->grants.live);
