@@ -110,9 +110,9 @@ class Relay:
             self._linger.cancel()
         else:
             self._on_parting()
+        self._on_end()  # while the descriptor is still ours
         self._client.close()
         self._broker.close()
-        self._on_end()
 
     # ---- readiness ----
 

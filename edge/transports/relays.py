@@ -306,6 +306,10 @@ class Relays:
         self._listeners[port.number].outside += 1
 
     def _ended(self, port: Port, fd: int) -> None:
+        """`fd` is still open: closing does not take it out of an epoll that a forked child knows, too."""
+        assert self._hangups is not None
+        with suppress(FileNotFoundError):  # it has hung up
+            self._hangups.unregister(fd)
         del self._relays[fd]
         if not self._relays:
             self._none_left.set()

@@ -228,9 +228,9 @@ def test_what_a_group_waits_for_is_read_back_and_goes_to_one_member_each(
         got: list[list[int]] = [[], []]
         quiet = 0
         while quiet < 4:
-            for member, numbers_of_it in zip(members, got, strict=True):
+            for member, its_numbers in zip(members, got, strict=True):
                 more = taken(cold, member)
-                numbers_of_it += more
+                its_numbers.extend(more)
                 quiet = 0 if more else quiet + 1
         assert sorted(got[0] + got[1]) == list(range(4 * LAPS))
         assert all(numbers_of_it == sorted(numbers_of_it) and numbers_of_it for numbers_of_it in got)
