@@ -355,6 +355,17 @@ class Broker:
         self.wills.stop()
         self.cold.stop()
 
+    def counts(self) -> dict[str, int]:
+        """What the control plane has to say of itself, for the status: now, and since the start."""
+        return {
+            "sessions_away": self.sessions.away,
+            "sessions_expired": self.sessions.expired,
+            "clients_most": self.clients.most,
+            "wills_waiting": len(self.wills),
+            "own_messages_waiting": len(self.own_messages),
+            "own_messages_dropped": self.own_messages.dropped,
+        }
+
     # ---- the broker's own messages, and time ----
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:

@@ -67,8 +67,8 @@ class Reporter:
 
     async def report(self) -> Status:
         """Everything, as it stands."""
-        clients = await asyncio.wrap_future(self.listener.ask(self._clients))
-        mqtt = self.stats.snapshot()
+        clients, counts = await asyncio.wrap_future(self.listener.ask(self._of_broker))
+        mqtt = self.stats.snapshot() | counts
         status: Status = {
             "version": self.version,
             "pid": os.getpid(),
@@ -88,6 +88,10 @@ class Reporter:
         }
         status["lost"] = _lost(status)
         return _fitting(status)
+
+    def _of_broker(self) -> tuple[list[Status], dict[str, int]]:
+        """On the MQTT thread."""
+        return self._clients(), self.listener.broker.counts()
 
     def _clients(self) -> list[Status]:
         """Those in trouble first.  On the MQTT thread."""

@@ -103,6 +103,20 @@ def test_a_will_is_not_published_for_a_client_that_is_back_in_time(bench: Bench)
     assert watcher.publishes() == []
 
 
+def test_the_broker_counts_wills_that_wait_and_sessions_that_have_expired(bench: Bench) -> None:
+    bench.client5("a", will=DELAYED, expiry_s=60).drop()
+    bench.client5("b", expiry_s=5).drop()
+    bench.settle(6_000)
+    assert bench.broker.counts() == {
+        "sessions_away": 1,
+        "sessions_expired": 1,
+        "clients_most": 1,
+        "wills_waiting": 1,
+        "own_messages_waiting": 0,
+        "own_messages_dropped": 0,
+    }
+
+
 @pytest.mark.parametrize("expiry_s", [0, 3])
 def test_a_will_does_not_wait_longer_than_its_session(bench: Bench, expiry_s: int) -> None:
     watcher = watching(bench)
