@@ -343,6 +343,21 @@ def test_retain_as_published_keeps_the_flag_that_it_was_published_with(
         assert [packet.retain for packet in got(client)] == [as_published and retain]
 
 
+def test_a_subscription_that_is_replaced_keeps_none_of_its_options() -> None:
+    with Bench() as bench:
+        client, publisher = v5(bench), v5(bench, "p")
+        publisher.send(Publish("t", b"known before"))
+        subscribe(client, Subscription("t", 1, retain_as_published=True))
+        subscribe(client, Subscription("t", 1))
+        publisher.send(Publish("t", b"1", retain=True))
+        subscribe(client, Subscription("t", 2, no_local=True, retain_as_published=True, retain_handling=2))
+        client.send(Publish("t", b"own"))
+        subscribe(client, Subscription("t", 0, retain_handling=2))
+        client.send(Publish("t", b"2", 1, packet_id=1))
+        publishes = [packet for packet in client.received() if isinstance(packet, Publish)]
+        assert [(packet.payload, packet.qos, packet.retain) for packet in publishes] == [(b"2", 0, False)]
+
+
 # ---- subscription identifiers ----
 
 
