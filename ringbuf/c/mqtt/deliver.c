@@ -77,10 +77,51 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     return result;
 }
 
+/* What most deliveries are, in one go: QoS 0, of a ring of our own, without properties, and there is room.
+ * False: it is not so, and nothing was done. */
+static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq_entry *entry)
+{
+    mq_bytes *out = &connection->out;
+    bool is_v5 = connection->version == 5;
+    if (entry->tag & ~(uint32_t)MQ_TAG_RETAIN || entry->where == MQ_NOWHERE ||
+        (is_v5 && (connection->alias_max | connection->send_max_bytes)))
+        return false;
+    const mq_source *source = engine->sources[mq_where_source(entry->where)];
+    uint64_t position = mq_where_position(entry->where);
+    if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
+        return false;
+    const rb_record *record = rb_writer_record(source->writer, position);
+    uint32_t at = rb_payload_position(record->key_length, 0), payload_length = record->length - at,
+             length = 2 + record->key_length + is_v5 + payload_length, waiting = out->end - out->start;
+    if (record->flags & RB_FLAG_PROPERTIES || out->room - out->end < MQ_FRAME_HEAD_MAX + length ||
+        (waiting > 0 && waiting + MQ_FRAME_HEAD_MAX + length > connection->out_chunk))
+        return false;
+    uint8_t *to = out->at + out->end;
+    *to++ = (uint8_t)(0x30 | (entry->tag & MQ_TAG_RETAIN ? 1 : 0));
+    for (; length > 0x7f; length >>= 7)
+        *to++ = (uint8_t)(length | 0x80);
+    *to++ = (uint8_t)length;
+    *to++ = (uint8_t)(record->key_length >> 8);
+    *to++ = (uint8_t)record->key_length;
+    memcpy(to, record + 1, record->key_length);
+    to += record->key_length;
+    if (is_v5)
+        *to++ = 0; /* length of its properties */
+    memcpy(to, (const uint8_t *)record + at, payload_length);
+    out->end = (uint32_t)(to + payload_length - out->at);
+    engine->counters.delivered++;
+    connection->session->delivered++;
+    return true;
+}
+
 static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
     mq_frame frame;
     mq_entry entry = mq_queue_front(session);
+    if (deliver_plain(engine, connection, &entry)) {
+        mq_queue_pop(engine, session);
+        return MQ_BUILT;
+    }
     mq_built result = prepare(engine, connection, &entry, false, &frame);
     if (stops(result))
         return result;
