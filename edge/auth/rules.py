@@ -67,6 +67,7 @@ class _Node:
         node.here |= rule.access
 
 
+NO_TOPIC = ("",)  # one empty level: `+` and `/#` have nothing else in common, and no topic is empty
 _NAMES = re.compile("%[cu]")
 _EMPTY = _Node()
 
@@ -103,7 +104,7 @@ class Rules:
         _, inner = split_share(topic_filter)
         levels = inner.split("/")
         trees = self._trees(client)
-        readable = (common for tree in trees for common in tree.common(levels))
+        readable = (common for tree in trees for common in tree.common(levels) if common != NO_TOPIC)
         return any(not any(tree.denies_all(common) for tree in trees) for common in readable)
 
     def _allows(self, client: ClientFacts, topic: str, wanted: Access) -> bool:

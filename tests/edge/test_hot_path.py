@@ -12,6 +12,8 @@ from edge.broker import BrokerLimits
 from edge.engine import EngineLimits
 from edge.mqtt import (
     Connect,
+    PingReq,
+    PingResp,
     Properties,
     PubAck,
     PubComp,
@@ -413,3 +415,11 @@ def test_a_client_that_returns_gets_what_a_producer_wrote_meanwhile() -> None:
         client = bench.wire()
         client.send(Connect("c", clean_start=False))
         assert client.received()[1:] == [Publish("cam/1", b"kept", 1, packet_id=1)]
+
+
+def test_a_ping_is_answered_behind_what_was_there_for_the_client() -> None:
+    with Bench() as bench:
+        client = bench.client("c")
+        client.subscribe("t")
+        client.send(Publish("t", b"1"), Publish("t", b"2"), PingReq())
+        assert client.received() == [Publish("t", b"1"), Publish("t", b"2"), PingResp()]

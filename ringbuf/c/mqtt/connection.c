@@ -77,10 +77,18 @@ bool mq_refuse(mq_engine *engine, mq_connection *connection, uint32_t cause)
 
 /* ---- packets ---- */
 
+/* What waits for the client goes first, so that the answer means: whatever was there has been sent. */
+static bool on_ping(mq_engine *engine, mq_connection *connection)
+{
+    static const uint8_t pong[2] = {0xd0, 0};
+    if (connection->session->dirty)
+        mq_fill(engine, connection);
+    return connection->stop != MQ_STOP_CLOSING && mq_put(engine, connection, pong, sizeof pong);
+}
+
 /* True: the packet was consumed. */
 static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
-    static const uint8_t pong[2] = {0xd0, 0};
     uint32_t kind = packet->first >> 4;
     if (connection->version != 0) {
         if (kind == MQ_PUBLISH)
@@ -88,7 +96,7 @@ static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet 
         if (kind >= MQ_PUBACK && kind <= MQ_PUBCOMP)
             return mq_on_acknowledgement(engine, connection, packet);
         if (kind == MQ_PINGREQ && packet->first == MQ_PINGREQ << 4 && packet->length == 0)
-            return mq_put(engine, connection, pong, sizeof pong);
+            return on_ping(engine, connection);
     }
     uint32_t length = (uint32_t)(packet->body - packet->start) + packet->length;
     return mq_leave(engine, connection, (mq_event){.kind = MQ_EVENT_PACKET, .length = length}, length);

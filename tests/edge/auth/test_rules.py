@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge.access import ClientFacts
@@ -221,6 +221,7 @@ def test_a_tree_of_rules_says_what_the_rules_say(rules, client_id):
         assert compiled.may_publish(who, topic) is plainly(rules, who, topic, Access.WRITE), topic
 
 
+@example([Rule(Access.READ, "/#", None)], "+")
 @given(some_rules(), filters())
 def test_whatever_may_be_received_may_be_subscribed_to(rules, topic_filter):
     compiled, who = Rules(rules), client("a", "b")
