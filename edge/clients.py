@@ -51,6 +51,7 @@ class Client:
     will: Will | None
     packet_max_bytes: int = 0  # the longest that it takes; 0: any
     wants_reasons: bool = True  # Reason Strings, wherever they may stand [MQTT-3.1.2-29]
+    asks_reasons: bool = False  # it has said so, and is told which statement it broke
     method: str | None = None  # of enhanced authentication, which it may repeat
 
 
@@ -132,12 +133,13 @@ class Clients:
     ) -> None:
         """The only way out; `will`: it went without DISCONNECT [MQTT-3.1.2-8].
 
-        An MQTT 5 client is told the `reason` first, if there is one: with `words` for people, and with a
-        `reference` to another server.
+        An MQTT 5 client is told the `reason` first, if there is one: with `words` for people if it asks for
+        them, and with a `reference` to another server.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version is Version.V5:
-            properties = Properties(reason_string=words, server_reference=reference)
+            told = words if client.asks_reasons else None
+            properties = Properties(reason_string=told, server_reference=reference)
             self.say(client, Disconnect(reason, properties))
         self._engine.close(connection)
         if client is None:

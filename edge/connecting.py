@@ -149,6 +149,7 @@ class Connecting:
             packet.will,
             most,
             wanted.request_problem_information != 0,
+            wanted.request_problem_information == 1,
             wanted.authentication_method,
         )
         self._clients.come(client)

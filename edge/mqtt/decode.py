@@ -56,8 +56,10 @@ def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
             version,
         )
     will = _will(body, flags) if flags & _WILL else None
-    username = body.string() if flags & _USERNAME else None
-    password = body.binary() if flags & _PASSWORD else None
+    # MQTT 3.1, section 3.1: where CONNECT ends before them, their flags say nothing.
+    may_end = version is Version.V31
+    username = body.string() if flags & _USERNAME and (body or not may_end) else None
+    password = body.binary() if flags & _PASSWORD and (body or not may_end) else None
     body.finish()
     return p.Connect(client_id, clean_start, keep_alive_s, username, password, will, version, properties)
 
@@ -76,9 +78,11 @@ def _check_connect_flags(flags: int, version: Version) -> None:
         raise ProtocolError(Rule.CONNECT_RESERVED_FLAG, "bit 0 of the connect flags is set", version)
     if flags & _WILL and will_qos == 3:
         raise ProtocolError(Rule.WILL_QOS, "Will QoS is 3", version)
-    if not flags & _WILL and will_qos:
+    # MQTT 3.1 ignores the bits of a will that is not there.
+    there_is_none = not flags & _WILL and version is not Version.V31
+    if there_is_none and will_qos:
         raise ProtocolError(Rule.NO_WILL_QOS_WITHOUT_WILL, f"Will QoS is {will_qos} without a will", version)
-    if not flags & _WILL and flags & _WILL_RETAIN:
+    if there_is_none and flags & _WILL_RETAIN:
         raise ProtocolError(Rule.NO_WILL_RETAIN_WITHOUT_WILL, "Will Retain is set without a will", version)
     if version is not _V5 and flags & _PASSWORD and not flags & _USERNAME:
         raise ProtocolError(Rule.NO_PASSWORD_WITHOUT_USER_NAME, "a password without a user name", version)
@@ -115,7 +119,7 @@ def _publish(first_byte: int, data: Buffer, version: Version) -> p.Publish:
     body = Body(data, version)
     topic = body.string()
     qos = first_byte >> 1 & 3
-    packet_id = _identifier(body) if qos else 0
+    packet_id = _identifier(body, Rule.PUBLISH_IDENTIFIER_IS_NOT_ZERO) if qos else 0
     properties = decode_properties(body, In.PUBLISH) if version is _V5 else NO_PROPERTIES
     if topic or version is not _V5:
         check_name(topic, version)
@@ -236,10 +240,10 @@ def _auth(_first_byte: int, data: Buffer, version: Version) -> p.Auth:
     return p.Auth(*_reason_and_properties(body, PacketType.AUTH, In.AUTH))
 
 
-def _identifier(body: Body) -> int:
+def _identifier(body: Body, rule: Rule = Rule.IDENTIFIER_IS_NOT_ZERO) -> int:
     packet_id = body.uint16()
     if packet_id == 0:
-        raise ProtocolError(Rule.IDENTIFIER_IS_NOT_ZERO, "packet identifier 0", body.version)
+        raise ProtocolError(rule, "packet identifier 0", body.version)
     return packet_id
 
 

@@ -60,6 +60,7 @@ class Rule(Enum):
     PACKET_IS_NOT_TOO_LARGE = ("4.8.0-1", "4.13.1-1", ReasonCode.PACKET_TOO_LARGE)
     PEER_TAKES_THE_SIZE = ("4.8.0-1", "3.2.2-15", ReasonCode.PACKET_TOO_LARGE)
     IDENTIFIER_IS_NOT_ZERO = ("2.3.1-1", "2.2.1-3", _MALFORMED)
+    PUBLISH_IDENTIFIER_IS_NOT_ZERO = ("2.3.1-1", "2.2.1-3", _PROTOCOL)
     NO_IDENTIFIER_AT_QOS_0 = ("2.3.1-5", "2.2.1-2", _PROTOCOL)
 
     # Section 3.1, 3.2: CONNECT and CONNACK
@@ -88,7 +89,7 @@ class Rule(Enum):
     # Section 3.3 .. 3.7: PUBLISH and its acknowledgements
     NO_DUP_AT_QOS_0 = ("3.3.1-2", "3.3.1-2", _MALFORMED)
     QOS_IS_NOT_3 = ("3.3.1-4", "3.3.1-4", _MALFORMED)
-    TOPIC_NAME_HAS_NO_WILDCARD = ("3.3.2-2", "3.3.2-2", ReasonCode.TOPIC_NAME_INVALID)
+    TOPIC_NAME_HAS_NO_WILDCARD = ("3.3.2-2", "3.3.2-2", _MALFORMED)
     TOPIC_ALIAS_IS_NOT_0 = ("4.8.0-1", "3.3.2-8", ReasonCode.TOPIC_ALIAS_INVALID)
     TOPIC_ALIAS_IS_ALLOWED = ("4.8.0-1", "3.3.2-9", ReasonCode.TOPIC_ALIAS_INVALID)
     TOPIC_OR_ALIAS_IS_GIVEN = ("4.7.3-1", "4.7.3-1", _PROTOCOL)
@@ -122,14 +123,15 @@ class Rule(Enum):
     AUTH_CODE = ("4.8.0-1", "3.15.2-1", _PROTOCOL)
     AUTH_METHOD_STAYS = ("4.8.0-1", "4.12.0-5", _PROTOCOL)
 
-    # Section 4: topics, and what has no number of its own
-    MULTI_LEVEL_WILDCARD_IS_LAST = ("4.7.1-2", "4.7.1-1", ReasonCode.TOPIC_FILTER_INVALID)
-    SINGLE_LEVEL_WILDCARD_IS_ALONE = ("4.7.1-3", "4.7.1-2", ReasonCode.TOPIC_FILTER_INVALID)
-    TOPIC_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", ReasonCode.TOPIC_NAME_INVALID)
-    FILTER_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", ReasonCode.TOPIC_FILTER_INVALID)
+    # Section 4: topics, and what has no number of its own.  Codes 0x8F and 0x90 are for filters and names that
+    # are correctly formed, and are not accepted.
+    MULTI_LEVEL_WILDCARD_IS_LAST = ("4.7.1-2", "4.7.1-1", _MALFORMED)
+    SINGLE_LEVEL_WILDCARD_IS_ALONE = ("4.7.1-3", "4.7.1-2", _MALFORMED)
+    TOPIC_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", _MALFORMED)
+    FILTER_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", _MALFORMED)
     STRING_FITS = ("4.7.3-3", "4.7.3-3", _MALFORMED)
-    SHARE_HAS_A_NAME = ("4.8.0-1", "4.8.2-1", ReasonCode.TOPIC_FILTER_INVALID)
-    SHARE_NAME_HAS_NO_WILDCARD = ("4.8.0-1", "4.8.2-2", ReasonCode.TOPIC_FILTER_INVALID)
+    SHARE_HAS_A_NAME = ("4.8.0-1", "4.8.2-1", _MALFORMED)
+    SHARE_NAME_HAS_NO_WILDCARD = ("4.8.0-1", "4.8.2-2", _MALFORMED)
     DIRECTION = ("4.8.0-1", "4.13.1-1", _PROTOCOL)
     VERSION_HAS_IT = ("4.8.0-1", "4.13.1-1", _PROTOCOL)
     VALUE_IS_IN_RANGE = ("4.8.0-1", "4.13.1-1", _PROTOCOL)

@@ -189,7 +189,7 @@ def test_retained_messages_are_sent_as_the_subscription_wants(
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [
-        ("82 06 0001 00 0000 00", ReasonCode.TOPIC_FILTER_INVALID),  # an empty filter
+        ("82 06 0001 00 0000 00", ReasonCode.MALFORMED_PACKET),  # an empty filter
         ("82 03 0001 00", ReasonCode.PROTOCOL_ERROR),  # no filter
         ("82 09 0001 02 0b00 0001 61 00", ReasonCode.PROTOCOL_ERROR),  # identifier 0
         ("82 07 0001 00 0001 61 30", ReasonCode.MALFORMED_PACKET),  # retain handling 3

@@ -77,7 +77,7 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
         return MQ_CLOSE_MALFORMED;
     uint16_t identifier = qos ? (uint16_t)mq_uint16_at(body + 2 + name_length) : 0;
     if (qos && identifier == 0) /* 2.3.1-1 */
-        return MQ_CLOSE_MALFORMED;
+        return MQ_CLOSE_PROTOCOL;
     out->message = (mq_message){.payload = body + head,
                                 .payload_length = packet->length - head,
                                 .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
