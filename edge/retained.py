@@ -8,6 +8,7 @@ Retained messages live in memory.  After a restart they are put back from what t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ class Retained:
         if is_share(topic_filter):  # [3.8.3.1]
             return
         topics = router.retaining(session, topic_filter)
+        if topics is not None:
+            topics = array("I", sorted(topics))  # as they became known: in no order that a client may rely on
         if topics is None or len(topics) > 0:
             with router.tag_of(session.subscriptions[topic_filter]) as tag:
                 self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)

@@ -135,3 +135,14 @@ def test_a_look_through_topics_that_retain_nothing_lets_others_have_their_turn()
             turns += 1
             assert turns < 10
         assert turns >= 1
+
+
+def test_few_retained_messages_come_in_the_order_in_which_their_topics_were_published_to() -> None:
+    with Bench() as bench:
+        publisher = bench.client("p")
+        for name in ("r/c", "r/a", "r/b"):
+            publisher.send(Publish(name, name.encode(), retain=True))
+        wire = bench.client()
+        ask(wire, "r/+")
+        got = [packet.topic for packet in wire.received() if isinstance(packet, Publish)]
+        assert got == ["r/c", "r/a", "r/b"]
