@@ -123,8 +123,8 @@ class Rule(Enum):
     AUTH_CODE = ("4.8.0-1", "3.15.2-1", _PROTOCOL)
     AUTH_METHOD_STAYS = ("4.8.0-1", "4.12.0-5", _PROTOCOL)
 
-    # Section 4: topics, and what has no number of its own.  Codes 0x8F and 0x90 are for filters and names that
-    # are correctly formed, and are not accepted.
+    # Section 4: topics, and what has no number of its own.  Reason codes 0x8F and 0x90 are for filters and
+    # names that are correctly formed, and are not accepted.
     MULTI_LEVEL_WILDCARD_IS_LAST = ("4.7.1-2", "4.7.1-1", _MALFORMED)
     SINGLE_LEVEL_WILDCARD_IS_ALONE = ("4.7.1-3", "4.7.1-2", _MALFORMED)
     TOPIC_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", _MALFORMED)

@@ -143,6 +143,6 @@ def test_few_retained_messages_come_in_the_order_in_which_their_topics_were_publ
         for name in ("r/c", "r/a", "r/b"):
             publisher.send(Publish(name, name.encode(), retain=True))
         wire = bench.client()
-        ask(wire, "r/+")
+        ask(wire, "r/#")
         got = [packet.topic for packet in wire.received() if isinstance(packet, Publish)]
         assert got == ["r/c", "r/a", "r/b"]
