@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 __all__ = [
@@ -40,6 +40,13 @@ class ClientFacts:
     identity: str | None = None  # the user name, once an Authenticator has vouched for it
     certificate: str | None = None  # the name in a client certificate that was verified
     transport: str = "tcp"  # or tls, ws, wss, unix
+    certificate_der: bytes | None = field(default=None, repr=False)  # the whole of it, as the client sent it
+    vouched: bool = False  # it had to prove who it is, and did; with or without a user name
+
+    @property
+    def owner(self) -> tuple[object, ...]:
+        """What is the same for all connections that may go on with a session of this client identifier."""
+        return self.vouched, self.identity, self.certificate if self.identity is None else None
 
 
 Answer = bool | Future[bool]  # a Future may be resolved from any thread
@@ -50,7 +57,8 @@ class Authenticator(Protocol):
     """Decides about one CONNECT."""
 
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
-        """Whether `client` is who it says.
+        """Whether `client` is who it says.  Who gives no user name is asked about where that is not enough
+        to get in: it may have a certificate.
 
         Called on the broker's thread, so whoever needs time (a slow hash, a network) returns a Future; it may
         be resolved from any thread, and the client waits meanwhile, within its connect timeout.
@@ -127,6 +135,7 @@ class TransportFacts:
 
     transport: str
     certificate: str | None = None  # as in ClientFacts
+    certificate_der: bytes | None = field(default=None, repr=False)
 
 
 def anonymous_allowed(host: str, configured: bool | None) -> bool:

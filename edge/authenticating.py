@@ -173,7 +173,7 @@ class Authenticating:
         if connect is None:
             self._again(exchange, step)
         elif step.verdict == "accepted":
-            facts = replace(exchange.facts, identity=step.identity)
+            facts = replace(exchange.facts, identity=step.identity, vouched=True)
             self._connecting.authenticated(connection, connect, facts, step.data)
         else:
             self._connecting.refuse(connection, connect, exchange.facts, ReasonCode.NOT_AUTHORIZED)

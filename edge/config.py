@@ -123,8 +123,8 @@ class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who may connect, and what it may publish and receive, in [auth].
 
-    With a password file or a plug-in that authenticates, whoever gives no user name is refused, except by a
-    listener with allow_anonymous = true.  SIGHUP reads both files again.
+    With a password file or a plug-in that authenticates, whoever gives no user name is refused, unless its
+    listener has allow_anonymous = true or a plug-in lets it in.  SIGHUP reads both files again.
     """
 
     password_file: Path | None = None  # of `brim passwd` or mosquitto_passwd

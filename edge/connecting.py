@@ -90,7 +90,7 @@ class Connecting:
             self.refuse(connection, packet, facts, reason)
             return
         if self._permissions.vouched(facts):
-            facts = replace(facts, identity=facts.username)
+            facts = replace(facts, identity=facts.username, vouched=True)
         self.authenticated(connection, packet, facts)
 
     def authenticated(
@@ -106,7 +106,7 @@ class Connecting:
         self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None, allowed: list[bool]
     ) -> None:
         known = self._sessions.get(facts.client_id)
-        if all(allowed) and (known is None or known.identity == facts.identity):
+        if all(allowed) and (known is None or known.facts.owner == facts.owner):
             self._accept(connection, packet, facts, data)
         else:
             self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)

@@ -55,25 +55,36 @@ class Permissions:
             listener,
             transport=known.transport,
             certificate=known.certificate,
+            certificate_der=known.certificate_der,
         )
 
     def vouched(self, facts: ClientFacts) -> bool:
-        """Whether the user name of a client that was let in is more than a claim."""
+        """Whether a client that was let in had to prove who it is; else its user name is only a claim."""
         policy = self.policies.get(facts.listener)
-        return self.authenticator is not None or (policy is not None and policy.certificate_is_user)
+        if policy is not None and policy.certificate_is_user:
+            return True
+        return self.authenticator is not None and not self._may_be_nobody(facts)
 
     def may_connect(self, facts: ClientFacts, password: bytes | None) -> Answer:
-        """Whether the client is let in; never by a user name alone."""
+        """Whether the client is let in; never by a user name alone.
+
+        Who gives no user name is let in where the listener lets in anybody.  Elsewhere the authenticator is
+        asked, which may know it by its certificate; without one nobody is let in there.
+        """
         policy = self.policies.get(facts.listener)
         if policy is not None and policy.certificate_is_user:
             return facts.certificate is not None
-        if facts.username is None or self.authenticator is None:
+        if self.authenticator is None:
             return policy is not None and policy.allow_anonymous
-        return self.authenticator.authenticate(facts, password)
+        return self._may_be_nobody(facts) or self.authenticator.authenticate(facts, password)
+
+    def _may_be_nobody(self, facts: ClientFacts) -> bool:
+        policy = self.policies.get(facts.listener)
+        return facts.username is None and policy is not None and policy.allow_anonymous
 
     def still_welcome(self, facts: ClientFacts) -> bool:
         """Whether a client stays: nobody whom an authenticator has let in stays against its word."""
-        if self.authenticator is None or facts.identity is None:
+        if self.authenticator is None or not facts.vouched:
             return True
         return self.authenticator.still_welcome(facts)
 

@@ -49,11 +49,6 @@ class Session:
         """Whose it is."""
         return self.facts.client_id
 
-    @property
-    def identity(self) -> str | None:
-        """Who opened it: nobody else may take it over."""
-        return self.facts.identity
-
 
 class Sessions:
     """All sessions, by client identifier and by handle."""

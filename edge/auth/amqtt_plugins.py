@@ -44,7 +44,7 @@ class PluginSession(Session):  # type: ignore[misc]
         self.password = password
         self.remote_address = host or None
         self.remote_port = int(port) if port.isdigit() else None
-        self.ssl_object = None
+        self.ssl_object = None if client.certificate_der is None else PeerCertificate(client.certificate_der)
         self.is_anonymous = client.username is None
         self.attributes: dict[str, Any] = {}
         self.clean_session = None
@@ -57,6 +57,19 @@ class PluginSession(Session):  # type: ignore[misc]
         return f"PluginSession(client_id={self.client_id!r})"
 
     __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """Of an ssl.SSLObject, what tells the client's certificate, after its connection has gone elsewhere."""
+
+    der: bytes
+
+    def getpeercert(self, binary_form: bool = False) -> bytes:
+        """The certificate in DER.  It was verified in the handshake."""
+        if not binary_form:
+            raise NotImplementedError("only getpeercert(binary_form=True) is known here")
+        return self.der
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Login:
+class Login:
     """A client as plug-ins see it, from its authentication on."""
 
     number: int
@@ -76,7 +76,7 @@ class Plugins:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brim-plug-ins")
         self._asked = 0  # on the loop's thread
-        self._logins: dict[tuple[str, str | None], _Login] = {}
+        self._logins: dict[tuple[str, str | None, bool], Login] = {}
         self._count = 0
         self._received: dict[tuple[int, str], bool] = {}
         self._lock = threading.Lock()  # of _logins, _received and _asking
@@ -138,14 +138,14 @@ class Plugins:
         async def ask() -> bool:
             allowed = await loaded.authenticate(session)
             if allowed:
-                self._remember(client.client_id, client.username, session)
+                self._remember((client.client_id, client.username, True), session)
             return allowed
 
         return self._run(self._bounded(ask))
 
     def topic(self, client: ClientFacts, topic: str, *actions: str) -> Answer:
         """Ask all that filter topics, about all of `actions`."""
-        login = self._login(client)
+        login = self.login(client)
 
         async def ask() -> bool:
             for action in actions:
@@ -158,7 +158,7 @@ class Plugins:
 
     def may_receive(self, client: ClientFacts, topic: str) -> bool:
         """What is known, or found out in no time; False else."""
-        login = self._login(client)
+        login = self.login(client)
         key = (login.number, topic)
         with self._lock:
             known = self._received.get(key)
@@ -192,7 +192,7 @@ class Plugins:
         self._has_news = False
         self.on_news()
 
-    async def _filter(self, login: _Login, topic: str, action: str) -> bool:
+    async def _filter(self, login: Login, topic: str, action: str) -> bool:
         assert self._loaded is not None
         started_s = self._loop.time()
         allowed = await self._loaded.filter(login.session, topic, action)
@@ -222,25 +222,29 @@ class Plugins:
 
     # ---- logins ----
 
-    def _remember(self, client_id: str, username: str | None, session: PluginSession) -> _Login:
+    def _remember(self, key: tuple[str, str | None, bool], session: PluginSession) -> Login:
         """In place of an earlier login of that user with that identifier."""
         with self._lock:
-            self._logins.pop((client_id, username), None)
+            self._logins.pop(key, None)
             while len(self._logins) >= LOGINS_MAX:
                 del self._logins[next(iter(self._logins))]
             self._count += 1
-            login = self._logins[client_id, username] = _Login(self._count, session)
+            login = self._logins[key] = Login(self._count, session)
         return login
 
-    def _login(self, client: ClientFacts) -> _Login:
-        """That of the client, or one of somebody who has told no password."""
-        known = self._logins.get((client.client_id, client.identity))
+    def login(self, client: ClientFacts) -> Login:
+        """That of the client, or one of somebody who has told no password.
+
+        Whoever was not asked to prove anything never has that of somebody who was.
+        """
+        key = (client.client_id, client.identity, client.vouched)
+        known = self._logins.get(key)
         if known is not None:
             return known
         assert self._loaded is not None
         session = self._loaded.session(client, None)
         session.username = client.identity  # not what it claims
-        return self._remember(client.client_id, client.identity, session)
+        return self._remember(key, session)
 
 
 async def _load(plugins: Sequence[tuple[str, Mapping[str, Any]]]) -> Loaded:

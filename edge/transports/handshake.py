@@ -34,6 +34,7 @@ class Opened:
     socket: socket.socket
     source: Source
     certificate: str | None = None
+    certificate_der: bytes | None = field(default=None, repr=False)
     websocket: WebSocket | None = None
     early: bytes = field(default=b"", repr=False)  # MQTT that came with the last step
 
@@ -56,6 +57,7 @@ async def open_connection(
         if certificates is not None:
             opened.socket = secure = await _tls(client, certificates)
             opened.certificate = certificate_name(secure.getpeercert())
+            opened.certificate_der = secure.getpeercert(binary_form=True)  # verified, or the handshake fails
         if websocket is not None:
             opened.websocket = websocket()
             opened.early = await _websocket(opened.socket, opened.websocket)

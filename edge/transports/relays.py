@@ -272,7 +272,7 @@ class Relays:
         certificate = opened.certificate
         if certificate is None and settings.certificate_is_user:
             certificate = source.certificate
-        facts = TransportFacts(settings.scheme, certificate)
+        facts = TransportFacts(settings.scheme, certificate, opened.certificate_der)
         peer = (port.number, source.family, source.address, source.port)
         if not port.is_relayed:
             self._adopt(opened.socket, port.number, peer, facts, accepted_s)

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from edge.access import ClientFacts, Verdict
+from edge.access import ClientFacts, TransportFacts, Verdict
 from edge.engine import EngineLimits
 from edge.mqtt import (
     ConnAck,
@@ -159,6 +159,42 @@ def test_anonymous_clients_are_for_listeners_that_allow_them(bench: Bench) -> No
         wire.send(Connect(f"c{listener}"))
         assert wire.received() == [ConnAck(False, code)]
         assert wire.is_open == (code is ReasonCode.SUCCESS)
+
+
+class ByCertificate(Passwords):
+    """Lets in who shows the certificate of a press, whatever it calls itself."""
+
+    def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
+        return client.certificate_der == b"press"
+
+
+def test_who_gives_no_name_is_judged_by_the_authenticator_unless_anybody_may_come() -> None:
+    with Bench(authenticator=ByCertificate()) as bench:
+        wire, other = bench.wire(listener=1), bench.wire(listener=1)
+        bench.broker.transports[wire.handle] = TransportFacts("tls", "press-7", b"press")
+        wire.send(Connect("p", clean_start=False))
+        assert wire.received() == [ConnAck()]
+        other.send(Connect("p", clean_start=False))
+        assert other.received() == [ConnAck(False, ReasonCode.NOT_AUTHORIZED)]
+        assert wire.is_open
+        bench.client("q")  # listener 0 asks nobody
+
+
+def test_nobody_who_had_to_prove_nothing_takes_over_the_session_of_somebody_who_had() -> None:
+    with Bench(authenticator=ByCertificate()) as bench:
+        for name, code in (
+            ("press-7", ReasonCode.SUCCESS),
+            ("press-8", ReasonCode.NOT_AUTHORIZED),
+            ("press-7", ReasonCode.SUCCESS),
+        ):
+            wire = bench.wire(listener=1)
+            bench.broker.transports[wire.handle] = TransportFacts("tls", name, b"press")
+            wire.send(Connect("p"))
+            assert wire.received() == [ConnAck(False, code)]
+        thief = bench.wire(listener=0)
+        thief.send(Connect("p"))
+        assert thief.received() == [ConnAck(False, ReasonCode.NOT_AUTHORIZED)]
+        assert wire.is_open
 
 
 def test_a_wrong_password_is_refused_and_touches_no_session() -> None:

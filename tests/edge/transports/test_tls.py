@@ -37,15 +37,18 @@ def test_the_name_in_a_client_certificate_is_known(there: Transports) -> None:
     with there.client("mtls", username="u"):
         facts = CLERK.seen[-1]
         assert (facts.transport, facts.certificate, facts.username) == ("tls", "press-7", "u")
+        pem, end, _ = authority().client_certificate_file.read_text().partition(ssl.PEM_FOOTER)
+        shown = ssl.PEM_cert_to_DER_cert(pem + end)
+        assert facts.certificate_der == shown
     with there.client("tls", username="u"):
-        assert CLERK.seen[-1].certificate is None
+        assert CLERK.seen[-1].certificate is CLERK.seen[-1].certificate_der is None
 
 
 def test_the_name_may_be_the_user_name_and_then_no_password_is_asked() -> None:
     with transports("mtls", listener={"certificate_is_user": True}) as there, there.client("mtls") as client:
         assert client.socket.fileno() > 0
         (session,) = there.there.ask(lambda: list(there.there.listener.broker.sessions))
-        assert session.identity == "press-7"
+        assert session.facts.identity == "press-7"
 
 
 def test_without_a_certificate_of_our_authority_nobody_gets_in(there: Transports) -> None:
