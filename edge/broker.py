@@ -163,19 +163,25 @@ class Broker:
     def handle(self, events: Iterable[Event]) -> None:
         """Answer what the engine has left."""
         for kind, connection, detail, data in events:
-            self._guarded(connection, partial(self._handle, kind, connection, detail, data))
+            try:
+                self._handle(kind, connection, detail, data)
+            except Exception as error:  # noqa: BLE001 - that client pays, nobody else does
+                self._failed(connection, error)
 
     def _guarded(self, connection: int, act: Callable[[], None]) -> None:
         try:
             act()
-        except ProtocolError as error:
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._failed(connection, error)
+
+    def _failed(self, connection: int, error: Exception) -> None:
+        """What its client did is a mistake of the client's, or has met a bug of ours."""
+        if isinstance(error, ProtocolError):
             self._broke_rule(connection, error)
-        except Exception:
-            # A bug of ours, or what a client made of it: that client pays, nobody else does.
-            log.exception(
-                "event failed, connection closed %s", pairs(peer=self._permissions.peer(connection))
-            )
-            self._abandon(connection)
+            return
+        peer = self._permissions.peer(connection)
+        log.error("event failed, connection closed %s", pairs(peer=peer), exc_info=error)
+        self._abandon(connection)
 
     def _abandon(self, connection: int) -> None:
         try:
@@ -189,7 +195,7 @@ class Broker:
         elif kind == EventKind.TOPIC:
             self._topic(connection, data)
         elif kind == EventKind.CLOSED:
-            self._closed(connection, CloseCause(detail))
+            self._closed(connection, detail)
         elif kind == EventKind.COLD:
             if client := self.clients.get(connection):
                 self.cold.wanted(client.session.handle, self.call)
@@ -201,9 +207,7 @@ class Broker:
 
     def _packet(self, connection: int, data: bytes) -> None:
         client = self.clients.get(connection)
-        length = decode_variable_integer(data, 1, len(data))
-        assert length is not None  # the parser hands over whole packets
-        body = memoryview(data)[1 + length[1] :]
+        body = _body_of(data)
         if client is not None:
             self._packet_of(client, data[0], body)
         elif self._authenticating.is_under_way(connection):
@@ -217,7 +221,7 @@ class Broker:
             else:
                 self._authenticating.connect(connection, packet)
 
-    def _packet_of(self, client: Client, first_byte: int, body: memoryview) -> None:
+    def _packet_of(self, client: Client, first_byte: int, body: bytes) -> None:
         if first_byte >> 4 == PacketType.CONNECT:  # whatever is in it, and whichever version it names
             raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
         packet = decode_packet(first_byte, body, client.version)
@@ -291,10 +295,10 @@ class Broker:
             client.session.expiry_s = self.sessions.allowed_s(expiry_s)
         self._end(client.connection, will=packet.reason_code is not ReasonCode.SUCCESS)
 
-    def _closed(self, connection: int, cause: CloseCause) -> None:
-        client = self.clients.get(connection)
-        if client is not None and log.isEnabledFor(logging.DEBUG):
-            log.debug("connection lost %s", pairs(client=client.facts.client_id, cause=cause.words))
+    def _closed(self, connection: int, cause: int) -> None:
+        if log.isEnabledFor(logging.DEBUG) and (client := self.clients.get(connection)) is not None:
+            words = CloseCause(cause).words
+            log.debug("connection lost %s", pairs(client=client.facts.client_id, cause=words))
         self._end(connection, will=True)
 
     def _end(
@@ -402,6 +406,15 @@ class Broker:
             return RETRY_S
         next_s = min(self.sessions.next_s, self.wills.next_s, self._sys_topics.next_s)
         return min(max(next_s - now_s, 0.0), REST_S)
+
+
+def _body_of(packet: bytes) -> bytes:
+    """What follows the fixed header of a whole packet, as the parser hands them over."""
+    if packet[1] < 0x80:
+        return packet[2:]
+    length = decode_variable_integer(packet, 1, len(packet))
+    assert length is not None
+    return packet[1 + length[1] :]
 
 
 def _topic_name(data: bytes, version: Version) -> str:

@@ -105,7 +105,8 @@ class Clients:
         self._wills.came_back(client.facts.client_id)
         self._by_connection[client.connection] = client
         self.most = max(self.most, len(self._by_connection))
-        self.tell(lambda watcher: watcher.connected(client.facts))
+        if self.watchers:
+            self.tell(lambda watcher: watcher.connected(client.facts))
         if log.isEnabledFor(logging.DEBUG):  # a fleet that comes back at once should not pay for the words
             log.debug("client connected %s", pairs(client=client.facts.client_id, peer=client.facts.address))
 
@@ -147,13 +148,15 @@ class Clients:
         if will and client.will is not None:
             self._wills.left(client.facts, client.will, self._clock())
         self.left(client.session)
-        self.tell(lambda watcher: watcher.disconnected(client.facts))
+        if self.watchers:
+            self.tell(lambda watcher: watcher.disconnected(client.facts))
 
     def left(self, session: Session) -> None:
         """It has no connection any more; it may end with that."""
-        self._sessions.left(session, self._clock())
         if session.expiry_s == 0:
             self.forget(session)
+        else:
+            self._sessions.left(session, self._clock())
 
     def forget(self, session: Session) -> None:
         """The session ends, and with it the delay of its will."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
 from edge.access import ClientFacts
 from edge.clients import Client, Clients, bytes_of
 from edge.engine import Engine, limits_of
 from edge.limits import BrokerLimits
 from edge.logs import pairs
-from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version
+from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
+from edge.mqtt.properties import NO_PROPERTIES
 from edge.pending import Pending
 from edge.permissions import Permissions
 from edge.sessions import NEVER_S, Session, Sessions
@@ -30,6 +32,7 @@ __all__ = ["Connecting"]
 log = logging.getLogger(__name__)
 
 RECEIVE_MAXIMUM = 65_535  # what absent says [MQTT-3.1.2.11.3]
+ANSWERS_KEPT = 64
 
 
 class Connecting:
@@ -52,6 +55,7 @@ class Connecting:
         self._permissions = permissions
         self._pending = pending
         self._limits = limits
+        self._engine_limits = limits_of(engine)
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse it, or ask who it is and go on with that."""
@@ -98,9 +102,11 @@ class Connecting:
     ) -> None:
         """It is who `facts` says; `data`: the last word of its enhanced authentication."""
         will = packet.will
-        answers = [] if will is None else [self._permissions.may_publish(facts, will.topic)]
+        if will is None:
+            self._accept_unless(connection, packet, facts, data, [])
+            return
         accept = partial(self._accept_unless, connection, packet, facts, data)
-        self._pending.when(connection, answers, False, accept)
+        self._pending.when(connection, [self._permissions.may_publish(facts, will.topic)], False, accept)
 
     def _accept_unless(
         self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None, allowed: list[bool]
@@ -121,7 +127,7 @@ class Connecting:
     ) -> None:
         """CONNACK with a reason, and the end of the connection."""
         log.info("client refused %s", pairs(client=facts.client_id, peer=facts.address, reason=reason.words))
-        answer = ConnAck(False, reason, properties or Properties())
+        answer = ConnAck(False, reason, properties or NO_PROPERTIES)
         most = packet.properties.maximum_packet_size_bytes or 0
         if (data := bytes_of(answer, packet.version, most)) is not None:
             self._engine.send(connection, data)
@@ -133,11 +139,12 @@ class Connecting:
         """Take over what there is of this client [MQTT-3.1.4-3], and answer."""
         session, present = self._session_of(packet, facts)
         wanted = packet.properties
-        answer = ConnAck(present, properties=self._terms(packet, facts, session, data))
+        answer = self._answer(packet, facts, session, present, data)
         most = wanted.maximum_packet_size_bytes or 0
-        if (bytes_ := bytes_of(answer, packet.version, most)) is not None:
-            self._engine.send(connection, bytes_)
-        if bytes_ is None or not self._attach(connection, packet, session):
+        fits = not most or len(answer) <= most
+        if fits:
+            self._engine.send(connection, answer)
+        if not fits or not self._attach(connection, packet, session):
             self._engine.close(connection)  # it has gone meanwhile, or takes no answer: no client, no will
             self._clients.left(session)
             return
@@ -185,26 +192,35 @@ class Connecting:
 
     # ---- what CONNACK tells ----
 
-    def _terms(self, packet: Connect, facts: ClientFacts, session: Session, data: bytes | None) -> Properties:
-        """What is not as the client asked, or as the specification has it when nothing is said."""
+    def _answer(
+        self, packet: Connect, facts: ClientFacts, session: Session, present: bool, data: bytes | None
+    ) -> bytes:
+        """CONNACK: it has what is not as the client asked, or as the specification has it otherwise."""
         if packet.version is not Version.V5:
-            return Properties()
-        wanted, limits = packet.properties, limits_of(self._engine)
-        keep_alive_s = self._keep_alive_s(packet)
-        return Properties(
-            session_expiry_interval_s=_unless(session.expiry_s, _expiry_wanted_s(packet)),
-            receive_maximum=_unless(limits.receive_max, RECEIVE_MAXIMUM),
-            maximum_packet_size_bytes=self._packet_max_bytes(facts),
-            topic_alias_maximum=limits.alias_max or None,
+            return _ACCEPTED[present]
+        terms = (
+            present,
+            _unless(session.expiry_s, _expiry_wanted_s(packet)),
+            _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
+            self._packet_max_bytes(facts),
+            self._engine_limits.alias_max or None,
+            _unless(self._keep_alive_s(packet), packet.keep_alive_s),
+        )
+        method = packet.properties.authentication_method
+        if packet.client_id and method is None:
+            return _accepted_bytes(*terms)
+        usual = _accepted(*terms)
+        properties = replace(
+            usual.properties,
             assigned_client_identifier=None if packet.client_id else facts.client_id,
-            server_keep_alive_s=_unless(keep_alive_s, packet.keep_alive_s),
-            authentication_method=wanted.authentication_method,
+            authentication_method=method,
             authentication_data=data,
         )
+        return encode(replace(usual, properties=properties), Version.V5)
 
     def _packet_max_bytes(self, facts: ClientFacts) -> int:
         policy = self._permissions.policies.get(facts.listener)
-        most: int = limits_of(self._engine).packet_max_bytes
+        most: int = self._engine_limits.packet_max_bytes
         return most if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
 
     def _keep_alive_s(self, packet: Connect) -> int:
@@ -213,6 +229,33 @@ class Connecting:
         if packet.version is Version.V5 and most and not 0 < packet.keep_alive_s <= most:
             return most
         return packet.keep_alive_s
+
+
+_ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # before MQTT 5
+
+
+def _accepted(
+    present: bool,
+    expiry_s: int | None,
+    receive_max: int | None,
+    packet_max_bytes: int,
+    alias_max: int | None,
+    keep_alive_s: int | None,
+) -> ConnAck:
+    properties = Properties(
+        session_expiry_interval_s=expiry_s,
+        receive_maximum=receive_max,
+        maximum_packet_size_bytes=packet_max_bytes,
+        topic_alias_maximum=alias_max,
+        server_keep_alive_s=keep_alive_s,
+    )
+    return ConnAck(present, properties=properties)
+
+
+@lru_cache(ANSWERS_KEPT)
+def _accepted_bytes(*terms: Any) -> bytes:
+    """What most clients of a fleet are told is the same."""
+    return encode(_accepted(*terms), Version.V5)
 
 
 def _expiry_wanted_s(packet: Connect) -> int:

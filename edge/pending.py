@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from edge.engine import Engine
 
@@ -51,7 +51,7 @@ class Pending:
         """
         futures = [answer for answer in answers if isinstance(answer, Future)]
         if not futures:
-            then([answer for answer in answers if not isinstance(answer, Future)])
+            then(cast(list[T], list(answers)))
             return
         call = self.call
         assert call is not None, "who answers with a Future needs Broker(call=...)"

@@ -5,8 +5,7 @@ Owns none of their rules.  $-topics are the server's: clients never publish ther
 
 from __future__ import annotations
 
-import ipaddress
-import socket
+from socket import AF_INET, AF_INET6, inet_ntop
 
 from edge.access import (
     AccessList,
@@ -17,7 +16,7 @@ from edge.access import (
     ListenerPolicy,
     TransportFacts,
 )
-from edge.engine import Engine
+from edge.engine import Engine, Peer
 from edge.mqtt import split_share
 from edge.sessions import Session
 
@@ -43,15 +42,19 @@ class Permissions:
 
     def facts(self, connection: int, client_id: str, username: str | None) -> ClientFacts:
         """Who a connection is, by its own words and by what its transport knows."""
-        listener, *_ = self._engine.peer(connection) or (0,)
+        peer = self._engine.peer(connection)
+        listener = peer[0] if peer is not None else 0
         policy = self.policies.get(listener)
-        usual = TransportFacts(policy.transport if policy is not None else "tcp")
-        known = self.transports.get(connection, usual)
-        by_certificate = policy is not None and policy.certificate_is_user
+        transport = policy.transport if policy is not None else "tcp"
+        address, known = _words(peer), self.transports.get(connection)
+        if policy is not None and policy.certificate_is_user:
+            username = None if known is None else known.certificate
+        if known is None:
+            return ClientFacts(client_id, username, address, listener, transport=transport)
         return ClientFacts(
             client_id,
-            known.certificate if by_certificate else username,
-            self.peer(connection),
+            username,
+            address,
             listener,
             transport=known.transport,
             certificate=known.certificate,
@@ -102,10 +105,13 @@ class Permissions:
 
     def peer(self, connection: int) -> str:
         """`127.0.0.1:50123`, for logs and rules."""
-        peer = self._engine.peer(connection)
-        if peer is None:
-            return ""
-        _, family, address, port = peer
-        if family == socket.AF_INET:
-            return f"{ipaddress.IPv4Address(address[:4])}:{port}"
-        return f"[{ipaddress.IPv6Address(address)}]:{port}" if family == socket.AF_INET6 else ""
+        return _words(self._engine.peer(connection))
+
+
+def _words(peer: Peer | None) -> str:
+    if peer is None:
+        return ""
+    _, family, address, port = peer
+    if family == AF_INET:
+        return f"{inet_ntop(AF_INET, address[:4])}:{port}"
+    return f"[{inet_ntop(AF_INET6, address)}]:{port}" if family == AF_INET6 else ""

@@ -87,16 +87,16 @@ class Sessions:
 
     def open(self, facts: ClientFacts, expiry_s: int) -> Session:
         """A new session; there must be none of that client."""
-        assert facts.client_id not in self._by_client
-        limits = self._limits
+        client_id, limits = facts.client_id, self._limits
+        assert client_id not in self._by_client
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest)
-        session = self._by_client[facts.client_id] = Session(facts, handle, expiry_s)
+        session = self._by_client[client_id] = Session(facts, handle, expiry_s)
         return session
 
     def came(self, session: Session, connection: int) -> None:
         """Its client is connected."""
-        self._away.pop(session.client_id, None)
-        self._deadlines.cancel(session.client_id)
+        if self._away.pop(session.client_id, None) is not None:
+            self._deadlines.cancel(session.client_id)
         session.connection = connection
 
     def left(self, session: Session, now_s: float) -> None:
@@ -109,9 +109,10 @@ class Sessions:
     def close(self, session: Session) -> None:
         """Forget it, with all that waits for it."""
         self._engine.session_close(session.handle)
-        self._away.pop(session.client_id, None)
-        self._deadlines.cancel(session.client_id)
-        del self._by_client[session.client_id]
+        client_id = session.client_id
+        if self._away.pop(client_id, None) is not None:
+            self._deadlines.cancel(client_id)
+        del self._by_client[client_id]
 
     def overdue(self, now_s: float) -> list[Session]:
         """Who has been away for too long, or is one too many: longest away first."""

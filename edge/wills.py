@@ -56,8 +56,8 @@ class Wills:
 
     def came_back(self, client_id: str) -> None:
         """Its session goes on [MQTT-3.1.3-9]."""
-        self._deadlines.cancel(client_id)
-        self._waiting.pop(client_id, None)
+        if self._waiting.pop(client_id, None) is not None:
+            self._deadlines.cancel(client_id)
 
     def session_ended(self, client_id: str) -> None:
         """It will not be back."""

@@ -80,10 +80,15 @@ class Body:
 
     def string(self) -> str:
         """UTF-8, 0..65535 bytes; U+FEFF is a character like any other [MQTT-1.5.3-3]."""
-        length = self.uint16()
-        position = self._take(length)
+        data, begin = self._data, self._position + 2
+        if begin > self._end:
+            self._take(2)  # which says what is missing
+        end = begin + (data[begin - 2] << 8 | data[begin - 1])
+        if end > self._end:
+            self._take(end - begin + 2)
+        self._position = end
         try:
-            text = str(self._data[position : position + length], "utf-8")
+            text = str(data[begin:end], "utf-8")
         except UnicodeDecodeError as error:
             raise ProtocolError(
                 Rule.STRING_IS_UTF8, f"no UTF-8 string: {error.reason}", self.version

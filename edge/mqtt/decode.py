@@ -44,7 +44,8 @@ def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
     body = Body(data, Version.V311, Rule.CONNECT_CONFORMS)
     body.version = version = _protocol(body.string(), body.byte())
     flags = body.byte()
-    _check_connect_flags(flags, version)
+    if flags & ~_CLEAN_START:
+        _check_connect_flags(flags, version)
     keep_alive_s = body.uint16()
     properties = decode_properties(body, In.CONNECT) if version is _V5 else NO_PROPERTIES
     client_id = body.string()
@@ -227,11 +228,14 @@ def _pingresp(_first_byte: int, data: Buffer, version: Version) -> p.PingResp:
     return p.PingResp()
 
 
+_PLAIN_DISCONNECT = p.Disconnect()
+
+
 def _disconnect(_first_byte: int, data: Buffer, version: Version) -> p.Disconnect:
     body = Body(data, version)
     if version is not _V5:
         body.finish()
-        return p.Disconnect()
+        return _PLAIN_DISCONNECT
     return p.Disconnect(*_reason_and_properties(body, PacketType.DISCONNECT, In.DISCONNECT))
 
 

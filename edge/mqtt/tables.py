@@ -64,6 +64,10 @@ FLAGS = {
 }
 
 
+# Whole first bytes that are right in every version, by far the most that come.
+_USUAL = {kind << 4 | flags.value: kind for kind, flags in FLAGS.items() if kind is not PacketType.AUTH}
+
+
 class Reasons(NamedTuple):
     """The codes that a packet may carry in MQTT 5, and what another breaks."""
 
@@ -95,6 +99,8 @@ REASONS = {
 
 def check_flags(first_byte: int, version: Version) -> PacketType:
     """The type of a packet whose first byte is `first_byte`, once its flags are what they must be."""
+    if (usual := _USUAL.get(first_byte)) is not None:
+        return usual
     number, flags = first_byte >> 4, first_byte & 0x0F
     if number == 0 or (number == PacketType.AUTH and version is not Version.V5):
         raise ProtocolError(Rule.TYPE_IS_KNOWN, f"packet type {number} is reserved", version)
