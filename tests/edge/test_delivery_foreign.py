@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from edge.mqtt import Properties, PubAck, Publish, Subscribe, Subscription, Version
-from ringbuf import FLAG_EXPIRY, Ring
+from ringbuf import FLAG_EXPIRY
 from tests.support.mqtt_bench import Bench, Wire
+from tests.support.mqtt_producer import producer_of
 
 EXPIRY_10_S = b"\x02\x00\x00\x00\x0a"
 CONTENT_TYPE = b"\x03\x00\x01c"
@@ -18,51 +16,6 @@ CONTENT_TYPE = b"\x03\x00\x01c"
 def wire_form(properties: bytes) -> bytes:
     """With their length in front."""
     return bytes((len(properties),)) + properties
-
-
-class Producer:
-    """A ring that another process might write."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.path = bench.directory / "t@cam"
-        self.ring = Ring.create(self.path, capacity_bytes=1 << 16, epoch=3)
-        self.writer = self.ring.writer()
-        self.attached = Ring.attach(self.path)
-        self.reader = self.attached.reader(start="latest", verify=True)
-        self.source = bench.engine.add_reader(self.reader)
-        bench.settle()
-
-    def publish(self, payload: bytes, properties: bytes = b"", flags: int = 0, topic: str = "t") -> None:
-        """One record; `properties` with their length in front."""
-        assert self.writer.publish(payload, key=topic, flags=flags, properties=properties or None) is not None
-        self.bench.engine.wake_sources()
-        self.bench.settle()
-
-    def spoil(self, old: bytes, new: bytes) -> None:
-        """Overwrite bytes of a record that is already there."""
-        with open(f"{self.path}.ring", "r+b") as file:
-            at = file.read().rindex(old)
-            file.seek(at)
-            file.write(new)
-
-    def close(self) -> None:
-        """Take it away."""
-        self.bench.engine.remove_source(self.source)
-        self.reader.close()
-        self.attached.close()
-        self.ring.close()
-        self.ring.unlink()
-        del self.reader, self.writer
-
-
-@contextmanager
-def producer_of(bench: Bench) -> Iterator[Producer]:
-    producer = Producer(bench)
-    try:
-        yield producer
-    finally:
-        producer.close()
 
 
 def subscriber(bench: Bench, qos: int = 0) -> Wire:
@@ -77,9 +30,11 @@ def test_properties_of_a_local_producer_reach_subscribers_as_those_of_a_client()
     with Bench() as bench, producer_of(bench) as producer:
         wire, old = subscriber(bench), bench.client("old")
         old.subscribe("t")
-        producer.publish(b"x", wire_form(CONTENT_TYPE))
-        producer.publish(b"y", wire_form(EXPIRY_10_S + CONTENT_TYPE), FLAG_EXPIRY)
-        producer.publish(b"z", wire_form(CONTENT_TYPE + b"\x23\x00\x01"))  # an alias means nothing here
+        producer.publish(("t", b"x"), properties=wire_form(CONTENT_TYPE))
+        producer.publish(("t", b"y"), properties=wire_form(EXPIRY_10_S + CONTENT_TYPE), flags=FLAG_EXPIRY)
+        producer.publish(
+            ("t", b"z"), properties=wire_form(CONTENT_TYPE + b"\x23\x00\x01")
+        )  # an alias means nothing here
         wanted = Properties(content_type="c")
         assert wire.received() == [
             Publish("t", b"x", properties=wanted),
@@ -103,8 +58,8 @@ def test_properties_of_a_local_producer_reach_subscribers_as_those_of_a_client()
 def test_what_would_be_malformed_for_a_client_is_not_sent(properties: bytes) -> None:
     with Bench() as bench, producer_of(bench) as producer:
         wire = subscriber(bench)
-        producer.publish(b"x", wire_form(properties))
-        producer.publish(b"fine")
+        producer.publish(("t", b"x"), properties=wire_form(properties))
+        producer.publish(("t", b"fine"))
         assert wire.received() == [Publish("t", b"fine")]
         assert bench.stats.dropped()["forged"] == 1
 
@@ -112,10 +67,10 @@ def test_what_would_be_malformed_for_a_client_is_not_sent(properties: bytes) -> 
 def test_properties_that_change_after_the_record_was_routed_are_looked_at_again() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         wire = subscriber(bench)
-        producer.publish(b"x", wire_form(CONTENT_TYPE))
+        producer.publish(("t", b"x"), properties=wire_form(CONTENT_TYPE))
         producer.spoil(b"\x03\x00\x01c", b"\x03\x00\x05c")
         assert wire.received() == []
-        producer.publish(b"y", wire_form(CONTENT_TYPE))
+        producer.publish(("t", b"y"), properties=wire_form(CONTENT_TYPE))
         producer.spoil(b"\x04\x03\x00\x01c", b"\xff\xff\xff\xff\xff")
         assert wire.received() == []
         assert bench.stats.dropped()["forged"] == 2
@@ -126,11 +81,11 @@ def test_a_topic_that_changes_behind_an_alias_is_found_out() -> None:
         wire = bench.client("s", version=Version.V5, properties=Properties(topic_alias_maximum=5))
         wire.send(Subscribe(1, (Subscription("#"),)))
         wire.received()
-        producer.publish(b"1", topic="topic")
+        producer.publish(("topic", b"1"))
         (first,) = wire.received()
         assert isinstance(first, Publish)
         assert first.properties.topic_alias
-        producer.publish(b"2", topic="topic")
+        producer.publish(("topic", b"2"))
         producer.spoil(b"topic", b"other")
         assert wire.received() == []
         assert bench.stats.dropped()["forged"] == 1
@@ -141,7 +96,7 @@ def test_a_source_that_goes_takes_what_is_in_flight_with_it_whatever_was_acknowl
         with producer_of(bench) as producer:
             wire = subscriber(bench, qos=1)
             for number in range(40):
-                producer.publish(b"%d" % number, flags=1)
+                producer.publish(("t", b"%d" % number), flags=1)
             assert len(wire.received()) == 40
             wire.send(*(PubAck(identifier) for identifier in range(2, 41)))
         assert bench.stats.clients(bench.broker.sessions)[0].in_flight == 0

@@ -25,8 +25,9 @@ from edge.mqtt import (
     Version,
 )
 from edge.sessions import SessionLimits
-from ringbuf import FLAG_RETAIN, Ring, Writer
+from ringbuf import FLAG_RETAIN, Writer
 from tests.support.mqtt_bench import Bench
+from tests.support.mqtt_producer import producer_of
 
 RING_BYTES = 1 << 20
 
@@ -232,52 +233,11 @@ def test_all_queues_together_have_a_bound() -> None:
 # ---- rings that another process writes ----
 
 
-class Producer:
-    """A local producer: a ring of its own, which the broker attaches."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.path = bench.directory / "t@cam"
-        self.ring = Ring.create(self.path, capacity_bytes=1 << 16, epoch=3)
-        self.writer = self.ring.writer()
-        self.attached = Ring.attach(self.path)
-        self.reader = self.attached.reader(start="latest", verify=True)
-        self.source = bench.engine.add_reader(self.reader)
-        bench.settle()
-
-    def publish(self, bench: Bench, *messages: tuple[str, bytes], flags: int = 0) -> None:
-        for topic, payload in messages:
-            assert self.writer.publish(payload, key=topic, flags=flags) is not None
-        bench.engine.wake_sources()
-        bench.settle()
-
-    def spoil(self, payload: bytes, by: bytes) -> None:
-        """Overwrite bytes of a record that is already there, as a hostile process may."""
-        with open(f"{self.path}.ring", "r+b") as file:
-            at = file.read().rindex(payload)
-            file.seek(at)
-            file.write(by)
-
-    def close(self, bench: Bench) -> None:
-        bench.engine.remove_source(self.source)
-        self.reader.close()
-        self.attached.close()
-        self.ring.close()
-        self.ring.unlink()
-        del self.reader, self.writer
-
-
-@contextmanager
-def producer_of(bench: Bench) -> Iterator[Producer]:
-    producer = Producer(bench)
-    yield producer
-    producer.close(bench)
-
-
 def test_records_of_a_local_producer_reach_subscribers_without_being_copied_to_another_ring() -> None:
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
         client.subscribe("cam/#", qos=1)
-        producer.publish(bench, ("cam/1", b"frame 1"), ("cam/2", b"frame 2"), ("other", b"x"), flags=1)
+        producer.publish(("cam/1", b"frame 1"), ("cam/2", b"frame 2"), ("other", b"x"), flags=1)
         assert client.publishes() == [("cam/1", b"frame 1", 1), ("cam/2", b"frame 2", 1)]
         assert bench.records() == []
         assert bench.stats.totals()["sourced"] == 3
@@ -319,7 +279,7 @@ def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:
         client.subscribe("#")
         client.subscribe("$SYS/#")
         bench.broker.publish("$SYS/x", b"real")
-        producer.publish(bench, ("a/+", b"1"), ("$SYS/x", b"2"), ("$SYS/y", b"3"), ("", b"4"), ("ok", b"5"))
+        producer.publish(("a/+", b"1"), ("$SYS/x", b"2"), ("$SYS/y", b"3"), ("", b"4"), ("ok", b"5"))
         assert client.publishes() == [("$SYS/x", b"real", 0), ("ok", b"5", 0)]
         assert bench.stats.dropped()["denied"] == 1
         assert bench.stats.dropped()["topics"] == 3
@@ -327,7 +287,7 @@ def test_a_local_producer_may_not_use_what_is_no_topic_or_the_servers() -> None:
 
 def test_a_local_producer_may_retain() -> None:
     with Bench() as bench, producer_of(bench) as producer:
-        producer.publish(bench, ("cam/1", b"latest"), flags=FLAG_RETAIN)
+        producer.publish(("cam/1", b"latest"), flags=FLAG_RETAIN)
         client = bench.client()
         client.send(Subscribe(1, (Subscription("cam/+"),)))
         assert client.received()[1:] == [Publish("cam/1", b"latest", retain=True)]
@@ -337,9 +297,9 @@ def test_a_record_that_its_producer_overwrote_before_delivery_is_an_overrun() ->
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
         client.subscribe("cam/1")
-        producer.publish(bench, ("cam/1", b"too late"))
-        producer.publish(bench, *[("noise", bytes(8_000))] * 9)
-        producer.publish(bench, ("cam/1", b"in time"))
+        producer.publish(("cam/1", b"too late"))
+        producer.publish(*[("noise", bytes(8_000))] * 9)
+        producer.publish(("cam/1", b"in time"))
         assert client.publishes() == [("cam/1", b"in time", 0)]
         assert bench.stats.dropped()["overrun"] == 1
 
@@ -349,7 +309,7 @@ def test_a_producer_that_changes_a_topic_after_it_was_routed_is_found_out(by: by
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
         client.subscribe("cam/12")
-        producer.publish(bench, ("cam/12", b"innocent"))
+        producer.publish(("cam/12", b"innocent"))
         producer.spoil(b"cam/12", by)
         assert client.publishes() == []
         assert bench.stats.dropped()["forged"] == 1
@@ -360,7 +320,7 @@ def test_a_producer_that_changes_a_length_after_it_was_routed_does_no_harm(lengt
     with Bench() as bench, producer_of(bench) as producer:
         client = bench.client()
         client.subscribe("cam/1")
-        producer.publish(bench, ("cam/1", b"innocent"))
+        producer.publish(("cam/1", b"innocent"))
         header = 32
         with open(f"{producer.path}.ring", "r+b") as file:
             data = file.read()
@@ -378,7 +338,7 @@ def test_a_ring_that_holds_no_records_is_read_no_further_and_harms_nobody() -> N
         client.subscribe("#")
         producer.writer.publish(b"this will not verify", key="cam/1")
         producer.spoil(b"not verify", b"NOT VERIFY")
-        producer.publish(bench, ("cam/1", b"after it"))
+        producer.publish(("cam/1", b"after it"))
         assert bad == [producer.source]
         assert client.publishes() == []
         client.send(Publish("t", b"fine"))
@@ -390,13 +350,13 @@ def test_a_source_that_is_removed_leaves_nothing_to_deliver_though_its_number_is
         with producer_of(bench) as producer:
             client = bench.client("c", clean_start=False)
             client.subscribe("#", qos=1)
-            producer.publish(bench, ("cam/1", b"sent"), flags=1)
+            producer.publish(("cam/1", b"sent"), flags=1)
             assert client.publishes() == [("cam/1", b"sent", 1)]
-            producer.publish(bench, ("cam/1", b"gone"), flags=1)
+            producer.publish(("cam/1", b"gone"), flags=1)
             first = producer.source
         with producer_of(bench) as producer:
             assert producer.source == first
-            producer.publish(bench, ("cam/1", b"new1"), ("cam/1", b"new2"), flags=1)
+            producer.publish(("cam/1", b"new1"), ("cam/1", b"new2"), flags=1)
             assert client.publishes() == [("cam/1", b"new1", 1), ("cam/1", b"new2", 1)]
             assert bench.stats.dropped()["overrun"] == 1
             client.drop()
@@ -411,7 +371,7 @@ def test_a_client_that_returns_gets_what_a_producer_wrote_meanwhile() -> None:
         client = bench.client("c", clean_start=False)
         client.subscribe("cam/1", qos=1)
         client.drop()
-        producer.publish(bench, ("cam/1", b"kept"), flags=1)
+        producer.publish(("cam/1", b"kept"), flags=1)
         client = bench.wire()
         client.send(Connect("c", clean_start=False))
         assert client.received()[1:] == [Publish("cam/1", b"kept", 1, packet_id=1)]

@@ -34,7 +34,7 @@ from edge.mqtt import (
 )
 from edge.mqtt.codec import decode_variable_integer
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_packets import packets, publishes
+from tests.support.mqtt_packets import cut, packets, publishes
 
 PACKET_MAX_BYTES = 1 << 20
 FROM_CLIENTS = (Publish, PubAck, PubRec, PubRel, PubComp, Subscribe, Unsubscribe, PingReq)  # that go on
@@ -142,20 +142,6 @@ CLIENT_PACKETS = st.one_of(
     packets(Version.V311).filter(lambda packet: isinstance(packet, ANY)),
 )
 STREAMS = st.lists(CLIENT_PACKETS.map(encode), max_size=8)
-
-
-@st.composite
-def cut(draw: st.DrawFn, streams: st.SearchStrategy[list[bytes]]) -> tuple[bytes, list[int]]:
-    """A stream and the places where it is cut: everywhere, anywhere, or about where packets begin."""
-    parts = draw(streams)
-    data = b"".join(parts)
-    begins = [0]
-    for part in parts:
-        begins.append(begins[-1] + len(part))
-    if len(data) < 300 and draw(st.booleans()):
-        return data, list(range(1, len(data)))
-    near = st.sampled_from(begins).flatmap(lambda at: st.integers(max(at - 2, 0), min(at + 6, len(data))))
-    return data, sorted(draw(st.lists(st.one_of(near, st.integers(0, len(data))), max_size=12)))
 
 
 @st.composite

@@ -44,7 +44,7 @@ from edge.mqtt.tables import PacketType, check_flags
 from edge.mqtt.topics import check_name
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_packets import binaries, names, packets, payloads, publishes, strings
+from tests.support.mqtt_packets import binaries, cut, names, packets, payloads, publishes, strings
 
 V5 = Version.V5
 PACKET_MAX_BYTES, RECEIVE_MAX, ALIAS_MAX = 20_000, 3, 4
@@ -355,20 +355,6 @@ def spoiled(draw: st.DrawFn) -> list[bytes]:
         place = draw(st.integers(1, min(len(data), 40)))
         data[place : place + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
     return [*parts[:at], bytes(data), *parts[at + 1 :]]
-
-
-@st.composite
-def cut(draw: st.DrawFn, streams: st.SearchStrategy[list[bytes]]) -> tuple[bytes, list[int]]:
-    """A stream and the places where it is cut: everywhere, anywhere, or about where packets begin."""
-    parts = draw(streams)
-    data = b"".join(parts)
-    begins = [0]
-    for part in parts:
-        begins.append(begins[-1] + len(part))
-    if len(data) < 300 and draw(st.booleans()):
-        return data, list(range(1, len(data)))
-    near = st.sampled_from(begins).flatmap(lambda at: st.integers(max(at - 2, 0), min(at + 9, len(data))))
-    return data, sorted(draw(st.lists(st.one_of(near, st.integers(0, len(data))), max_size=12)))
 
 
 ALL = settings(deadline=None, suppress_health_check=list(HealthCheck))

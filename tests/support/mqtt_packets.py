@@ -212,3 +212,17 @@ def _disconnect(version: Version) -> st.SearchStrategy[Disconnect]:
     if version is not Version.V5:
         return st.just(Disconnect())
     return st.builds(Disconnect, _reasons(PacketType.DISCONNECT), _properties(reason_string=strings))
+
+
+@st.composite
+def cut(draw: st.DrawFn, streams: st.SearchStrategy[list[bytes]]) -> tuple[bytes, list[int]]:
+    """A stream and the places where it is cut: everywhere, anywhere, or about where packets begin."""
+    parts = draw(streams)
+    data = b"".join(parts)
+    begins = [0]
+    for part in parts:
+        begins.append(begins[-1] + len(part))
+    if len(data) < 300 and draw(st.booleans()):
+        return data, list(range(1, len(data)))
+    near = st.sampled_from(begins).flatmap(lambda at: st.integers(max(at - 2, 0), min(at + 9, len(data))))
+    return data, sorted(draw(st.lists(st.one_of(near, st.integers(0, len(data))), max_size=12)))
