@@ -26,6 +26,7 @@ __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
 RECYCLE_SHARE = 64  # of the table at a time, so that a full one does not ask for every new topic
 RECYCLE_MIN = 16
+RECYCLE_MAX = 256  # and nobody waits for long
 TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
 MANY = 256  # topics from which on looking up a FEW filters is faster than matching each name
 FEW = 16
@@ -393,7 +394,8 @@ class Router:
 
     def _recycle(self) -> bool:
         """Forget topics that nobody used lately; whether there were any."""
-        names = self._engine.topics_recycle(max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN))
+        share = max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN)
+        names = self._engine.topics_recycle(min(share, RECYCLE_MAX))
         for name in names:
             self.names.remove(name.decode())
         return bool(names)

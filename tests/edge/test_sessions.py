@@ -19,6 +19,7 @@ from edge.mqtt import (
     SubAck,
     Subscribe,
     Subscription,
+    Unsubscribe,
 )
 from edge.sessions import SessionLimits
 from tests.support.mqtt_bench import Bench
@@ -83,6 +84,25 @@ def test_the_retained_store_has_bounds_and_counts_what_it_refuses() -> None:
         assert bench.stats.now()["retained"] == 1
         assert bench.stats.totals()["retained_refused"] == 2
         assert len(bench.records()) == 4
+
+
+def test_retained_messages_that_were_replaced_count_until_nobody_waits_for_them() -> None:
+    limits = EngineLimits(retained_max_bytes=100_000)
+    with Bench(engine=limits) as bench:
+        publisher, hoarder = bench.client("p"), bench.client("hoarder")
+        for n in range(50):  # who acknowledges nothing
+            publisher.send(Publish("t", b"%d" % n + bytes(9_000), 1, retain=True, packet_id=1))
+            hoarder.send(Subscribe(1, (Subscription("t", 1),)))
+            hoarder.received()
+            hoarder.send(Unsubscribe(2, ("t",)))
+        assert 90_000 < bench.stats.now()["retained_bytes"] <= 100_000
+        assert bench.stats.totals()["retained_refused"] == 39
+        hoarder.drop()
+        publisher.send(Publish("t", b"again", retain=True))
+        assert bench.stats.now()["retained_bytes"] < 1_000
+        late = bench.client("late")
+        late.send(Subscribe(1, (Subscription("t"),)))
+        assert [it.payload for it in late.received() if isinstance(it, Publish)] == [b"again"]
 
 
 def test_retained_messages_come_back_from_the_ring_after_a_restart(bench: Bench) -> None:

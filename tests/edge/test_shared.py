@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from edge.broker import BrokerLimits
+from edge.engine import EngineLimits
 from edge.mqtt import (
     Connect,
     Properties,
@@ -270,6 +271,43 @@ def test_qos_2_in_flight_stays_with_its_session_and_goes_with_it() -> None:
         wire.drop()
         bench.client("a", clean_start=True)
         assert payloads(other) == []
+
+
+def test_what_is_its_own_stays_in_order_when_all_memory_of_queues_is_taken() -> None:
+    with Bench(engine=EngineLimits(queues_max_bytes=16 << 10)) as bench:
+        leaver = member(bench, "leaver", window=65_535, clean_start=False)
+        leaver.send(Subscribe(2, (Subscription("own/#", 1),)))
+        leaver.received()
+        publisher = bench.client("publisher")
+        for n in range(238):  # some are its own
+            topic = "t/1" if n % 3 and n < 150 else "own"
+            publisher.send(Publish(topic, b"%d" % n, 1, packet_id=n + 1))
+        for n in range(32):  # whose queue needs the smallest piece of memory there is
+            keeper = bench.client(f"keeper-{n}", clean_start=False)
+            keeper.subscribe("kept", qos=1)
+            keeper.drop()
+        publisher.send(Publish("kept", b"", 1, packet_id=1))
+        assert bench.stats.now()["queues_bytes"] == 16 << 10
+        leaver.drop()
+        (row,) = [it for it in bench.stats.clients(bench.broker.sessions) if it.client_id == "leaver"]
+        assert row.dropped == {}
+        own = [b"%d" % n for n in range(238) if not (n % 3 and n < 150)]
+        assert payloads(back(bench, "leaver")) == own[:100]
+
+
+def test_a_member_of_two_groups_is_served_by_both_in_turn() -> None:
+    with Bench() as bench:
+        wire = member(bench, "a", window=1)
+        wire.send(Subscribe(2, (Subscription("$share/h/u/#", 1),)))
+        wire.received()
+        publish(bench, *numbers(20), topic="t/1")
+        publish(bench, *numbers(20), topic="u/1")
+        topics = []
+        for _ in range(20):
+            (packet,) = [it for it in wire.received() if isinstance(it, Publish)]
+            topics.append(packet.topic)
+            wire.send(PubAck(packet.packet_id))
+        assert topics.count("u/1") >= 9, topics
 
 
 def test_a_plain_subscription_of_a_member_that_leaves_keeps_its_own() -> None:

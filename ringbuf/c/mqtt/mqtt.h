@@ -174,8 +174,8 @@ struct mq_session {
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
     uint32_t sent_room, in_flight, window;
-    uint32_t unsent; /* of those in flight: not sent on this connection yet, numbers from `resend` on */
-    uint8_t *received;       /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
+    uint32_t unsent;   /* of those in flight: not sent on this connection yet, numbers from `resend` on */
+    uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
     uint32_t received_count; /* of them */
     uint16_t received_few[MQ_RECEIVED_FEW];
     mq_replay *replays; /* of the retained messages it is still to be sent */
@@ -198,7 +198,7 @@ typedef struct mq_grant { /* its number: index + 1 */
     uint8_t *identifiers; /* Subscription Identifier properties, as they stand in a PUBLISH */
 } mq_grant;
 
-#define MQ_GRANTS_MAX 0xffffffu /* what the upper 24 bits of a tag can name */
+#define MQ_GRANTS_MAX 0xffff00u /* what the upper 24 bits of a tag can name, in whole chunks of a slab */
 
 /* ---- topics ---- */
 
@@ -445,6 +445,9 @@ void mq_held_release(mq_engine *engine);
 bool mq_queue_make_room(mq_engine *engine, mq_session *session); /* false: what was to be queued is dropped */
 mq_entry mq_queue_pop(mq_engine *engine, mq_session *session);   /* its reference passes to the caller */
 bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: that was the last */
+/* Takes out each entry, oldest first, for which `take` says so; its reference passes to `take`, which leaves
+ * this queue alone.  Needs no memory. */
+void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engine *, const mq_entry *));
 void mq_queue_clear(mq_engine *engine, mq_session *session);
 void mq_spare_chunks_free(mq_engine *engine);
 

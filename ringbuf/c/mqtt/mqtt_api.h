@@ -130,7 +130,7 @@ typedef struct mq_counters {
     uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;
-    uint64_t retained, retained_bytes;
+    uint64_t retained, retained_bytes; /* bytes: with what was replaced and is still on its way */
     uint64_t queues_bytes; /* memory of all queues of positions */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
     uint64_t held;         /* acknowledgements that wait for a sync */

@@ -212,6 +212,50 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk)
     return true;
 }
 
+/* `last` is the newest of `count` entries that stay. */
+static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *last, uint32_t count)
+{
+    mq_chunk *rest = last->chunk->next;
+    while (rest != NULL) {
+        mq_chunk *next = rest->next;
+        chunk_give(engine, rest);
+        rest = next;
+    }
+    last->chunk->next = NULL;
+    session->back = last->chunk;
+    session->queue_in = last->at + MQ_ENTRY_BYTES;
+    session->queue_count = count;
+    session->hot = session->front;
+    for (mq_chunk *chunk = session->front; chunk != NULL; chunk = chunk->next)
+        chunk->sources = UINT32_MAX; /* what they hold has moved */
+    left_refresh(session);
+}
+
+void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engine *, const mq_entry *))
+{
+    mq_walk from = {0}, to = {0}, last = {0};
+    uint32_t kept = 0;
+    while (mq_queue_next(session, &from)) {
+        mq_entry entry = mq_entry_at(from.at);
+        if (take(engine, &entry))
+            continue;
+        mq_queue_next(session, &to);
+        memmove(to.at, from.at, MQ_ENTRY_BYTES);
+        last = to;
+        kept++;
+    }
+    if (kept == session->queue_count)
+        return;
+    if (kept > 0) {
+        queue_end_at(engine, session, &last, kept);
+        return;
+    }
+    while (session->front != session->back)
+        front_pass(engine, session);
+    session->queue_count = 0;
+    queue_emptied(engine, session);
+}
+
 void mq_queue_clear(mq_engine *engine, mq_session *session)
 {
     mq_walk walk = {0};

@@ -3,7 +3,9 @@
  * Retained messages: the last message of a topic that was published with RETAIN, for who subscribes later.
  *
  * A copy in our own memory, shaped like a record, so that delivery reads it as one; it outlives the ring's.
- * Counted by its topic and by each queue entry that points to it, so replacing it disturbs no delivery.
+ * Counted by its topic and by each queue entry that points to it, so replacing it disturbs no delivery. Until
+ * the last of them is done its bytes count as retained: who subscribes to what is replaced again and again,
+ * and reads nothing, fills the store, not the memory.
  */
 #include "mqtt.h"
 
@@ -16,7 +18,6 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic)
         return;
     mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
     engine->counters.retained--;
-    engine->counters.retained_bytes -= topic->retained->bytes;
     topic->retained = NULL;
     mq_entry_done(engine, &entry);
 }

@@ -151,8 +151,9 @@ static void spread(mq_engine *engine, mq_session *queue)
 bool mq_share_pull(mq_engine *engine, mq_session *session)
 {
     bool took = false;
+    uint32_t first = session->share_turn++;
     for (uint32_t i = 0; i < session->shares.count; i++) {
-        uint32_t at = session->share_turn++ % session->shares.count;
+        uint32_t at = (first + i) % session->shares.count;
         mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[at]);
         const mq_member *member = queue == NULL ? NULL : member_of(group_of(queue), session);
         while (member != NULL && waiting(queue)->queue_count > 0 &&
@@ -194,6 +195,16 @@ static bool goes_back(const mq_entry *entry)
     return entry->where != MQ_NOWHERE && entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) < 2;
 }
 
+/* Of the queue of a member.  False: it is its own. */
+static bool queued_goes_back(mq_engine *engine, const mq_entry *entry)
+{
+    if (!(entry->tag & MQ_TAG_SHARED))
+        return false;
+    take_back(engine, entry);
+    mq_entry_done(engine, entry);
+    return true;
+}
+
 void mq_share_return(mq_engine *engine, mq_session *session)
 {
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
@@ -203,14 +214,7 @@ void mq_share_return(mq_engine *engine, mq_session *session)
         take_back(engine, entry);
         mq_sent_done(engine, session, entry);
     }
-    for (uint32_t left = session->queue_count; left > 0; left--) {
-        mq_entry entry = mq_queue_pop(engine, session);
-        if (entry.tag & MQ_TAG_SHARED)
-            take_back(engine, &entry);
-        else
-            mq_push(engine, session, entry);
-        mq_entry_done(engine, &entry);
-    }
+    mq_queue_sift(engine, session, queued_goes_back);
     for (uint32_t i = 0; i < session->shares.count; i++) {
         mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[i]);
         if (queue != NULL)

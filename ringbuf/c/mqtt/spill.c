@@ -65,6 +65,8 @@ static void blob_free(mq_engine *engine, mq_blob *blob)
     if (blob->spilled) {
         engine->counters.spilled_bytes -= blob->bytes;
         engine->counters.spilled_records--;
+    } else {
+        engine->counters.retained_bytes -= blob->bytes;
     }
     free(blob);
 }
