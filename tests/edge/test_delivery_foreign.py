@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.mqtt import Properties, PubAck, Publish, Subscribe, Subscription, Version
+from edge.mqtt import PingReq, PingResp, Properties, PubAck, Publish, Subscribe, Subscription, Version
 from ringbuf import FLAG_EXPIRY
 from tests.support.mqtt_bench import Bench, Wire
 from tests.support.mqtt_producer import producer_of
@@ -74,6 +74,20 @@ def test_properties_that_change_after_the_record_was_routed_are_looked_at_again(
         producer.spoil(b"\x04\x03\x00\x01c", b"\xff\xff\xff\xff\xff")
         assert wire.received() == []
         assert bench.stats.dropped()["forged"] == 2
+
+
+def test_properties_are_not_looked_at_where_their_subscriber_is_being_read() -> None:
+    with Bench() as bench, producer_of(bench) as producer:
+        wire, other = subscriber(bench), bench.client("other")
+        other.subscribe("said")
+        bench.client("p").send(Publish("said", b"before"))  # a topic that is known
+        wire.send(Publish("said", b"before"))
+        other.received()
+        given = CONTENT_TYPE + b"\x26\x00\x03aaa\x00\x20" + b"b" * 32
+        producer.publish(("t", b"x"), properties=wire_form(given))
+        wire.send(PingReq(), Publish("said", b"what the client said"))
+        assert wire.received()[-1] == PingResp()
+        assert other.publishes() == [("said", b"what the client said", 0)]
 
 
 def test_a_topic_that_changes_behind_an_alias_is_found_out() -> None:

@@ -383,3 +383,23 @@ def test_a_ping_is_answered_behind_what_was_there_for_the_client() -> None:
         client.subscribe("t")
         client.send(Publish("t", b"1"), Publish("t", b"2"), PingReq())
         assert client.received() == [Publish("t", b"1"), Publish("t", b"2"), PingResp()]
+
+
+def test_of_many_pings_in_a_turn_one_looks_for_what_is_there() -> None:
+    with Bench() as bench:
+        client = bench.client("c")
+        client.subscribe("t")
+        client.send(Publish("t", b"0"))
+        client.received()
+        client.send(Publish("t", b"1"), PingReq(), Publish("t", b"2"), PingReq())
+        assert client.received() == [Publish("t", b"1"), PingResp(), PingResp(), Publish("t", b"2")]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_payloads_are_counted_in_bytes_both_ways(qos: int) -> None:
+    with Bench() as bench:
+        client = bench.client("c")
+        client.subscribe("t", qos=qos)
+        client.send(*(Publish("t", b"12345", qos, packet_id=n * qos) for n in (1, 2, 3)))
+        client.received()
+        assert bench.stats.totals()["published_bytes"] == bench.stats.totals()["delivered_bytes"] == 15

@@ -77,12 +77,14 @@ bool mq_refuse(mq_engine *engine, mq_connection *connection, uint32_t cause)
 
 /* ---- packets ---- */
 
-/* What waits for the client goes first, so that the answer means: whatever was there has been sent. */
+/* What waits for the client goes first, so that the answer means: whatever was there has been sent.  Once a
+ * turn: it is not for the client to say how often that is looked at. */
 static bool on_ping(mq_engine *engine, mq_connection *connection)
 {
     static const uint8_t pong[2] = {0xd0, 0};
-    if (connection->session->dirty)
+    if (connection->session->dirty && !connection->pinged)
         mq_fill(engine, connection);
+    connection->pinged = true;
     return connection->stop != MQ_STOP_CLOSING && mq_put(engine, connection, pong, sizeof pong);
 }
 
@@ -131,6 +133,7 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
 {
     const uint8_t *at = bytes, *end = bytes + length;
     mq_packet packet;
+    connection->pinged = false;
     while (connection->stop == MQ_RUN && at < end) {
         connection->need = 0;
         if (!packet_at(engine, connection, at, end, &packet))

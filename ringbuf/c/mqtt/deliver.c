@@ -110,6 +110,7 @@ static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq
     memcpy(to, (const uint8_t *)record + at, payload_length);
     out->end = (uint32_t)(to + payload_length - out->at);
     engine->counters.delivered++;
+    engine->counters.delivered_bytes += payload_length;
     connection->session->delivered++;
     return true;
 }

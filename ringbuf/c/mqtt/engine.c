@@ -232,6 +232,7 @@ void mq_engine_free(mq_engine *engine)
     free(engine->table);
     free(engine->grant_table);
     free(engine->scratch);
+    free(engine->foreign);
     free(engine->receive);
     free(engine);
 }

@@ -16,6 +16,8 @@
 #include "frame.h"
 #include "packets.h"
 
+#include <stdlib.h>
+
 #define PACKET_MAX_BYTES 268435460u
 #define EXPIRY_BYTES 5u
 #define ALIAS_BYTES 3u
@@ -89,9 +91,11 @@ static mq_built look_foreign_properties(mq_engine *engine, const mq_source *sour
                                         mq_frame *out)
 {
     const rb_reader *reader = source->reader;
-    uint8_t *copy = engine->receive; /* nobody is being read while frames are built */
     if (parts->properties_length > MQ_READ_BYTES)
         return MQ_FORGED;
+    if (engine->foreign == NULL && (engine->foreign = malloc(MQ_READ_BYTES)) == NULL)
+        return MQ_NO_MEMORY;
+    uint8_t *copy = engine->foreign; /* not engine->receive: a client may be read right now */
     memcpy(copy, reader->data + (position & reader->mask) + parts->properties_position,
            parts->properties_length);
     if (!rb_reader_holds(reader, position))

@@ -179,8 +179,8 @@ struct mq_session {
     uint32_t received_count; /* of them */
     uint16_t received_few[MQ_RECEIVED_FEW];
     mq_replay *replays; /* of the retained messages it is still to be sent */
-    mq_group *group; /* whose queue this is, and no client's; NULL: a client's */
-    mq_list shares;  /* the groups it is a member of: handles of their queues */
+    mq_group *group;    /* whose queue this is, and no client's; NULL: a client's */
+    mq_list shares;     /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
@@ -277,6 +277,7 @@ struct mq_connection {
     bool is_holding;     /* in engine->holding */
     bool blocked;        /* the socket took less than it was given; EPOLLOUT will say when to go on */
     bool last_allowed;
+    bool pinged;       /* in this turn */
     uint32_t interest; /* what epoll was told */
     uint32_t last_generation;
     mq_topic *last_topic; /* of its last PUBLISH: devices repeat themselves */
@@ -354,9 +355,9 @@ struct mq_engine {
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint64_t retained_number; /* of the message that was retained last */
-    uint32_t share_queues; /* sessions that are queues of groups */
-    uint32_t matched;      /* subscribers of the record that was appended last */
-    uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
+    uint32_t share_queues;    /* sessions that are queues of groups */
+    uint32_t matched;         /* subscribers of the record that was appended last */
+    uint64_t *table;          /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
     mq_source *sources[MQ_SOURCES_MAX];
@@ -374,6 +375,7 @@ struct mq_engine {
     uint32_t spare_chunk_count;
     uint8_t *scratch; /* properties of one PUBLISH, as a record has them */
     uint32_t scratch_room;
+    uint8_t *foreign; /* properties of a foreign record, MQ_READ_BYTES; NULL until there are some */
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for whoever is read now */
 };
 
