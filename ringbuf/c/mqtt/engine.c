@@ -9,6 +9,7 @@
 
 #define SLAB_ITEMS 256u
 #define SPARE_BLOCKS 64u
+#define SPARE_SMALLS 1024u
 #define RETRY_MS 5         /* a paused publisher tries again: its ring's readers cannot wake us */
 #define EXPIRE_STEP_MS 250 /* deadlines are looked at no more often */
 
@@ -95,27 +96,52 @@ static void slab_free(mq_slab *slab)
     free(slab->chunks);
 }
 
-/* ---- bytes: blocks of one size are kept for the next who needs one ---- */
+/* ---- bytes: those of two sizes are kept for the next who needs some ---- */
 
-static uint8_t *block_take(mq_engine *engine)
+static uint8_t *spare_take(mq_spares *spares, uint32_t room)
 {
-    uint8_t *block = engine->spare_blocks;
-    if (block == NULL)
-        return malloc(MQ_BLOCK_BYTES);
-    memcpy(&engine->spare_blocks, block, sizeof engine->spare_blocks);
-    engine->spare_count--;
-    return block;
+    uint8_t *at = spares->first;
+    if (at == NULL)
+        return malloc(room);
+    memcpy(&spares->first, at, sizeof spares->first);
+    spares->count--;
+    return at;
+}
+
+static void spare_give(mq_spares *spares, uint32_t most, uint8_t *at)
+{
+    if (spares->count == most) {
+        free(at);
+        return;
+    }
+    memcpy(at, &spares->first, sizeof spares->first);
+    spares->first = at;
+    spares->count++;
+}
+
+static void spares_free(mq_spares *spares)
+{
+    while (spares->first != NULL)
+        free(spare_take(spares, 0));
+}
+
+static uint8_t *bytes_take(mq_engine *engine, uint32_t room)
+{
+    return room == MQ_SMALL_BYTES   ? spare_take(&engine->smalls, room)
+           : room == MQ_BLOCK_BYTES ? spare_take(&engine->blocks, room)
+                                    : malloc(room);
 }
 
 void mq_bytes_free(mq_engine *engine, mq_bytes *bytes)
 {
-    if (bytes->at != NULL && bytes->room == MQ_BLOCK_BYTES && engine->spare_count < SPARE_BLOCKS) {
-        memcpy(bytes->at, &engine->spare_blocks, sizeof engine->spare_blocks);
-        engine->spare_blocks = bytes->at;
-        engine->spare_count++;
-    } else {
+    if (bytes->at == NULL)
+        return;
+    if (bytes->room == MQ_SMALL_BYTES)
+        spare_give(&engine->smalls, SPARE_SMALLS, bytes->at);
+    else if (bytes->room == MQ_BLOCK_BYTES)
+        spare_give(&engine->blocks, SPARE_BLOCKS, bytes->at);
+    else
         free(bytes->at);
-    }
     *bytes = (mq_bytes){0};
 }
 
@@ -130,8 +156,11 @@ bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more)
         bytes->end = live;
         return true;
     }
-    uint32_t room = live + more > MQ_BLOCK_BYTES ? live + more + live / 2 : MQ_BLOCK_BYTES;
-    uint8_t *at = room == MQ_BLOCK_BYTES ? block_take(engine) : malloc(room);
+    uint32_t wanted = live + more;
+    uint32_t room = wanted > MQ_BLOCK_BYTES   ? wanted + live / 2
+                    : wanted > MQ_SMALL_BYTES ? MQ_BLOCK_BYTES
+                                              : MQ_SMALL_BYTES;
+    uint8_t *at = bytes_take(engine, room);
     if (at == NULL)
         return false;
     if (live > 0)
@@ -217,8 +246,8 @@ void mq_engine_free(mq_engine *engine)
             free(engine->sources[i]->name);
             free(engine->sources[i]);
         }
-    while (engine->spare_blocks != NULL)
-        free(block_take(engine));
+    spares_free(&engine->blocks);
+    spares_free(&engine->smalls);
     mq_spare_chunks_free(engine);
     slab_free(&engine->connections);
     slab_free(&engine->sessions);

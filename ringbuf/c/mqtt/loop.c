@@ -59,6 +59,13 @@ static void clock_read(mq_engine *engine)
     engine->now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
+/* Frames are sent in batches already.  Who is accepted has it from the socket that listens. */
+static void send_at_once(int fd)
+{
+    int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
 static int watch(const mq_loop *loop, int operation, int fd, uint32_t interest, uint64_t tag)
 {
     struct epoll_event event = {.events = interest, .data.u64 = tag};
@@ -151,11 +158,10 @@ static void flush(mq_loop *loop)
 /* ---- closing ---- */
 
 /* Closing a socket with unread bytes resets the connection, and takes with it what the peer has not read yet:
- * so say that nothing more comes, and read what is there. */
-static void socket_close(mq_engine *engine, int fd)
+ * so read what is there, unless we have been at its end. */
+static void socket_close(mq_engine *engine, int fd, uint32_t cause)
 {
-    shutdown(fd, SHUT_WR);
-    for (int i = 0; i < DRAIN_READS; i++)
+    for (int i = 0; i < DRAIN_READS && cause != MQ_CLOSE_PEER; i++)
         if (recv(fd, engine->receive, MQ_READ_BYTES, MSG_DONTWAIT) <= 0)
             break;
     close(fd);
@@ -180,7 +186,7 @@ static void reap(mq_loop *loop)
                                                MSG_NOSIGNAL | MSG_DONTWAIT) > 0
                                               ? out->end - out->start
                                               : 0;
-        socket_close(engine, connection->fd);
+        socket_close(engine, connection->fd, connection->cause);
         mq_connection_over(engine, connection);
         mq_connection_forget(engine, connection);
     }
@@ -283,7 +289,6 @@ static peer peer_of(const struct sockaddr_storage *address)
 static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
 {
     mq_engine *engine = loop->engine;
-    int yes = 1;
     bool full = mq_listener_full(engine, number);
     engine->counters.closed[MQ_CLOSE_LIMIT] += full;
     mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
@@ -295,7 +300,6 @@ static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
     connection->address_family = from->family;
     connection->port = from->port;
     memcpy(connection->address, from->address, sizeof from->address);
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* frames are sent in batches already */
     if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, mq_handle(&connection->item)) == 0)
         return connection;
     mq_connection_forget(engine, connection);
@@ -309,6 +313,7 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
     mq_engine *engine = loop->engine;
     peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
     memcpy(from.address, address, sizeof from.address);
+    send_at_once(fd);
     clock_read(engine);
     mq_connection *connection = adopt(loop, fd, number, &from);
     if (connection == NULL)
@@ -474,7 +479,7 @@ void mq_loop_close(mq_loop *loop)
     for (uint32_t i = 0; i < engine->connections.made; i++) {
         mq_connection *connection = mq_slab_at(&engine->connections, i);
         if (connection->item.generation & 1 && connection->fd >= 0) {
-            socket_close(engine, connection->fd);
+            socket_close(engine, connection->fd, MQ_CLOSE_SERVER);
             mq_connection_forget(engine, connection);
         }
     }
@@ -490,6 +495,7 @@ int mq_loop_listen(mq_loop *loop, int fd, int number)
 {
     if (number < 0 || number >= MQ_LISTENERS_MAX || loop->listeners[number] >= 0)
         return -EINVAL;
+    send_at_once(fd);
     if (watch(loop, EPOLL_CTL_ADD, fd, EPOLLIN, (uint64_t)number) != 0)
         return -errno;
     loop->listeners[number] = fd;

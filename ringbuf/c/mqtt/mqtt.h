@@ -41,7 +41,8 @@
 
 #include "mqtt_api.h"
 
-#define MQ_BLOCK_BYTES 65536u        /* a connection's output, while it has any */
+#define MQ_BLOCK_BYTES 65536u        /* a connection's output, while it has much */
+#define MQ_SMALL_BYTES 256u          /* and while it has little: an acknowledgement, one message */
 #define MQ_CARRY_BYTES 65536u        /* longest rest of a packet that is carried over in the shared buffer */
 #define MQ_READ_BYTES (256u * 1024)  /* most that is read from one connection before the others' turn */
 #define MQ_FLUSH_BYTES (512u * 1024) /* most that is sent to one connection before the others' turn */
@@ -80,6 +81,11 @@ typedef struct mq_bytes {
     uint8_t *at;
     uint32_t start, end, room;
 } mq_bytes;
+
+typedef struct mq_spares { /* bytes of one size for who needs some next, chained by their first word */
+    uint8_t *first;
+    uint32_t count;
+} mq_spares;
 
 static inline uint64_t mq_handle(const mq_item *item)
 {
@@ -369,8 +375,7 @@ struct mq_engine {
     mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold;
     uint64_t limited_due_ms; /* when the first of `limited` may go on */
     mq_list passing;         /* the list that is being walked */
-    uint8_t *spare_blocks;   /* chained by their first word */
-    uint32_t spare_count;
+    mq_spares blocks, smalls;
     mq_chunk *spare_chunks;
     uint32_t spare_chunk_count;
     uint8_t *scratch; /* properties of one PUBLISH, as a record has them */
