@@ -19,7 +19,7 @@ from msgspec import Meta, field
 
 from edge.config_listener import Listener, Tls
 from edge.config_reader import Problems, read_struct, read_toml
-from edge.config_rules import RULES
+from edge.config_rules import RULES, longest_packet_bytes
 from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
@@ -54,16 +54,22 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     # From accept to a whole CONNECT: a trickle of bytes must not hold a connection.
     connect_timeout_s: Annotated[int, Meta(ge=1, le=300)] = 5
-    # Before CONNECT is accepted nobody may make us buffer more than this.
-    connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] = 64 * KIB
-    # MQTT allows 256 MiB; a megabyte is what a record may take of the smallest useful ring.
-    packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] = MIB
+    # Before CONNECT is accepted nobody may make us buffer more than this: its five fields at their longest,
+    # 65,535 bytes each, and properties.
+    connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] = 384 * KIB
+    # MQTT allows 256 MiB.  Not set: what every ring has room for, which of rings of 64 MiB is 15.9 MiB, and
+    # never more than 16 MiB (Config.packet_max_bytes).
+    packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] | None = None
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
-    client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 256  # 23 is what MQTT 3.1.1 guarantees
-    topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = KIB
-    topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 32  # matching walks level by level
+    client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 65535  # all that MQTT allows
+    topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = 65535  # all that MQTT allows
+    topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 201  # 200 slashes, which Mosquitto takes as well
     topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
+    # Their names; a level beyond the eighth counts 128 bytes, since matching walks level by level.
+    topics_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
+    # Their filters, and 128 bytes for each level of them.
+    subscriptions_max_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 4 * MIB
     # MQTT 5 topic aliases: how many a client may set, and how many we set towards one that takes some.
     topic_alias_max: Annotated[int, Meta(ge=0, le=65535)] = 32
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
@@ -231,6 +237,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local: Local = Local()
     producer: tuple[Producer, ...] = ()
     bridge: tuple[Bridge, ...] = ()
+
+    @property
+    def packet_max_bytes(self) -> int:
+        """The longest MQTT packet."""
+        return longest_packet_bytes(self)
 
     @property
     def log_directory(self) -> Path:

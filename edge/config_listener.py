@@ -105,7 +105,7 @@ def listeners_make_sense(config: Config, problems: Problems) -> None:
         text = f"{len(config.listener)} listeners are above the limit, {LISTENERS_MAX}; remove some"
         problems.add(("listener", LISTENERS_MAX), text)
     for index, listener in enumerate(config.listener):
-        for key, text in _mistakes(listener, config.limits.packet_max_bytes):
+        for key, text in _mistakes(listener, config.packet_max_bytes):
             if not problems.blames(("listener", index, key)):
                 problems.add(("listener", index, key), text)
 

@@ -18,7 +18,7 @@ from edge.toml_lines import Path
 if TYPE_CHECKING:
     from edge.config import Config, Listener
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "longest_packet_bytes"]
 
 T = TypeVar("T")
 
@@ -26,6 +26,19 @@ RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 wor
 BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
+PACKET_USUAL_BYTES = 16 << 20  # the most that nobody has to ask for: each connection may buffer one
+
+
+def longest_packet_bytes(config: Config) -> int:
+    """limits.packet_max_bytes, or, where it is not set, what every ring has room for, with its topic.
+
+    A topic may stand in an earlier packet than the message, and an alias for it.
+    """
+    limits = config.limits
+    if limits.packet_max_bytes is not None:
+        return limits.packet_max_bytes
+    room = min(stream.ring_bytes for stream in config.stream) // RECORDS_PER_RING - RECORD_OVERHEAD_BYTES
+    return min(PACKET_USUAL_BYTES, max(room - limits.topic_max_bytes, room // 2))
 
 
 def names_are_unique(config: Config, problems: Problems) -> None:
@@ -71,7 +84,8 @@ def filters_are_valid(config: Config, problems: Problems) -> None:
 
 def rings_hold_their_records(config: Config, problems: Problems) -> None:
     limits = config.limits
-    longest = limits.packet_max_bytes + limits.topic_max_bytes + RECORD_OVERHEAD_BYTES
+    packet_max_bytes = longest_packet_bytes(config)
+    longest = packet_max_bytes + min(limits.topic_max_bytes, packet_max_bytes) + RECORD_OVERHEAD_BYTES
     sizes = [(("stream", index), stream.ring_bytes) for index, stream in enumerate(config.stream)]
     sizes += [(("producer", index), producer.ring_bytes) for index, producer in enumerate(config.producer)]
     for (section, index), size in sizes:
@@ -86,7 +100,7 @@ def rings_hold_their_records(config: Config, problems: Problems) -> None:
             problems.add(
                 path,
                 f"a ring of {size} holds records of at most {size // RECORDS_PER_RING}, and "
-                f"limits.packet_max_bytes = {limits.packet_max_bytes} needs {longest}; write {enough} here, "
+                f"limits.packet_max_bytes = {packet_max_bytes} needs {longest}; write {enough} here, "
                 "or lower packet_max_bytes",
             )
 

@@ -139,9 +139,10 @@ class EngineLimits:
 
     connections_max: int = 10_000
     connect_timeout_ms: int = 5_000
-    connect_max_bytes: int = 64 * KIB
+    connect_max_bytes: int = 384 * KIB
     packet_max_bytes: int = MIB
     topics_max: int = 1_000_000
+    topics_max_bytes: int = 256 * MIB  # of all their names; a level beyond the eighth counts 128 bytes
     retained_max: int = 100_000
     receive_max: int = 1_024  # of one client: QoS 1 and 2 exchanges not at their end, 1..65535
     alias_max: int = 64  # topic aliases that one MQTT 5 client may set, 0..65535

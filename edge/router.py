@@ -30,6 +30,7 @@ RECYCLE_MAX = 256  # and nobody waits for long
 TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
 MANY = 256  # topics from which on looking up a FEW filters is faster than matching each name
 FEW = 16
+LEVEL_BYTES = 128  # what a level of a filter counts for, whatever its name
 WALK_MOST = 4_096  # names that are worth finding one by one: Python takes a microsecond for each
 
 
@@ -57,8 +58,8 @@ class PartitionLike(Protocol):
 class TopicLimits:
     """Bounds of a topic name or filter.  Names as in the configuration file."""
 
-    topic_max_bytes: int = 1_024
-    topic_levels_max: int = 32  # tries are this deep
+    topic_max_bytes: int = 65_535
+    topic_levels_max: int = 201  # tries are this deep
 
     def allow(self, topic: str) -> bool:
         """Whether `topic` is within them."""
@@ -133,6 +134,7 @@ class Router:
         topic_filter, terms = subscription.topic_filter, terms_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = terms
+        session.filters_bytes += filter_bytes(topic_filter) if known is None else 0
         if is_share(topic_filter):
             self._join(session, topic_filter, terms)
             return known is None
@@ -155,6 +157,7 @@ class Router:
                 removed.add(topic_filter)
         for topic_filter in removed:
             terms = session.subscriptions.pop(topic_filter)
+            session.filters_bytes -= filter_bytes(topic_filter)
             if is_share(topic_filter):
                 self._leave(session, topic_filter)
             else:
@@ -174,6 +177,7 @@ class Router:
             else:
                 self._tree.remove(topic_filter, session)
         session.subscriptions.clear()
+        session.filters_bytes = 0
 
     def topics_under(self, topic_filter: str) -> array[int]:
         """Ids of the known topics that `topic_filter` matches."""
@@ -399,6 +403,11 @@ class Router:
         for name in names:
             self.names.remove(name.decode())
         return bool(names)
+
+
+def filter_bytes(topic_filter: str) -> int:
+    """What a subscription to it counts for: its length, and for each level what a node of the tree takes."""
+    return len(topic_filter.encode()) + LEVEL_BYTES * (topic_filter.count("/") + 1)
 
 
 def is_share(topic_filter: str) -> bool:

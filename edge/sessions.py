@@ -42,6 +42,7 @@ class Session:
     expiry_s: int  # from the end of its connection; 0: ends with it
     connection: int = 0
     subscriptions: dict[str, int] = field(default_factory=dict)
+    filters_bytes: int = 0  # of them all, as edge.router.filter_bytes() counts
     marked: int = 0  # of them, those that are no-local or have an identifier
 
     @property

@@ -22,7 +22,8 @@ _TOTALS = (
     "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups",
 )  # fmt: skip
 _NOW = (
-    "connections", "sessions", "topics", "retained", "retained_bytes", "queues_bytes", "spilled_records",
+    "connections", "sessions", "topics", "topics_bytes", "retained",
+    "retained_bytes", "queues_bytes", "spilled_records",
     "spilled_bytes", "held", "blocked",
 )  # fmt: skip
 

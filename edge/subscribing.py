@@ -23,7 +23,7 @@ from edge.mqtt import (
 from edge.pending import Pending
 from edge.permissions import Permissions
 from edge.retained import Retained
-from edge.router import Router
+from edge.router import Router, filter_bytes
 
 __all__ = ["Subscribing"]
 
@@ -107,8 +107,14 @@ class Subscribing:
             )
         if not allowed:
             return ReasonCode.NOT_AUTHORIZED, None
-        if subscription.topic_filter not in known and len(known) >= limits.subscriptions_max:
+        if subscription.topic_filter in known:
+            return None, None
+        if len(known) >= limits.subscriptions_max:
             words = f"a client has at most subscriptions_max = {limits.subscriptions_max} of them"
+            return ReasonCode.QUOTA_EXCEEDED, words
+        most = limits.subscriptions_max_bytes
+        if client.session.filters_bytes + filter_bytes(subscription.topic_filter) > most:
+            words = f"filters of a client take at most subscriptions_max_bytes = {most}"
             return ReasonCode.QUOTA_EXCEEDED, words
         return None, None
 

@@ -176,7 +176,7 @@ class Assembly:
         return streams
 
     def _bind(self, streams: Streams) -> Stats:
-        engine = engine_of(_engine_limits(self.config.limits))
+        engine = engine_of(_engine_limits(self.config.limits, self.config.packet_max_bytes))
         broker = Broker(
             engine,
             streams.partition_of,
@@ -316,13 +316,14 @@ def _restore_retained(broker: Broker, streams: Streams) -> None:
             log.info("retained messages put back %s", pairs(ring=partition.name, messages=kept))
 
 
-def _engine_limits(limits: Limits) -> EngineLimits:
+def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:
     return EngineLimits(
         connections_max=limits.connections_max,
         connect_timeout_ms=limits.connect_timeout_s * 1000,
         connect_max_bytes=limits.connect_max_bytes,
-        packet_max_bytes=limits.packet_max_bytes,
+        packet_max_bytes=packet_max_bytes,
         topics_max=limits.topics_max,
+        topics_max_bytes=limits.topics_max_bytes,
         retained_max=limits.retained_max,
         receive_max=limits.receive_max,
         alias_max=limits.topic_alias_max,
@@ -343,6 +344,7 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
     return BrokerLimits(
         client_id_max_bytes=limits.client_id_max_bytes,
         subscriptions_max=limits.subscriptions_max,
+        subscriptions_max_bytes=limits.subscriptions_max_bytes,
         topic_alias_max=limits.topic_alias_max,
         sys_interval_s=sys_interval_s,
         keep_alive_max_s=limits.keep_alive_max_s,

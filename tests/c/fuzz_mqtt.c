@@ -162,6 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .connect_max_bytes = 4096,
                                      .packet_max_bytes = 2048,
                                      .topics_max = 16,
+                                     .topics_max_bytes = 4096,
                                      .retained_max = 4,
                                      .receive_max = 8,
                                      .alias_max = 4,

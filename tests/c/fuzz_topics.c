@@ -89,7 +89,7 @@ static void table_agrees(const mq_engine *engine, mq_topic *const model[NAMES])
 
 static void table_run(const uint8_t *data, size_t size)
 {
-    static const mq_limits limits = {.connections_max = 1, .topics_max = 100};
+    static const mq_limits limits = {.connections_max = 1, .topics_max = 100, .topics_max_bytes = UINT64_MAX};
     const uint64_t seed[2] = {size, 7};
     mq_topic *model[NAMES] = {0};
     uint32_t held = 0;

@@ -247,6 +247,35 @@ def test_a_full_topic_table_forgets_what_is_not_used_and_never_what_is_retained(
         assert reader.publishes() == [("t/3", b"again", 0), ("t/499", b"again", 0)]
 
 
+def test_long_names_fill_the_topic_table_as_many_do() -> None:
+    with Bench(engine=EngineLimits(topics_max_bytes=100_000)) as bench:
+        client = bench.client()
+        for i in range(50):
+            client.send(Publish(f"{i}/" + "x" * 9_000, b"x"))
+            assert bench.stats.now()["topics_bytes"] <= 100_000
+        assert len(bench.records()) == 50
+        client.send(Publish("deep" + "/" * 200, b"x"), Publish("t", b"x", retain=True))
+        assert bench.stats.now()["topics_bytes"] > 200 * 100
+        assert len(bench.broker.router.names) == bench.stats.now()["topics"]
+        client.send(Publish("x" * 65_535, b"x", 1, packet_id=1), Publish("y" * 65_535, b"x", 1, packet_id=2))
+        assert client.received() == [PubAck(1), PubAck(2)]
+        assert len(bench.records()) == 54
+
+
+def test_the_filters_of_a_client_have_a_bound() -> None:
+    with Bench(limits=BrokerLimits(subscriptions_max_bytes=10_000)) as bench:
+        client = bench.client()
+        granted, failed = ReasonCode.SUCCESS, ReasonCode.UNSPECIFIED_ERROR
+        for filters, codes in (
+            (("x" * 5_000, "y" * 5_000, "z"), (granted, failed, granted)),
+            (("/" * 40, "/" * 30, "x" * 5_000), (failed, granted, granted)),
+        ):
+            client.send(Subscribe(1, tuple(Subscription(name) for name in filters)))
+            assert client.received() == [SubAck(1, codes)]
+        client.send(Unsubscribe(2, ("x" * 5_000,)), Subscribe(3, (Subscription("y" * 5_000),)))
+        assert client.received() == [UnsubAck(2), SubAck(3, (granted,))]
+
+
 def test_a_topic_table_full_of_retained_topics_drops_new_ones_and_counts_them() -> None:
     with Bench(engine=EngineLimits(topics_max=4)) as bench:
         client = bench.client()

@@ -50,9 +50,9 @@ MISTAKES = [
         ":4: stream[0].ring_bytes: 9000000 is not a power of two; write 8388608 or 16777216",
     ),
     (
-        '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "1 MiB"',
+        '[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "1 MiB"\n[limits]\npacket_max_bytes = "1 MiB"',
         ":4: stream[0].ring_bytes: a ring of 1048576 holds records of at most 262144, and "
-        "limits.packet_max_bytes = 1048576 needs 1049664; write 8388608 here, or lower packet_max_bytes",
+        "limits.packet_max_bytes = 1048576 needs 1114175; write 8388608 here, or lower packet_max_bytes",
     ),
     (
         '[[stream]]\nname = "a"\ntopics = ["a"]\ndurability = "disk"\nsync_bytes = "32 MiB"',
@@ -313,3 +313,17 @@ def _paths(value: object, path: Path = ()) -> list[Path]:
     for key, item in items:
         found += _paths(item, (*path, key))
     return found
+
+
+@pytest.mark.parametrize(
+    ("text", "longest"),
+    [
+        ("", (16 << 20) - 65_535 - 64),
+        ("[limits]\npacket_max_bytes = 300", 300),
+        ("[limits]\ntopic_max_bytes = 1_000", (16 << 20) - 1_000 - 64),
+        ('[[stream]]\nname = "a"\ntopics = ["a"]\nring_bytes = "64 KiB"', (16_384 - 64) // 2),
+        ('[[stream]]\nname = "default"\ntopics = ["#"]\nring_bytes = "1 GiB"', 16 << 20),
+    ],
+)
+def test_packets_are_as_long_as_every_ring_has_room_for(text: str, longest: int) -> None:
+    assert parse(text).packet_max_bytes == longest

@@ -47,7 +47,7 @@ MISTAKES = [
     ('path = "mqtt.sock"\nproxy_protocol = true', ":3: listener[0].proxy_protocol: a Unix socket has no"),
     ('path = "mqtt.sock"\ntransport = "websocket"', ":3: listener[0].transport: no browser opens a Unix"),
     (f'path = "/{"x" * 107}"', ":2: listener[0].path: /xxx"),
-    ("packet_max_bytes = '2 MiB'", ":2: listener[0].packet_max_bytes: 2097152 is above limits.packet_max"),
+    ("packet_max_bytes = '32 MiB'", ":2: listener[0].packet_max_bytes: 33554432 is above limits.packet_max"),
     ("publish_rate_max = 0", ":2: listener[0].publish_rate_max: 0 is below the least, 1"),
     ('host = "::"', ":2: listener[0].host: :: is reached from other machines, and nobody has to log in"),
     (

@@ -88,6 +88,7 @@ typedef struct mq_limits {
     uint32_t receive_max;        /* QoS 1 and 2 exchanges of one client that are not at their end, 1 .. 65535:
                                     what MQTT 5 clients are told; of others, those that wait for the disk */
     uint32_t alias_max;          /* topic aliases that one MQTT 5 client may set: what it is told */
+    uint64_t topics_max_bytes;   /* of the names of all topics, with what deep ones take (topics.c) */
     uint64_t retained_max_bytes; /* of them all */
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
     uint64_t spill_max_bytes;    /* of copies of records that rings have overwritten */
@@ -130,6 +131,7 @@ typedef struct mq_counters {
     uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;
+    uint64_t topics_bytes; /* as topics_max_bytes counts them */
     uint64_t retained, retained_bytes; /* bytes: with what was replaced and is still on its way */
     uint64_t queues_bytes; /* memory of all queues of positions */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */

@@ -5,7 +5,8 @@
  *
  * The table is open addressing with linear probing over {upper half of the hash, index + 1}, at most three
  * quarters full; taking one out shifts back what follows, so there are no tombstones.  Names come from
- * clients, so the hash is keyed: nobody can make up names that collide.
+ * clients, so the hash is keyed: nobody can make up names that collide; and both their number and their bytes
+ * are bounded.  A level may cost edge.topics a dict, so levels count as well, where there are many.
  */
 #include "packets.h"
 
@@ -13,6 +14,8 @@
 #include <string.h>
 
 #define TABLE_MIN 1024u
+#define LEVELS_FREE 8u /* in the 400 bytes that a topic takes anyway */
+#define LEVEL_BYTES 128u
 #define PUMP_MAX 4096u /* records read from one source before connections have their turn */
 
 /* ---- table ---- */
@@ -103,9 +106,20 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
     return NULL;
 }
 
+/* What a name counts for in topics_bytes. */
+static uint64_t name_bytes(const uint8_t *name, uint32_t length)
+{
+    uint32_t levels = 1;
+    for (uint32_t i = 0; i < length; i++)
+        levels += name[i] == '/';
+    return length + (levels > LEVELS_FREE ? (uint64_t)(levels - LEVELS_FREE) * LEVEL_BYTES : 0);
+}
+
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved)
 {
+    uint64_t bytes = name_bytes(name, length);
     if (engine->topics.live >= engine->limits.topics_max ||
+        engine->counters.topics_bytes + bytes > engine->limits.topics_max_bytes ||
         (engine->topics.live >= engine->table_room / 4 * 3 && !table_grow(engine)))
         return NULL;
     uint8_t *copy = malloc(length ? length : 1);
@@ -123,6 +137,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->hash = mq_hash(engine, name, length);
     topic->key_hash = rb_crc32c(0, name, length);
     table_put(engine, topic);
+    engine->counters.topics_bytes += bytes;
     return topic;
 }
 
@@ -131,6 +146,7 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
     table_remove(engine, topic);
     mq_retained_forget(engine, topic);
     mq_routes_free(engine, topic);
+    engine->counters.topics_bytes -= name_bytes(topic->name, topic->length);
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);
 }
