@@ -119,7 +119,7 @@ class SysTopics:
         }
 
     def _state(self, now_s: float) -> dict[str, int | str]:
-        now, clients = self._stats.now(), self._clients
+        now, clients, resident = self._stats.now(), self._clients, _resident_bytes()
         return {
             "version": self._version,
             "uptime": f"{int(now_s - self._began_s)} seconds",
@@ -136,8 +136,8 @@ class SysTopics:
             "messages/stored": now["retained"],
             "subscriptions/count": sum(len(session.subscriptions) for session in self._sessions),
             "shared_subscriptions/count": self._router.shared_count,
-            "heap/current": _resident_bytes(),
-            "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "heap/current": resident,
+            "heap/maximum": max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, resident),
         }
 
 

@@ -103,7 +103,8 @@ def test_a_message_of_a_megabyte_passes() -> None:
 
 
 def test_a_refusal_can_be_read_although_the_client_has_sent_more() -> None:
-    with served() as there, RawClient(there.port) as client:
+    limits = BrokerLimits(client_id_max_bytes=256)
+    with served(limits=limits) as there, RawClient(there.port) as client:
         client.socket.sendall(encode(Connect("x" * 300)) + encode(Publish("t", bytes(60_000))) * 3)
         assert client.packet() == ConnAck(False, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
         assert client.packet() is None

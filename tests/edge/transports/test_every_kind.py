@@ -79,8 +79,8 @@ def test_a_stream_means_the_same_however_it_is_cut(there: Transports, kind: str)
 def test_a_refusal_arrives_before_the_end(there: Transports, kind: str) -> None:
     with there.connected(kind) as stream:
         client = RawClient(0, stream=stream)
-        client.send(Connect("x" * 300), Publish("t", bytes(30_000)))
-        assert client.packet() == ConnAck(False, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+        client.send(Connect("c", will=Will("$SYS/mine", b"x")), Publish("t", bytes(30_000)))
+        assert client.packet() == ConnAck(False, ReasonCode.NOT_AUTHORIZED)
         assert client.packet() is None
 
 
