@@ -67,9 +67,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
     # Their names; a level beyond the eighth counts 128 bytes, since matching walks level by level.
     topics_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
-    subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000  # of one client
+    # Of one client; hubs of home automation have thousands.
+    subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     # Their filters, and 128 bytes for each level of them.
-    subscriptions_max_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 4 * MIB
+    subscriptions_max_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 8 * MIB
     # MQTT 5 topic aliases: how many a client may set, and how many we set towards one that takes some.
     topic_alias_max: Annotated[int, Meta(ge=0, le=65535)] = 32
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.

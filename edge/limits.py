@@ -15,8 +15,8 @@ class BrokerLimits:
     """Names as in the configuration file."""
 
     client_id_max_bytes: int = 65_535
-    subscriptions_max: int = 1_000
-    subscriptions_max_bytes: int = 4 << 20  # of the filters of one client, as filter_bytes() counts them
+    subscriptions_max: int = 10_000
+    subscriptions_max_bytes: int = 8 << 20  # of the filters of one client, as filter_bytes() counts them
     topic_alias_max: int = 32  # topic aliases towards one client that takes some
     sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: there are none
     keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound
