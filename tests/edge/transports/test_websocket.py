@@ -135,7 +135,7 @@ def test_a_text_frame_closes_and_the_will_is_published(there: Transports) -> Non
 def test_a_frame_longer_than_a_packet_may_be_closes(there: Transports) -> None:
     with opened(there) as stream:
         stream.send_frame(
-            Opcode.BINARY, HELLO + bytes(100_000)
+            Opcode.BINARY, HELLO + bytes(400_000)
         )  # nobody who has not said CONNECT says so much
         assert stream.recv(1) == b""
         assert stream.code == 1009
