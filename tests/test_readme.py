@@ -11,6 +11,8 @@ from tests.support.house import ROOT, dev
 
 README = (ROOT / "README.md").read_text()
 TOML = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PROTOCOL = README.partition("## Protocol\n")[2].partition("\n## ")[0].partition("\nWhere the spec")[0]
+PROOFS = re.findall(r"`(v311-\w+|v5-\w+|[\w/]+\.py): (.+?)`", PROTOCOL)
 DEFAULTS = re.findall(r"^\| `(\w+)\.(\w+)` \| `(.+?)` \|", README, re.MULTILINE)
 
 
@@ -51,3 +53,18 @@ def test_each_file_that_is_named_is_there() -> None:
     named = set(re.findall(r"`((?:\w+/)+\w*(?:\.\w+)?|\w+\.(?:py|md))`", README))
     assert "ringbuf/c/" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_each_feature_of_the_protocol_names_what_proves_it() -> None:
+    rows = [row for row in PROTOCOL.splitlines() if row.startswith("| ") and not row.startswith("| **")]
+    assert len(rows) > 40
+    assert [row for row in rows[1:] if ": " not in row] == []
+
+
+@pytest.mark.parametrize(("where", "words"), sorted(set(PROOFS)))
+def test_what_proves_a_feature_is_there(where: str, words: str) -> None:
+    if where.endswith(".py"):
+        text, begin = (ROOT / "tests/edge" / where).read_text(), f"def {words}"
+    else:
+        text, begin = (ROOT / f"tests/golden/mqtt/vectors/{where}.txt").read_text(), f"# {words}"
+    assert any(line.removeprefix("async ").startswith(begin) for line in text.splitlines())
