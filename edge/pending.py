@@ -49,13 +49,24 @@ class Pending:
         `refusal` stands for one that fails.  `connection` 0: nobody waits; else `then` is not called any
         more when the connection is gone.  `hold` False: it goes on meanwhile.
         """
+        for answer in answers:
+            if isinstance(answer, Future):
+                self._wait(connection, answers, refusal, then, hold=hold and connection != 0)
+                return
+        then(cast(list[T], list(answers)))
+
+    def _wait(
+        self,
+        connection: int,
+        answers: Sequence[T | Future[T]],
+        refusal: T,
+        then: Callable[[list[T]], None],
+        *,
+        hold: bool,
+    ) -> None:
         futures = [answer for answer in answers if isinstance(answer, Future)]
-        if not futures:
-            then(cast(list[T], list(answers)))
-            return
         call = self.call
         assert call is not None, "who answers with a Future needs Broker(call=...)"
-        hold = hold and connection != 0
         if hold:
             self._hold(connection)
         missing = [len(futures)]  # counted on the broker's thread

@@ -50,6 +50,10 @@ class Body:
         """Bytes that have not been read."""
         return self._end - self._position
 
+    def skip(self, length: int) -> None:
+        """Bytes that were looked at already."""
+        self._take(length)
+
     def byte(self) -> int:
         """0..255."""
         position = self._take(1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edge.mqtt import packets as p
-from edge.mqtt.codec import Body, Buffer
+from edge.mqtt.codec import Body, Buffer, encode_string
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties
 from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
@@ -33,16 +33,18 @@ def decode_packet(first_byte: int, body: Buffer, version: Version = Version.V311
 # The connect flags; bits 4-3 are Will QoS.
 _RESERVED, _CLEAN_START, _WILL, _WILL_RETAIN, _PASSWORD, _USERNAME = 1, 2, 4, 0x20, 0x40, 0x80
 
-_PROTOCOLS = {
-    ("MQIsdp", 3): Version.V31,
-    ("MQTT", 4): Version.V311,
-    ("MQTT", 5): Version.V5,
+_PROTOCOLS = {  # name and level, as CONNECT begins with them
+    b"\0\6MQIsdp\3": Version.V31,
+    b"\0\4MQTT\4": Version.V311,
+    b"\0\4MQTT\5": Version.V5,
 }
+_NAMES = {"MQTT", "MQIsdp"}
+_LEVEL_AT = 6  # of MQTT
 
 
 def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
     body = Body(data, Version.V311, Rule.CONNECT_CONFORMS)
-    body.version = version = _protocol(body.string(), body.byte())
+    body.version = version = _protocol(body, bytes(data[: _LEVEL_AT + 1]))
     flags = body.byte()
     if flags & ~_CLEAN_START:
         _check_connect_flags(flags, version)
@@ -65,10 +67,15 @@ def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
     return p.Connect(client_id, clean_start, keep_alive_s, username, password, will, version, properties)
 
 
-def _protocol(name: str, level: int) -> Version:
-    version = _PROTOCOLS.get((name, level))
+def _protocol(body: Body, begin: bytes) -> Version:
+    version = _PROTOCOLS.get(begin)
+    if version is not None:
+        body.skip(len(begin))
+        return version
+    name, level = body.string(), body.byte()
+    version = _PROTOCOLS.get(encode_string(name, Version.V311) + bytes((level,)))
     if version is None:
-        rule = Rule.PROTOCOL_LEVEL if name in {"MQTT", "MQIsdp"} else Rule.PROTOCOL_NAME
+        rule = Rule.PROTOCOL_LEVEL if name in _NAMES else Rule.PROTOCOL_NAME
         raise ProtocolError(rule, f"protocol {name[:20]!a} level {level}; known: MQTT 4 and 5, MQIsdp 3")
     return version
 

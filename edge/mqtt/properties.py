@@ -171,9 +171,10 @@ assert {entry.name for entry in _TABLE} == {f.name for f in fields(Properties)},
 
 def decode_properties(body: Body, place: In) -> Properties:
     """The property set at the cursor of `body`, whose packet (or will) is `place`."""
-    part = body.part(body.variable_integer())
-    if not part:
+    length = body.variable_integer()
+    if length == 0:
         return NO_PROPERTIES
+    part = body.part(length)
     found: dict[str, Any] = {}
     while part:
         identifier = part.variable_integer()
