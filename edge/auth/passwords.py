@@ -1,8 +1,9 @@
 """Checks passwords against the users of a file, on threads of its own: a hash is slow on purpose.
 
-Owns the threads, the queue before them and a short memory of what was right.  The memory holds keyed digests,
-never passwords; it makes a fleet that comes back at once cost one hash a device and minute.  A full queue
-refuses at once: an attacker who sends wrong passwords cannot make it grow, nor hold up those remembered.
+Owns a short memory of what was right.  It holds keyed digests, never passwords; it makes a fleet that comes
+back at once cost one hash a device and minute.  The queue before the threads is bounded, and addresses take
+turns in it (edge.auth.turns): one that sends wrong passwords without end cannot make it grow, holds up nobody
+who is remembered, and others by one check at most.
 
 A user who is not known takes as long as one who is: the password is checked against somebody else's hash,
 always the same one, and refused whatever comes out.
@@ -14,13 +15,16 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from edge.access import ClientFacts, Verdict
 from edge.auth.hashes import PasswordHash
 from edge.auth.password_file import User
 from edge.auth.scram_keys import keyed
+from edge.auth.seldom import Seldom
+from edge.auth.turns import Turns, origin
 from edge.logs import pairs
 
 __all__ = ["Passwords"]
@@ -31,7 +35,7 @@ THREADS = 2  # each argon2id check takes 19 MiB meanwhile
 WAITING_MAX = 1_000  # checks; at 30 ms and two threads, more would outlast the connect timeout anyway
 REMEMBER_S = 60.0
 REMEMBERED_MAX = 20_000
-SAY_AGAIN_S = 10.0  # that the queue is full
+REFUSED_ORIGINS_MAX = 1_000  # counted one by one
 
 
 class Passwords:
@@ -44,14 +48,13 @@ class Passwords:
         waiting_max: int = WAITING_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.refused_busy = 0  # CONNECTs that met a full queue
+        self.refused_busy: Counter[str] = Counter()  # CONNECTs for whom the queue was full, by address
         self._clock = clock
-        self._waiting = 0
         self._waiting_max = waiting_max
-        self._lock = threading.Lock()  # of _waiting and _remembered
-        self._threads = ThreadPoolExecutor(THREADS, "brim-password")
+        self._lock = threading.Lock()  # of _remembered
+        self._turns = Turns(THREADS, waiting_max, "brim-password")
         self._key = secrets.token_bytes(32)
-        self._said_s = -SAY_AGAIN_S
+        self._is_news = Seldom(clock)
         self.replace(users)
 
     def replace(self, users: Mapping[str, User], unwelcome: frozenset[str] = frozenset()) -> None:
@@ -73,19 +76,13 @@ class Passwords:
         digest = keyed(self._key, name.encode("utf-8", "surrogatepass") + b"\0" + password)
         if self._is_remembered(digest):
             return True
-        with self._lock:
-            if full := self._waiting >= self._waiting_max:
-                self.refused_busy += 1
-            else:
-                self._waiting += 1
-        if full:
-            self._say_full()
-            return False
         user = self._users.get(name)
         stored = user.password if user else None
-        return self._threads.submit(
-            self._check, stored, self._somebodys(name), password, digest, self._remembered
-        )
+        check = partial(self._check, stored, self._somebodys(name), password, digest, self._remembered)
+        answer, refused = self._turns.submit(origin(client.address), check)
+        if refused is not None:
+            self._count_refused(refused)
+        return False if answer is None else answer
 
     def still_welcome(self, client: ClientFacts) -> bool:
         """Whether the user is as it was when the client logged in."""
@@ -93,7 +90,7 @@ class Passwords:
 
     def close(self) -> None:
         """End the threads; who waits is refused."""
-        self._threads.shutdown(cancel_futures=True)
+        self._turns.close()
 
     def _check(
         self,
@@ -103,12 +100,8 @@ class Passwords:
         digest: bytes,
         remembered: dict[bytes, float],
     ) -> bool:
-        try:
-            checked = stored or other
-            fits = checked is not None and checked.fits(password) and stored is not None
-        finally:
-            with self._lock:
-                self._waiting -= 1
+        checked = stored or other
+        fits = checked is not None and checked.fits(password) and stored is not None
         if fits:
             with self._lock:
                 if len(remembered) >= REMEMBERED_MAX:
@@ -131,11 +124,18 @@ class Passwords:
                 until_s = None
         return until_s is not None
 
-    def _say_full(self) -> None:
-        now_s = self._clock()
-        if now_s - self._said_s >= SAY_AGAIN_S:
-            self._said_s = now_s
+    def _count_refused(self, source: str) -> None:
+        counted = self.refused_busy
+        if source not in counted and len(counted) >= REFUSED_ORIGINS_MAX:
+            source = "others"
+        counted[source] += 1
+        if self._is_news():
             log.warning(
                 "too many passwords wait to be checked, clients are refused %s",
-                pairs(waiting_max=self._waiting_max, refused=self.refused_busy),
+                pairs(
+                    waiting_max=self._waiting_max,
+                    refused=counted.total(),
+                    address=source,
+                    its=counted[source],
+                ),
             )

@@ -21,15 +21,17 @@ class Lock:
 
     opened: threading.Event = field(default_factory=threading.Event)
     checked: int = 0
+    seen: list[bytes] = field(default_factory=list)
 
     def fits(self, password: bytes) -> bool:
         self.checked += 1
+        self.seen.append(password)
         assert self.opened.wait(10)
         return password == b"secret"
 
 
-def facts(username: str | None) -> ClientFacts:
-    return ClientFacts("c", username, "", 0)
+def facts(username: str | None, address: str = "") -> ClientFacts:
+    return ClientFacts("c", username, address, 0)
 
 
 def verdict(passwords: Passwords, username: str | None, password: bytes | None) -> bool:
@@ -108,11 +110,29 @@ def test_a_storm_of_passwords_is_refused_beyond_the_queue_but_not_those_remember
     waiting = [passwords.authenticate(facts("ann"), b"wrong") for _ in range(3)]
     assert [passwords.authenticate(facts("ann"), b"wrong") for _ in range(50)] == [False] * 50
     assert passwords.authenticate(facts("ann"), b"secret") is True
-    assert passwords.refused_busy == 50
+    assert passwords.refused_busy == {"": 50}
     assert caplog.text.count("too many passwords wait") == 1
     lock.opened.set()
     assert [one.result(10) for one in waiting if isinstance(one, Future)] == [False] * 3
     wait_until(lambda: isinstance(passwords.authenticate(facts("ann"), b"wrong"), Future))
+    passwords.close()
+
+
+def test_an_address_that_floods_is_refused_itself_and_others_are_checked_before_it(lock, caplog):
+    """Far more than the queue takes; then somebody with the right password, from elsewhere."""
+    passwords = Passwords({"ann": User(lock)}, waiting_max=100)
+    lock.opened.clear()
+    flood = [passwords.authenticate(facts("ann", f"192.0.2.66:{port}"), b"wrong") for port in range(500)]
+    assert flood.count(False) == 400
+    assert passwords.refused_busy == {"192.0.2.66": 400}
+    right = passwords.authenticate(facts("ann", "192.0.2.7:1"), b"secret")
+    assert isinstance(right, Future)
+    assert passwords.refused_busy == {"192.0.2.66": 401}  # whose last check has made room
+    lock.opened.set()
+    assert right.result(10)
+    assert b"secret" in lock.seen[:4]  # two were under way, and one was next
+    wait_until(lambda: all(one.done() for one in flood if isinstance(one, Future)))
+    assert "address=192.0.2.66" in caplog.text
     passwords.close()
 
 
