@@ -62,6 +62,8 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "return connection->need <= (size_t)(end - at);",
             "return connection->need <= (size_t)(end - at) + 1;",
         ),
+        ("sessions", "mqtt/share", "if (is_first)", "if (is_first && to == NULL)"),
+        ("sessions", "mqtt/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
     ],
 )
 def test_planted_mistakes_are_found(

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 from tests.support.c_programs import MQTT, compiled
 from tests.support.house import ROOT
@@ -61,7 +62,17 @@ def _seeds_of_mqtt() -> list[bytes]:
     return [bytes((level[it.version.value] | 12, pieces)) + it.frame for pieces, it in heads]
 
 
-SEEDS: Mapping[str, Callable[[], list[bytes]]] = {"topics": _seeds_of_topics, "mqtt": _seeds_of_mqtt}
+def _seeds_of_sessions() -> list[bytes]:
+    """Operations at random: each is one of few."""
+    random = Random(1)
+    return [random.randbytes(4 * length) for length in range(1, 200)]
+
+
+SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
+    "topics": _seeds_of_topics,
+    "mqtt": _seeds_of_mqtt,
+    "sessions": _seeds_of_sessions,
+}
 
 
 def program(

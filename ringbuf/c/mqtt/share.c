@@ -186,8 +186,11 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
         engine->share_queues++;
     }
     mq_session *to = group->again != NULL ? group->again : queue;
+    bool is_first = waiting(queue)->queue_count == 0; /* else nobody has room who does not know */
     to->disordered = true; /* each time: a queue that falls empty is in order again */
     mq_push(engine, to, published);
+    if (is_first)
+        spread(engine, queue);
 }
 
 static bool goes_back(const mq_entry *entry)
@@ -215,11 +218,6 @@ void mq_share_return(mq_engine *engine, mq_session *session)
         mq_sent_done(engine, session, entry);
     }
     mq_queue_sift(engine, session, queued_goes_back);
-    for (uint32_t i = 0; i < session->shares.count; i++) {
-        mq_session *queue = mq_slab_get(&engine->sessions, session->shares.at[i]);
-        if (queue != NULL)
-            spread(engine, queue);
-    }
 }
 
 /* ---- members ---- */
