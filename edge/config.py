@@ -115,7 +115,7 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plug-in of amqtt that decides about clients or topics, in [[auth.plugin]]."""
+    """A plug-in of amqtt that decides about clients or topics or hears of clients, in [[auth.plugin]]."""
 
     path: Annotated[
         str,

@@ -8,6 +8,7 @@
     rules           what a user may publish and receive, as trees
     acl_file        the text form of rules
     plugins         amqtt's plug-ins behind the same seams; amqtt_plugins alone imports amqtt
+    plugin_events   what clients do, told to those plug-ins
     guard           all of them together, as the configuration says, and read again on demand
 
 Importing this package loads nothing.

@@ -6,7 +6,8 @@ and sessions; every coroutine here runs on the plug-ins' own loop (edge.auth.plu
 What a plug-in finds is what amqtt's broker gives it, as far as it concerns deciding: its Config made from the
 options, a logger, a loop, and a session with the client's identifier, user name, password, address and
 certificate.  amqtt's broker itself is not there: a plug-in that publishes or looks into the broker fails when
-it tries, which is logged and refuses.  Of the events there are those of start and end.
+it tries, which is logged and refuses.  Of the events there are those of start and end, and what clients do
+(edge.auth.plugin_events); none of messages and packets.
 """
 
 from __future__ import annotations
@@ -22,14 +23,26 @@ from pathlib import Path
 from typing import Any, Self
 
 from amqtt.contexts import Action, BaseContext
+from amqtt.events import BrokerEvents
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 from amqtt.session import Session
 from dacite import Config, DaciteError, from_dict
 
 from edge.access import ClientFacts
 from edge.auth.errors import PluginError
+from edge.logs import pairs
 
 __all__ = ["Loaded", "PluginSession", "configured"]
+
+EVENTS = tuple(
+    f"on_{event}"
+    for event in (
+        BrokerEvents.CLIENT_CONNECTED,
+        BrokerEvents.CLIENT_DISCONNECTED,
+        BrokerEvents.CLIENT_SUBSCRIBED,
+        BrokerEvents.CLIENT_UNSUBSCRIBED,
+    )
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +92,7 @@ class Loaded:
     plugins: tuple[BasePlugin[Any], ...]
     authenticating: tuple[BaseAuthPlugin, ...]
     filtering: tuple[BaseTopicPlugin, ...]
+    listening: tuple[BasePlugin[Any], ...]  # to what clients do
 
     @classmethod
     async def load(cls, plugins: Sequence[tuple[str, Mapping[str, Any]]]) -> Self:
@@ -88,6 +102,7 @@ class Loaded:
             made,
             tuple(it for it in made if isinstance(it, BaseAuthPlugin)),
             tuple(it for it in made if isinstance(it, BaseTopicPlugin)),
+            tuple(it for it in made if _listens(type(it))),
         )
         try:
             await loaded.tell("on_broker_pre_start")
@@ -124,11 +139,31 @@ class Loaded:
                 except Exception:
                     log.exception("a plug-in has failed")
 
+    async def happened(self, event: str, facts: Mapping[str, Any], most_s: float) -> None:
+        """Tell all who listen to what clients do; each has `most_s` for it."""
+        await asyncio.gather(*(_told(it, event, facts, most_s) for it in self.listening))
+
     async def close(self) -> None:
         """Tell them of the end, and close them."""
         await self.tell("on_broker_pre_shutdown")
         await self.tell("on_broker_post_shutdown")
         await self.tell("close")
+
+
+async def _told(plugin: BasePlugin[Any], event: str, facts: Mapping[str, Any], most_s: float) -> None:
+    if (listens := getattr(plugin, event, None)) is None:
+        return
+    try:
+        await asyncio.wait_for(listens(**facts), most_s)
+    except TimeoutError:
+        log.warning("a plug-in takes too long %s", pairs(plugin=type(plugin).__name__, event=event))
+    except Exception:
+        log.exception("a plug-in has failed")
+
+
+def _listens(kind: type) -> bool:
+    """Whether it has a method for something that clients do, or for whatever there is."""
+    return hasattr(kind, "__getattr__") or any(hasattr(kind, event) for event in EVENTS)
 
 
 def configured(path: str, options: Mapping[str, Any]) -> tuple[type[BasePlugin[Any]], Any]:
@@ -164,12 +199,17 @@ def _class(path: str) -> type[BasePlugin[Any]]:
         raise PluginError(
             f"plug-in {path}: {module} has no {name}", hint="see [[auth.plugin]] class"
         ) from None
-    if not (isinstance(kind, type) and issubclass(kind, BaseAuthPlugin | BaseTopicPlugin)):
+    if not (isinstance(kind, type) and issubclass(kind, BasePlugin)):
+        raise PluginError(f"{path} is no plug-in of amqtt", hint="see [[auth.plugin]] class")
+    if not (issubclass(kind, BaseAuthPlugin | BaseTopicPlugin) or _listens(kind)):
         raise PluginError(
-            f"plug-in {path} is neither a BaseAuthPlugin nor a BaseTopicPlugin of amqtt",
-            hint="only plug-ins that decide about clients or topics can be used here",
+            f"plug-in {path} decides nothing and hears of nothing that there is here",
+            hint=f"it needs authenticate, topic_filtering or one of {', '.join(EVENTS)}",
         )
-    for method in ("authenticate", "topic_filtering"):
+    if module == "amqtt.plugins.sys.broker":
+        text = f"plug-in {path} looks into amqtt's own broker"
+        raise PluginError(text, hint="remove it: $SYS topics are published without it")
+    for method in ("authenticate", "topic_filtering", *EVENTS):
         if hasattr(kind, method) and not iscoroutinefunction(getattr(kind, method)):
             raise PluginError(f"plug-in {path}: {method} is not a coroutine", hint="write async def")
     return kind

@@ -32,6 +32,7 @@ from edge.logs import pairs
 
 if TYPE_CHECKING:
     from edge.auth.plugins import Plugins
+    from edge.clients import Watcher
 
 __all__ = ["AuthFiles", "Guard", "scram_secret"]
 
@@ -103,7 +104,13 @@ class Guard:
         plugins = self._plugins.authenticator if self._plugins else None
         if self._passwords is None or plugins is None:
             return self._passwords or plugins
-        return _FileFirst(self._passwords, plugins)
+        assert self._plugins is not None
+        return _FileFirst(self._passwords, plugins, self._plugins.unhurried)
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Who is to be told what clients do."""
+        return self._plugins.watcher if self._plugins else None
 
     @property
     def enhanced(self) -> EnhancedAuthenticator | None:
@@ -166,14 +173,19 @@ def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> froz
 
 @dataclass(frozen=True, slots=True)
 class _FileFirst:
-    """An Authenticator: who is in the file is judged by it, whoever else by plug-ins."""
+    """An Authenticator: who is in the file is judged by it, whoever else by plug-ins.
+
+    When it refuses tells nobody which of the two it was.
+    """
 
     passwords: Passwords
     others: Authenticator
+    unhurried: Callable[[Verdict], Verdict]
 
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
-        known = client.username is not None and self.passwords.knows(client.username)
-        return (self.passwords if known else self.others).authenticate(client, password)
+        if client.username is not None and self.passwords.knows(client.username):
+            return self.unhurried(self.passwords.authenticate(client, password))
+        return self.others.authenticate(client, password)
 
     def still_welcome(self, client: ClientFacts) -> bool:
         return self.passwords.still_welcome(client) and self.others.still_welcome(client)

@@ -15,6 +15,9 @@ the routes are made anew.  So nothing is delivered that was not allowed, and of 
 sees for the first time the first messages may be missing; for filters without wildcards it is asked when the
 subscription is, which waits for that too.
 
+A plug-in may refuse an unknown user sooner than a wrong password.  Nobody sees it: a refused login is
+answered after REFUSAL_S, or a multiple of it.
+
 What a plug-in has said about receiving is kept for the client's login, RECEIVE_MAX answers of all clients
 together, the oldest going first.
 """
@@ -24,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
@@ -31,6 +35,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.access import AccessList, Answer, Authenticator, ClientFacts, Verdict
+from edge.auth.plugin_events import PluginEvents
+from edge.auth.seldom import Seldom
+from edge.auth.turns import origin
+from edge.logs import pairs
 from edge.mqtt.topics import split_share
 
 if TYPE_CHECKING:
@@ -44,6 +52,8 @@ ANSWER_S = 5.0
 PATIENCE_S = 0.02
 START_S = 30.0  # to load a plug-in: it may ask a server
 ASKED_MAX = 1_000  # questions at once; more are refused
+ASKED_BY_ADDRESS_MAX = ASKED_MAX // 4  # of them, logins from one address
+REFUSAL_S = 0.25  # longer than it takes to check a password
 NEWS_S = 0.1  # on_news() is called once for all that has become known in that time
 LOGINS_MAX = 100_000
 RECEIVE_MAX = 200_000
@@ -84,6 +94,9 @@ class Plugins:
         self._asking: set[tuple[int, str]] = set()
         self._patient = True
         self._loaded: Loaded | None = None
+        self._events = PluginEvents(self._loop, self._session_of, self._happened)
+        self._logging_in: Counter[str] = Counter()  # by address; on the loop's thread
+        self._is_news = Seldom()
         self._thread.start()
         try:
             self._loaded = self._run(_load(plugins)).result(START_S)
@@ -101,6 +114,11 @@ class Plugins:
         """Who asks those plug-ins that filter topics; None if there are none."""
         return _PluginAccess(self) if self._loaded and self._loaded.filtering else None
 
+    @property
+    def watcher(self) -> PluginEvents | None:
+        """Who tells those plug-ins that listen what clients do; None if there are none."""
+        return self._events if self._loaded and self._loaded.listening else None
+
     def close(self) -> None:
         """Tell the plug-ins that the broker ends, and stop their loop.  May be called twice."""
         if not self._thread.is_alive():
@@ -115,6 +133,7 @@ class Plugins:
 
     async def _end(self) -> None:
         if self._loaded is not None:
+            await self._events.finish(ANSWER_S / 2)
             await self._loaded.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -141,7 +160,25 @@ class Plugins:
                 self._remember((client.client_id, client.username, True), session)
             return allowed
 
-        return self._run(self._bounded(ask))
+        return self._run(self._unhurried(self._bounded(ask, origin(client.address))))
+
+    def unhurried(self, verdict: Verdict) -> Verdict:
+        """The same verdict; a refusal when one of a plug-in would come."""
+        if verdict is True:
+            return True
+
+        async def told() -> bool:
+            return await asyncio.wrap_future(verdict) if isinstance(verdict, Future) else verdict
+
+        return self._run(self._unhurried(told()))
+
+    async def _unhurried(self, asked: Coroutine[Any, Any, bool]) -> bool:
+        """The answer; a refusal only at multiples of REFUSAL_S, so that its time tells nothing."""
+        began_s = self._loop.time()
+        allowed = await asked
+        if not allowed:
+            await asyncio.sleep(REFUSAL_S - (self._loop.time() - began_s) % REFUSAL_S)
+        return allowed
 
     def topic(self, client: ClientFacts, topic: str, *actions: str) -> Answer:
         """Ask all that filter topics, about all of `actions`."""
@@ -204,12 +241,17 @@ class Plugins:
                 self._received[login.number, topic] = allowed
         return allowed
 
-    async def _bounded(self, ask: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-        """The answer; False if it comes too late, not at all, or if too many are waited for."""
-        if self._asked >= ASKED_MAX:
-            self.refused_busy += 1
+    async def _bounded(self, ask: Callable[[], Coroutine[Any, Any, bool]], source: str | None = None) -> bool:
+        """The answer; False if it comes too late, not at all, or if too many are waited for: altogether, or
+        by those who log in from `source`.
+        """
+        of_source = self._logging_in[source] if source is not None else 0
+        if self._asked >= ASKED_MAX or of_source >= ASKED_BY_ADDRESS_MAX:
+            self._refuse_busy(source)
             return False
         self._asked += 1
+        if source is not None:
+            self._logging_in[source] += 1
         try:
             return await asyncio.wait_for(ask(), ANSWER_S)
         except TimeoutError:
@@ -218,7 +260,25 @@ class Plugins:
             log.exception("a plug-in has failed, which counts as a refusal")
         finally:
             self._asked -= 1
+            if source is not None:
+                self._logging_in[source] -= 1
+                self._logging_in += Counter()  # without those of whom nobody is left
         return False
+
+    def _refuse_busy(self, source: str | None) -> None:
+        self.refused_busy += 1
+        if self._is_news():
+            words = "plug-ins are asked too much at once, clients are refused %s"
+            log.warning(words, pairs(refused=self.refused_busy, address=source))
+
+    # ---- events ----
+
+    def _session_of(self, client: ClientFacts) -> PluginSession:
+        return self.login(client).session
+
+    async def _happened(self, event: str, facts: Mapping[str, Any]) -> None:
+        assert self._loaded is not None
+        await self._loaded.happened(event, facts, ANSWER_S)
 
     # ---- logins ----
 

@@ -186,6 +186,8 @@ class Assembly:
             enhanced=self.guard.enhanced,
             access=self.guard.access,
         )
+        if (watcher := self.guard.watcher) is not None:
+            broker.watchers.append(watcher)
         if self._log is not None:
             broker.cold.read_at = self._log.reader.read_at
         _restore_retained(broker, streams)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 
 
 class Yes(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
@@ -59,6 +59,19 @@ class Sleeps(Yes):
         return True
 
 
+class Waits(BaseAuthPlugin):  # type: ignore[misc]
+    """Lets everybody in once somebody called go has come."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.go = asyncio.Event()
+
+    async def authenticate(self, *, session: Any) -> bool | None:
+        if session.username == "go":
+            self.go.set()
+        return await self.go.wait()
+
+
 class NoCoroutine(BaseAuthPlugin):  # type: ignore[misc]
     """Forgot a word."""
 
@@ -92,3 +105,33 @@ class Notes(BaseAuthPlugin):  # type: ignore[misc]
         """What it is told."""
 
         word: str
+
+
+class Visits(BasePlugin[Any]):  # type: ignore[misc]
+    """Writes down what clients do.  Decides nothing."""
+
+    async def on_broker_client_connected(self, *, client_id: str, client_session: Any) -> None:
+        self.context.logger.info("%s connected as %s", client_id, client_session.username)
+        if client_id == "trouble":
+            raise KeyError("a bug")
+
+    async def on_broker_client_disconnected(self, *, client_id: str, client_session: Any) -> None:
+        self.context.logger.info("%s disconnected, was %s", client_id, client_session.username)
+
+    async def on_broker_client_subscribed(self, *, client_id: str, topic: str, qos: int) -> None:
+        self.context.logger.info("%s subscribed %s %d", client_id, topic, qos)
+
+    async def on_broker_client_unsubscribed(self, *, client_id: str, topic: str) -> None:
+        self.context.logger.info("%s unsubscribed %s", client_id, topic)
+
+
+class Stuck(BasePlugin[Any]):  # type: ignore[misc]
+    """Waits for the first client to leave before it hears of anybody else."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.go = asyncio.Event()
+
+    async def on_broker_client_connected(self, *, client_id: str, client_session: Any) -> None:
+        self.context.logger.info("%s came", client_id)
+        await self.go.wait()

@@ -193,7 +193,9 @@ def test_a_server_that_is_slow_holds_nobody_up_and_its_yes_is_told_later(server)
     [
         ("no.such.Plugin", {}, "no.such.Plugin cannot be imported"),
         (f"{FILE}s", {}, "has no FileAuthPlugins"),
-        ("amqtt.plugins.logging_amqtt.EventLoggerPlugin", {}, "is neither a BaseAuthPlugin nor"),
+        ("amqtt.plugins.logging_amqtt.PacketLoggerPlugin", {}, "hears of nothing that there is here"),
+        ("amqtt.plugins.sys.broker.BrokerSysPlugin", {}, "looks into amqtt's own broker"),
+        ("amqtt.session.Session", {}, "is no plug-in of amqtt"),
         (TOPICS, {"acl": 1}, "its options: wrong value type"),
         (f"{HERE}.Notes", {}, 'its options: missing value for field "word"'),
         (FILE, {"pasword_file": "x"}, "its options: can not match"),
@@ -223,6 +225,39 @@ def test_one_yes_and_no_no_lets_in(caplog):
             assert said(access(made).may_publish(client(), "t")) is topic_answers, wanted
             assert access(made).may_receive(client(), "t") is topic_answers, wanted
     assert "a plug-in has failed" in caplog.text
+
+
+def test_when_a_login_is_refused_tells_nothing_of_why(monkeypatch, tmp_path):
+    """Of two who asked before, neither has heard anything when somebody later is already in."""
+    monkeypatch.setattr("edge.auth.plugins.REFUSAL_S", 3600.0)
+    change_user(tmp_path / "users", "ann", make_hash(b"secret", "pbkdf2"))
+    change_user(tmp_path / "others", "bob", make_hash(b"secret"))
+    guard = Guard(tmp_path / "users")
+    guard.load([(FILE, {"password_file": str(tmp_path / "others")})])
+    try:
+        asked = guard.authenticator
+        assert asked
+        refused = [asked.authenticate(client(name), b"wrong") for name in ("ann", "bob", "eve")]
+        assert said(asked.authenticate(client("bob"), b"secret"))
+        assert said(asked.authenticate(client("ann"), b"secret"))
+        assert [isinstance(one, Future) and one.done() for one in refused] == [False] * 3
+    finally:
+        guard.close()
+
+
+def test_logins_from_one_address_are_not_all_that_plugins_are_asked(monkeypatch, caplog):
+    monkeypatch.setattr("edge.auth.plugins.ASKED_BY_ADDRESS_MAX", 5)
+    monkeypatch.setattr("edge.auth.plugins.REFUSAL_S", 0.001)
+    with plugins((f"{HERE}.Waits", {})) as made:
+        asked = made.authenticator
+        assert asked
+        waiting = [asked.authenticate(client(address=f"192.0.2.66:{port}"), b"x") for port in range(9)]
+        assert [said(one) for one in waiting[5:]] == [False] * 4
+        other = asked.authenticate(client("go", address="192.0.2.7:1"), b"x")  # lets all go on
+        assert [said(one) for one in (*waiting[:5], other)] == [True] * 6
+        assert login(made, client("go", address="192.0.2.66:1"), b"x")
+        assert made.refused_busy == 4
+    assert "clients are refused refused=1 address=192.0.2.66" in caplog.text
 
 
 def test_plugins_see_who_asks_and_hear_of_start_and_end(caplog):
