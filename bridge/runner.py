@@ -2,7 +2,7 @@
 
 Owns the thread, the waiting, the retries and what people see of it.  Never decides what is drained.
 
-While nothing is there to drain, the thread sleeps until a record comes (ringbuf.Bell): an idle bridge costs
+While nothing is there to drain, the thread sleeps until a record comes (ringbuf.bell): an idle bridge costs
 nothing.  What fails is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s (full jitter:
 bridges that lost the same sink do not come back in step), for as long as it takes; one success starts anew.
 """
@@ -23,8 +23,7 @@ from bridge.errors import BridgeError, CheckpointError, SinkConflict, SinkUnavai
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
-from ringbuf import Bell
-from ringbuf.bell import READERS_MOST
+from ringbuf.bell import READERS_MOST, Sleeper
 
 __all__ = ["Backoff", "Bridge", "BridgeState"]
 
@@ -99,7 +98,7 @@ class Bridge:
         self._sink = sink or open_sink(settings.to, settings.options)
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
-        self._wake = threading.Event()
+        self._sleeper = Sleeper()
         self._stopping = False
         self._paused = False
         self._blocked = False
@@ -133,7 +132,7 @@ class Bridge:
         Whether it ended in time.
         """
         self._stopping = True
-        self._wake.set()
+        self._sleeper.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
@@ -142,17 +141,17 @@ class Bridge:
     def pause(self) -> None:
         """Begin no more units until resume()."""
         self._paused = True
-        self._wake.set()
+        self._sleeper.ring()
 
     def resume(self) -> None:
         """Go on, now: also from a back-off, or when blocked."""
         self._paused = self._blocked = False
-        self._wake.set()
+        self._sleeper.ring()
 
     def flush(self, timeout_s: float) -> bool:
         """Drain what is in the rings now, whatever its linger.  Whether the sink has it all in time."""
         done = self._flush = threading.Event()
-        self._wake.set()
+        self._sleeper.ring()
         try:
             return done.wait(timeout_s) and not self._ended.is_set()
         finally:
@@ -170,7 +169,6 @@ class Bridge:
 
     def _run(self, checkpoint: Checkpoint) -> None:
         drain = Drain(self.settings, self._sink, checkpoint, self._cold)
-        bell = Bell()
         ending: Condition = "failed"
         try:
             log.info(
@@ -180,12 +178,11 @@ class Bridge:
                 drain.drain_seq,
             )
             while not self._stopping:
-                self._sleep(drain, bell, self._turn(drain))
+                self._sleep(drain, self._turn(drain))
             ending = "stopped"
         finally:
             self._condition = ending
             self._state = self._describe(drain)  # the last word: how far it came
-            bell.close()
             drain.close()
             checkpoint.close()
             if self._own_sink:
@@ -236,21 +233,16 @@ class Bridge:
         )
         self._condition, self._error = condition, error
 
-    def _sleep(self, drain: Drain, bell: Bell, seconds: float) -> None:
+    def _sleep(self, drain: Drain, seconds: float) -> None:
         """Until the time is over, a record comes to an idle drain, or somebody calls."""
         self._refresh(drain)
         idle = self._condition == "idle" and drain.idle and seconds > 0
         readers = drain.readers()[:READERS_MOST] if idle else []
-        for reader in readers:
-            bell.watch(reader, self._wake.set)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self._stopping:
-            if self._wake.wait(min(left, STATE_INTERVAL_S)):
+            if self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S)):
                 break
             self._refresh(drain)
-        self._wake.clear()
-        for reader in readers:
-            bell.unwatch(reader)
 
     def _refresh(self, drain: Drain) -> None:
         """Make state() new, if it is old or says something else by now: it costs a look at every ring."""

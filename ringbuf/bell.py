@@ -1,8 +1,9 @@
-"""Bell: one thread per process that sleeps until any of many readers has something to read.
+"""Sleeping until any of many readers has something to read: Sleeper for a thread with nothing else to wait
+for, Bell for everybody else.
 
-It calls back once per watch, from its thread, and then forgets the reader: what is watched again sleeps
-again.  So an asyncio reader costs no thread of its own, and a reader that falls behind is not rung for
-records that it is about to read anyway.
+A Bell is a thread.  It calls back once per watch, from its thread, and then forgets the reader: what is
+watched again sleeps again.  So an asyncio reader costs no thread of its own, and a reader that falls behind
+is not rung for records that it is about to read anyway.
 
 Why a thread and not a socket per reader: the writer's one futex wake then serves every kind of reader and
 needs no descriptor of any of them; a wake-up took half as long as by a doorbell socket (12-13 against 24-26
@@ -14,7 +15,7 @@ let go of it.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 from ringbuf.core import ffi, lib
@@ -104,6 +105,29 @@ class Bell:
                     callback = self._watched.pop(readers[found], None)
                 if callback is not None:
                     callback()
+
+
+class Sleeper:
+    """Lets the thread that calls sleep() wait for many readers at once, and be woken by any other thread."""
+
+    def __init__(self) -> None:
+        self._doorbell = ffi.new("uint32_t *")
+        self._answered = 0
+
+    def ring(self) -> None:
+        """End the sleep, or the next one if nobody sleeps.  For any thread."""
+        lib.rb_doorbell_ring(self._doorbell)
+
+    def sleep(self, readers: Sequence[Watched], seconds: float) -> bool:
+        """Whether somebody has rung or a reader has something to read; False: the time is over.
+
+        READERS_MOST readers at most, which the caller leaves alone meanwhile.
+        """
+        pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
+        limit_ns = int(seconds * 1e9)
+        found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, self._answered, limit_ns)
+        self._answered = self._doorbell[0]
+        return bool(found >= 0)
 
 
 def _forget_in_child() -> None:

@@ -137,6 +137,10 @@ static int anybody_ready(rb_reader **readers, int count)
 static void waitv(struct waiter *waiters, int count, int64_t ns)
 {
     struct timespec time;
+    if (count == 1) { /* any Linux can */
+        futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value, ns);
+        return;
+    }
     clock_gettime(CLOCK_MONOTONIC, &time);
     int64_t until = time.tv_sec * 1000000000ll + time.tv_nsec + ns;
     time = timespec_of(until);

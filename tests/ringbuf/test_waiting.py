@@ -4,10 +4,12 @@ import asyncio
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from ringbuf import Bell, KeyFilter, Ring
+from ringbuf.bell import Sleeper
 from ringbuf.errors import Overrun, RingClosed
 from tests.support.children import Child
 from tests.support.rings import drained, payload_of, publish_to_lap
@@ -316,6 +318,32 @@ def test_a_bell_takes_120_readers_and_says_so(runtime_directory) -> None:
         bell.close()
         for ring in rings:
             ring.close()
+
+
+# ---- Sleeper ----
+
+
+def test_a_sleeper_wakes_for_a_record_a_ring_and_the_end_of_its_time(ring: Ring) -> None:
+    sleeper, writer, reader = Sleeper(), ring.writer(), ring.reader()
+    assert not sleeper.sleep([reader], 0.001)
+    with ThreadPoolExecutor(1) as pool:
+        for i in range(20):
+            asleep = pool.submit(sleeper.sleep, [reader], 30.0)
+            writer.publish(payload_of(i))
+            assert asleep.result(30)
+            assert drained(reader) == [payload_of(i)]
+            asleep = pool.submit(sleeper.sleep, [reader] * (i % 2), 30.0)
+            sleeper.ring()
+            assert asleep.result(30)
+    assert not sleeper.sleep([], 0.001)
+
+
+def test_a_ring_while_nobody_sleeps_ends_the_next_sleep(ring: Ring) -> None:
+    sleeper = Sleeper()
+    sleeper.ring()
+    sleeper.ring()
+    assert sleeper.sleep([ring.reader()], 30.0)
+    assert not sleeper.sleep([], 0.0)
 
 
 # ---- KeyFilter ----
