@@ -182,7 +182,8 @@ class Model:
             self.held.add(identifier)
         expires = properties.message_expiry_interval_s is not None
         self.meaning.records.append((topic, stored_form(section), payload, qos, bool(first & 1), expires))
-        return ReasonCode.SUCCESS if matches(HEARD, topic) else ReasonCode.NO_MATCHING_SUBSCRIBERS
+        is_plain = qos == 2 or matches(HEARD, topic)  # PUBREC does not say that nobody listens
+        return ReasonCode.SUCCESS if is_plain else ReasonCode.NO_MATCHING_SUBSCRIBERS
 
     def answer(self, qos: int, identifier: int, reason: ReasonCode) -> None:
         if qos:

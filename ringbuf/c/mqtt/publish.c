@@ -141,12 +141,12 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const pu
 /* ---- storing ---- */
 
 /* QoS 2: what has been received is only acknowledged again.  Not before it can be durable: its end is not
- * known any more, the end of the ring is not before it. */
+ * known any more, the end of the ring is not before it.  PUBREC may say that nobody has subscribed, and does
+ * not, as in Mosquitto. */
 static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
     bool again;
     uint64_t end = 0;
-    uint8_t reason = MQ_REASON_SUCCESS;
     if (!mq_received_mark(connection->session, publish->identifier, &again))
         return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
     if (again) {
@@ -158,9 +158,8 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
             return append_failed(engine, connection, publish, result);
         }
         connection->unfinished++;
-        reason = engine->matched == 0 ? MQ_REASON_NO_SUBSCRIBERS : MQ_REASON_SUCCESS;
     }
-    answer(engine, connection, publish, topic->source, end, reason);
+    answer(engine, connection, publish, topic->source, end, MQ_REASON_SUCCESS);
     return true;
 }
 
