@@ -34,6 +34,7 @@ from edge.logs import pairs
 
 __all__ = ["Loaded", "PluginSession", "configured"]
 
+_FILTER_SYNTAX = frozenset("*()\\\0")
 EVENTS = tuple(
     f"on_{event}"
     for event in (
@@ -118,12 +119,18 @@ class Loaded:
 
     async def authenticate(self, session: PluginSession) -> bool:
         """Whether at least one lets it in, and none refuses."""
+        if any(map(_searches, self.authenticating)) and not (
+            _is_plain(session.username) and session.password
+        ):
+            return False
         said = await asyncio.gather(*(it.authenticate(session=session) for it in self.authenticating))
         answers = [answer for answer in said if answer is not None]
         return bool(answers) and all(answers)
 
     async def filter(self, session: PluginSession, topic: str, action: str) -> bool:
         """Whether all allow it."""
+        if any(map(_searches, self.filtering)) and not _is_plain(session.username):
+            return False
         what = Action(action)
         said = await asyncio.gather(
             *(it.topic_filtering(session=session, topic=topic, action=what) for it in self.filtering)
@@ -159,6 +166,18 @@ async def _told(plugin: BasePlugin[Any], event: str, facts: Mapping[str, Any], m
         log.warning("a plug-in takes too long %s", pairs(plugin=type(plugin).__name__, event=event))
     except Exception:
         log.exception("a plug-in has failed")
+
+
+def _searches(plugin: BasePlugin[Any]) -> bool:
+    """Whether it is one of amqtt's LDAP plug-ins: they put the user name into a search filter as it is, and
+    take a directory's word for an empty password, which to many a directory is that of somebody anonymous.
+    """
+    return any(kind.__module__ == "amqtt.contrib.ldap" for kind in type(plugin).__mro__)
+
+
+def _is_plain(username: str | None) -> bool:
+    """Whether it means nothing but itself in a search filter [RFC 4515 section 3]."""
+    return bool(username) and not _FILTER_SYNTAX.intersection(username or "")
 
 
 def _listens(kind: type) -> bool:
