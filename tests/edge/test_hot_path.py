@@ -23,6 +23,7 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
     Version,
+    encode,
 )
 from edge.sessions import SessionLimits
 from ringbuf import FLAG_RETAIN, Writer
@@ -403,3 +404,19 @@ def test_payloads_are_counted_in_bytes_both_ways(qos: int) -> None:
         client.send(*(Publish("t", b"12345", qos, packet_id=n * qos) for n in (1, 2, 3)))
         client.received()
         assert bench.stats.totals()["published_bytes"] == bench.stats.totals()["delivered_bytes"] == 15
+
+
+def test_one_client_has_the_broker_for_a_turn_only() -> None:
+    with Bench() as bench:
+        listeners = [bench.client(f"l{n}") for n in range(100)]
+        for listener in listeners:
+            listener.subscribe("t")
+        flooder = bench.client("flooder")
+        flooder.send(Publish("t", b""))  # a topic that is known
+        data = b"".join(encode(Publish("t", b"%d" % n)) for n in range(1_000))
+        before = bench.stats.totals()["published"]
+        assert bench.engine.feed(flooder.handle, data) == len(data)
+        assert 50 < bench.stats.totals()["published"] - before < 200
+        bench.settle()
+        for listener in listeners:
+            assert [it[1] for it in listener.publishes()] == [b"", *(b"%d" % n for n in range(1_000))]

@@ -134,13 +134,19 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     const uint8_t *at = bytes, *end = bytes + length;
     mq_packet packet;
     connection->pinged = false;
+    engine->turn_work = 0;
     while (connection->stop == MQ_RUN && at < end) {
+        if (engine->turn_work >= MQ_TURN_WORK) { /* the others have their turn first */
+            mq_connection_ready(engine, connection);
+            break;
+        }
         connection->need = 0;
         if (!packet_at(engine, connection, at, end, &packet))
             break;
         if (!serve(engine, connection, &packet))
             break;
         engine->counters.packets_in++;
+        engine->turn_work++;
         at = packet.body + packet.length;
     }
     return (uint32_t)(at - bytes);

@@ -168,7 +168,9 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     self->engine->now_ms = now_ms;
     self->engine->now_ns = now_ns;
     mq_events_resume(self->engine);
-    mq_engine_step(self->engine);
+    do
+        mq_engine_step(self->engine);
+    while (self->engine->ready.count > 0 && self->engine->event_count == 0); /* nobody else has a turn */
     return PyLong_FromUnsignedLong(self->engine->event_count);
 }
 

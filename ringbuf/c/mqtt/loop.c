@@ -196,13 +196,25 @@ static void reap(mq_loop *loop)
 
 /* ---- receiving ---- */
 
-/* Readable, but paused: epoll would say so again and again. */
-static void deafen(mq_loop *loop, mq_connection *connection)
+/* Readable, but paused: epoll would say so again and again.  That the client has left it would say whatever
+ * it is told, so the socket is taken out: what the client said before is still to be heard. */
+static void deafen(mq_loop *loop, mq_connection *connection, bool has_left)
 {
-    if (!(connection->interest & EPOLLIN))
-        return;
-    interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
-    mq_list_add(&loop->deaf, mq_handle(&connection->item));
+    if (connection->interest & EPOLLIN)
+        mq_list_add(&loop->deaf, mq_handle(&connection->item));
+    if (has_left) {
+        connection->interest = 0;
+        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
+    } else {
+        interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLIN);
+    }
+}
+
+static void listen_to(mq_loop *loop, mq_connection *connection)
+{
+    connection->interest |= EPOLLIN;
+    if (watch(loop, EPOLL_CTL_MOD, connection->fd, connection->interest, mq_handle(&connection->item)) != 0)
+        watch(loop, EPOLL_CTL_ADD, connection->fd, connection->interest, mq_handle(&connection->item));
 }
 
 static void hear_again(mq_loop *loop)
@@ -213,7 +225,7 @@ static void hear_again(mq_loop *loop)
         if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
             continue;
         if (connection->stop == MQ_RUN && !connection->is_ready)
-            interest_set(loop, connection, connection->interest | EPOLLIN);
+            listen_to(loop, connection);
         else
             loop->deaf.at[kept++] = loop->deaf.at[i];
     }
@@ -251,12 +263,13 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
     }
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
+    bool has_left = events & (EPOLLHUP | EPOLLERR);
     if (connection->stop == MQ_RUN && !connection->is_ready && loop->engine->event_count < MQ_EVENTS)
         receive(loop, connection);
-    else if (events & (EPOLLHUP | EPOLLERR))
+    else if (has_left && connection->stop == MQ_STOP_OUT)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
     else if (connection->stop != MQ_RUN)
-        deafen(loop, connection);
+        deafen(loop, connection, has_left);
 }
 
 /* ---- accepting ---- */

@@ -41,11 +41,13 @@
 
 #include "mqtt_api.h"
 
-#define MQ_BLOCK_BYTES 65536u        /* a connection's output, while it has much */
-#define MQ_SMALL_BYTES 256u          /* and while it has little: an acknowledgement, one message */
-#define MQ_CARRY_BYTES 65536u        /* longest rest of a packet that is carried over in the shared buffer */
-#define MQ_READ_BYTES (256u * 1024)  /* most that is read from one connection before the others' turn */
-#define MQ_FLUSH_BYTES (512u * 1024) /* most that is sent to one connection before the others' turn */
+#define MQ_BLOCK_BYTES 65536u       /* a connection's output, while it has much */
+#define MQ_SMALL_BYTES 256u         /* and while it has little: an acknowledgement, one message */
+#define MQ_CARRY_BYTES 65536u       /* longest rest of a packet that is carried over in the shared buffer */
+#define MQ_READ_BYTES (256u * 1024) /* most that is read from one connection before the others' turn */
+/* Packets and deliveries that one connection causes before the others' turn. */
+#define MQ_TURN_WORK 8192u
+#define MQ_FLUSH_BYTES (512u * 1024)   /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
 #define MQ_EVENTS 1024
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
@@ -362,6 +364,7 @@ struct mq_engine {
     uint32_t grant_room;
     uint64_t retained_number; /* of the message that was retained last */
     uint32_t share_queues;    /* sessions that are queues of groups */
+    uint32_t turn_work;       /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
     uint32_t matched;         /* subscribers of the record that was appended last */
     uint64_t *table;          /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;

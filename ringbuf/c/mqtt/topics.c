@@ -251,6 +251,7 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
     if (topic->route_count > 0)
         engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
                                           message);
+    engine->turn_work += engine->matched;
     return RB_OK;
 }
 

@@ -112,3 +112,27 @@ def test_the_broker_closes_and_the_client_sees_it(there: Transports, kind: str) 
     with there.client(kind, "c") as client:
         client.send(Disconnect())
         assert client.packet() is None
+
+
+def test_what_python_is_asked_about_is_heard_after_its_client_has_gone(there: Transports, kind: str) -> None:
+    with there.client("tcp", f"hears-{kind}") as hears:
+        subscribe(hears, f"asked/{kind}/#")
+        for turn in range(5):
+            topics = [f"asked/{kind}/{turn}/{n}" for n in range(200)]  # each is new
+            will = Will(f"asked/{kind}/will", b"lost")
+            with there.client(kind, f"asks-{kind}", will=will) as asks:
+                asks.send(*(Publish(topic, b"said") for topic in topics), Disconnect())
+            assert [hears.publish().topic for _ in topics] == topics
+        hears.send(PingReq())
+        assert hears.packet() == PingResp()
+
+
+def test_who_is_paused_may_go_and_what_it_said_counts() -> None:
+    """On a Unix socket, where the end is seen before what was sent is read."""
+    with transports("unix", listener={"publish_rate_max": 200}) as there, there.there.client("w") as watcher:
+        subscribe(watcher, "t")
+        with there.client("unix", "c", will=Will("t", b"lost")) as client:
+            client.send(*(Publish("t", b"%d" % n) for n in range(250)), Disconnect())
+        assert [bytes(watcher.publish().payload) for _ in range(250)] == [b"%d" % n for n in range(250)]
+        watcher.send(PingReq())
+        assert watcher.packet() == PingResp()
