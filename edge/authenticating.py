@@ -14,8 +14,10 @@ meanwhile, and stays who it is, or is disconnected.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from edge.access import ClientFacts, Conversation, Step
 from edge.clients import Client, Clients
@@ -173,7 +175,7 @@ class Authenticating:
         if connect is None:
             self._again(exchange, step)
         elif step.verdict == "accepted":
-            facts = replace(exchange.facts, identity=step.identity, vouched=True)
+            facts = msgspec.structs.replace(exchange.facts, identity=step.identity, vouched=True)
             self._connecting.authenticated(connection, connect, facts, step.data)
         else:
             self._connecting.refuse(connection, connect, exchange.facts, ReasonCode.NOT_AUTHORIZED)

@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+import msgspec
+
 from edge.access import ClientFacts
 from edge.clients import Client, Clients, bytes_of
 from edge.engine import Engine, limits_of
@@ -94,7 +96,7 @@ class Connecting:
             self.refuse(connection, packet, facts, reason)
             return
         if self._permissions.vouched(facts):
-            facts = replace(facts, identity=facts.username, vouched=True)
+            facts = msgspec.structs.replace(facts, identity=facts.username, vouched=True)
         self.authenticated(connection, packet, facts)
 
     def authenticated(
