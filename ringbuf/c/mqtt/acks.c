@@ -184,7 +184,7 @@ static uint32_t ack_read(const mq_connection *connection, const mq_packet *packe
 /* PUBREC: the client has it, or does not want it; then there is nothing to release [MQTT-4.3.3-4]. */
 static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *entry, const mq_ack *ack)
 {
-    bool known = entry != NULL && (entry->tag & MQ_TAG_QOS) == 2, failed = ack->reason >= MQ_REASON_FAILED;
+    bool known = entry != NULL, failed = ack->reason >= MQ_REASON_FAILED;
     bool released = known && entry->tag & MQ_TAG_RELEASED;
     if (known && failed) {
         mq_sent_done(engine, connection->session, entry);
@@ -196,6 +196,16 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
     if (!failed)
         put_ack(engine, connection, MQ_PUBREL << 4 | 2, ack->identifier,
                 known ? MQ_REASON_SUCCESS : MQ_REASON_UNKNOWN_IDENTIFIER);
+}
+
+/* Whether an acknowledgement is one that the message in flight waits for: else client and server do not mean
+ * the same exchange, and neither could tell what has arrived [MQTT-4.13.1-1]. */
+static bool fits(uint32_t kind, uint32_t tag)
+{
+    uint32_t qos = tag & MQ_TAG_QOS;
+    if (kind == MQ_PUBCOMP)
+        return (tag & MQ_TAG_RELEASED) != 0;
+    return kind == MQ_PUBACK ? qos == 1 : qos == 2;
 }
 
 /* One for an identifier that is not in flight changes nothing, but is answered, so that a client that
@@ -214,10 +224,11 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
         return connection->stop != MQ_STOP_CLOSING;
     }
     mq_entry *entry = mq_sent_find(session, ack.identifier);
-    uint32_t qos = entry == NULL ? 0 : entry->tag & MQ_TAG_QOS;
+    if (entry != NULL && !fits(kind, entry->tag))
+        return mq_refuse(engine, connection, MQ_CLOSE_PROTOCOL);
     if (kind == MQ_PUBREC) {
         on_pubrec(engine, connection, entry, &ack);
-    } else if (entry != NULL && (kind == MQ_PUBACK ? qos == 1 : (entry->tag & MQ_TAG_RELEASED) != 0)) {
+    } else if (entry != NULL) {
         mq_sent_done(engine, session, entry);
         mq_connection_touch(engine, connection);
     }
