@@ -10,6 +10,7 @@ once into the user's cache, at a version and a checksum.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -37,34 +38,38 @@ window.onerror = (message) => done({error: String(message)});
 window.onunhandledrejection = (event) => done({error: String(event.reason)});
 %(script)s
 </script>"""
+NPM_OPTIONS = ("--no-fund", "--no-audit", "--ignore-scripts", "--fetch-retries=0")
+FETCH_S = 40
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
 
 
 def _mqttjs() -> bytes:
     """The library; the test is skipped, with the remedy, where it cannot be had."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brim" / PACKAGE
-    file = cache / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
-    if not file.exists():
-        if shutil.which("npm") is None:
-            pytest.skip("no npm, which fetches MQTT.js: apt-get install npm")
-        command = [
-            "npm",
-            "install",
-            "--prefix",
-            str(cache),
-            "--no-fund",
-            "--no-audit",
-            "--ignore-scripts",
-            PACKAGE,
-        ]
-        made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-        if made.returncode:
-            pytest.skip(
-                f"npm could not fetch {PACKAGE}, status {made.returncode}; try it by hand: npm install"
-            )
+    file = _cache() / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
+    if not file.exists() and (reason := _fetched()):
+        pytest.skip(reason)
     text = file.read_bytes()
     assert hashlib.sha256(text).hexdigest() == SHA256, f"{file} is not what it should be; delete it"
     return text
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brim" / PACKAGE
+
+
+@functools.cache
+def _fetched() -> str:
+    """Why npm cannot bring the library, asked once; "": it has."""
+    if shutil.which("npm") is None:
+        return "no npm, which fetches MQTT.js: apt-get install npm"
+    command = ["npm", "install", "--prefix", str(_cache()), *NPM_OPTIONS, PACKAGE]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_S)
+    except subprocess.TimeoutExpired:
+        return f"npm did not fetch {PACKAGE} in {FETCH_S} s; try it by hand: {' '.join(command)}"
+    if made.returncode:
+        return f"npm could not fetch {PACKAGE}, status {made.returncode}; try it by hand: {' '.join(command)}"
+    return ""
 
 
 class _Server(ThreadingHTTPServer):
