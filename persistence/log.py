@@ -17,12 +17,15 @@ durable that might not be.
 Invariants: durable_position only grows, or returns to the base of a segment that holds nothing; a segment's
 base is the durable position when it begins; reader sees what is durable and nothing else.
 
-Threads: one writes (append to close); prepare() may run in another; reading is for all.
+Threads: one writes (append to close); tend() and remove() run beside it in another; reading is for all.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +36,7 @@ from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of, segment_name
 from persistence.reading import Epoch, LogReader, RingEnd
 from persistence.recovery import RecoveryReport, recover
+from persistence.retention import keep_within
 from persistence.room import Room
 from persistence.scan import SegmentTable
 from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
@@ -41,9 +45,10 @@ from ringbuf import Range
 
 __all__ = ["Log"]
 
+log = logging.getLogger(__name__)
+
 SEGMENT_BYTES = 64 << 20
 RETAIN_BYTES = 4 << 30
-SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
@@ -67,6 +72,9 @@ class Log:
 
     `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
     oldest segments go when all together take more, 0 keeps everything.  `worker` goes into segment headers.
+
+    `on_sealed`: what tend() calls with the base of each segment that is whole: synced up to its end, and
+    never written again.  Also with the last one that recover() found.
     """
 
     def __init__(
@@ -103,7 +111,10 @@ class Log:
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
         self._room = Room(self.files, self.directory, segment_bytes)
-        self._sizes: dict[int, int] = {}  # of older segments, by base
+        self._sizes: dict[int, int] = {}  # of sealed segments, by base
+        self._sizing = threading.Lock()  # over _sizes
+        self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
+        self.on_sealed: list[Callable[[int], object]] = [lambda _: keep_within(self, self.retain_bytes)]
 
     # ---- starting ----
 
@@ -130,6 +141,8 @@ class Log:
         self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
         bases = found.reader.bases()
         self._sizes = {base: self._size(base) for base in bases}
+        if bases:
+            self._sealed.put(bases[-1])
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
         with suppress(OSError):
             self._room.adopt()
@@ -293,6 +306,47 @@ class Log:
 
     # ---- segments ----
 
+    def sealed(self) -> dict[int, int]:
+        """Bytes that the file of each sealed segment takes, by base position.  From any thread."""
+        with self._sizing:
+            return dict(self._sizes)
+
+    def remove(self, base: int) -> None:
+        """Lets a sealed segment go; its file becomes room for the next one, if it is of full size.
+
+        From any thread but the log's.  What holds its records open reads on, or finds the file used again.
+        Raises OSError: the segment is there again after the next start.
+        """
+        with self._sizing:
+            size = self._sizes.pop(base, None)
+        if size is None:
+            return
+        self.stats.segments_removed += 1
+        self.reader.remove(base)
+        path = os.path.join(self.directory, segment_name(base))
+        if not self._room.recycle(path, size):
+            self.files.unlink(path)
+
+    @property
+    def wants_tending(self) -> bool:
+        """Whether tend() would do something."""
+        return not self._sealed.empty() or self.wants_prepared
+
+    def tend(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """What is not urgent: tells `on_sealed` of segments that are whole, and prepares the next one's room.
+
+        In another thread than the rest, or between two calls of it.  Raises OSError from prepare(); what
+        `on_sealed` raises is logged, and stops nothing.
+        """
+        while not self._sealed.empty() and not stopped():
+            base = self._sealed.get()
+            for call in list(self.on_sealed):
+                try:
+                    call(base)
+                except Exception as error:  # noqa: BLE001  A hook that fails must not keep the others from it.
+                    log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+        self.prepare(stopped)
+
     @property
     def wants_prepared(self) -> bool:
         """Whether prepare() would do something."""
@@ -306,6 +360,7 @@ class Log:
     def _begin(self) -> ActiveSegment:
         """A new active segment at the durable position; raises OSError."""
         base = self.durable_position
+        self._forget()
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
         opening = Pending.catalogue(self._durable)
         handle, temporary = self._room.take()
@@ -324,8 +379,6 @@ class Log:
         self._proven = base
         self.durable_position = active.end_position
         self.stats.segments_begun += 1
-        self._sizes[base] = 0
-        self._retain(base)
         return active
 
     def _batch(self, active: ActiveSegment) -> list[Pending]:
@@ -346,9 +399,14 @@ class Log:
         active = self._active
         assert active is not None
         assert self.durable_position == active.end_position
-        self._sizes[active.header.base_position] = active.size()
+        self._shelve(active.header.base_position, active.size())
         active.close()
         self._active = None
+
+    def _shelve(self, base: int, size: int) -> None:
+        with self._sizing:
+            self._sizes[base] = size
+        self._sealed.put(base)
 
     def _give_up(self) -> None:
         """Nobody knows what the active segment holds behind the durable position: it ends there."""
@@ -361,9 +419,10 @@ class Log:
         with suppress(OSError):
             active.close()
         self._active = None
-        self._sizes[active.header.base_position] = active.end
         if self.durable_position == active.position(active.first_place):
             self.durable_position = active.header.base_position  # The next one takes its name.
+        else:
+            self._shelve(active.header.base_position, self.durable_position - active.header.base_position)
 
     def _settle(self, done: Sequence[Pending], base: int) -> None:
         for item in done:
@@ -388,26 +447,13 @@ class Log:
                 entries[item.ring_id] = entries[item.ring_id]._replace(next_offset=end)
         return entries
 
-    # ---- retention ----
-
-    def _retain(self, active_base: int) -> None:
-        """Lets the oldest segments go; one of full size becomes the next one's room."""
-        total = sum(max(size, SEGMENT_COSTS_BYTES) for size in self._sizes.values()) + self.segment_bytes
-        for base in sorted(self._sizes):
-            if not self.retain_bytes or total <= self.retain_bytes or base == active_base:
-                return
-            size = self._sizes.pop(base)
-            total -= max(size, SEGMENT_COSTS_BYTES)
-            self.stats.segments_removed += 1
-            self.reader.remove(base)
-            path = os.path.join(self.directory, segment_name(base))
-            with suppress(OSError):  # It is tried again after the next start.
-                if not self._room.recycle(path, size):
-                    self.files.unlink(path)
-            gone = [it for it, last in self._touched.items() if last <= base and it not in self._joined]
-            for ring_id in gone:
-                self._durable.pop(ring_id, None)
-                del self._touched[ring_id]
+    def _forget(self) -> None:
+        """Rings that have left, and of which no segment holds a record any more."""
+        first = min(self.sealed(), default=self.durable_position)
+        gone = [it for it, last in self._touched.items() if last < first and it not in self._joined]
+        for ring_id in gone:
+            self._durable.pop(ring_id, None)
+            del self._touched[ring_id]
 
     def _size(self, base: int) -> int:
         with suppress(OSError):

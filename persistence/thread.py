@@ -1,4 +1,4 @@
-"""The thread of a log: runs a LogWriter, asleep on all rings at once, and prepares segments beside it.
+"""The thread of a log: runs a LogWriter, asleep on all rings at once, and tends the log beside it.
 
 Owns both threads and the doorbell that ends their sleep; decides nothing.  Only the log thread touches the
 writer and the log's queue: what others want of them is called there (add, remove).
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-PREPARE_PAUSE_S = 5.0  # after a failure
+TEND_PAUSE_S = 5.0  # after a failure
 CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
 
 
 class LogThread:
-    """Runs a LogWriter on a thread of its own, and prepares segments on another.
+    """Runs a LogWriter on a thread of its own, and Log.tend() on another.
 
     `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
     `on_durable` is called on the log thread and must not block.  The log is recovered before, and closed
@@ -49,7 +49,7 @@ class LogThread:
         self._doorbell = ffi.new("uint32_t *")
         self._stopping = threading.Event()
         self._finished = True
-        self._prepare_now = threading.Event()
+        self._tend_now = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class LogThread:
             raise
         self._threads = [
             threading.Thread(target=self._run, name="brim-log"),
-            threading.Thread(target=self._prepare, name="brim-log-prepare", daemon=True),
+            threading.Thread(target=self._tend, name="brim-log-tend", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -76,7 +76,7 @@ class LogThread:
         """
         self._stopping.set()
         lib.rb_doorbell_ring(self._doorbell)
-        self._prepare_now.set()
+        self._tend_now.set()
         for thread in self._threads:
             thread.join()
         self._threads = []
@@ -119,8 +119,8 @@ class LogThread:
             seen = self._doorbell[0]
             self._serve()
             pause_ns = writer.step()
-            if writer.log.wants_prepared and not writer.state.failures:
-                self._prepare_now.set()
+            if writer.log.wants_tending and not writer.state.failures:
+                self._tend_now.set()
             if pause_ns == 0:
                 continue
             readers = writer.readers()
@@ -134,14 +134,14 @@ class LogThread:
         while not self._calls.empty():
             self._calls.get()()
 
-    def _prepare(self) -> None:
-        while self._prepare_now.wait() and not self._stopping.is_set():
-            self._prepare_now.clear()
+    def _tend(self) -> None:
+        while self._tend_now.wait() and not self._stopping.is_set():
+            self._tend_now.clear()
             try:
-                self.writer.log.prepare(self._stopping.is_set)
+                self.writer.log.tend(self._stopping.is_set)
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
-                self._stopping.wait(PREPARE_PAUSE_S)
+                self._stopping.wait(TEND_PAUSE_S)
 
 
 def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:

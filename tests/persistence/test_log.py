@@ -105,13 +105,13 @@ def test_the_oldest_segments_go_and_their_room_is_used_again() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        if written.log.wants_prepared:
-            written.log.prepare()
+        if written.log.wants_tending:
+            written.log.tend()
         removed.append(written.log.stats.segments_removed)
     assert removed[-1] > 10
-    assert len(written.log.reader.bases()) == 2
+    assert len(written.log.reader.bases()) == 3
     files = [name for name in written.files.listdir(DIRECTORY) if name != "LOCK"]
-    assert len(files) == 3
+    assert len(files) == 4
     epochs = written.log.epochs("a-0")
     first = epochs[0].first_offset
     assert first > 60
@@ -128,6 +128,7 @@ def test_a_ring_that_left_is_forgotten_with_its_last_record() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
+        written.log.tend()
         if i == 1:
             assert "video@cam" in written.log.ends()
     assert set(written.log.ends()) == {"a-0"}
@@ -139,9 +140,57 @@ def test_a_quiet_ring_that_stays_is_remembered_without_a_record() -> None:
     for i in range(40):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
+        written.log.tend()
     assert written.log.ends()["quiet-0"] == (7, 1)
     assert recovered(written.files.kill())[0].ends()["quiet-0"] == (7, 1)
     assert written.log.read("quiet-0", 7, 0, 1) == []
+
+
+def test_each_sealed_segment_is_told_of_once_and_only_when_it_is_whole() -> None:
+    written = Written.empty(segment_bytes=8192)
+    told: dict[int, bytes] = {}
+
+    def note(base: int) -> None:
+        assert base not in told
+        told[base] = bytes(written.files.names[f"{DIRECTORY}/{base:020d}.log"].disk)
+
+    def fail(base: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    written.log.on_sealed[:] = [fail, note]
+    for i in range(12):
+        written.add("a-0", 7, [bytes([i]) * 500] * 3)
+        written.sync()
+        if i % 3 == 0:
+            written.log.tend()
+    written.log.tend()
+    bases = written.log.reader.bases()
+    assert list(told) == bases[:-1] == sorted(written.log.sealed())
+    for base, data in told.items():
+        assert bytes(written.files.names[f"{DIRECTORY}/{base:020d}.log"].disk) == data
+    log, _ = recovered(written.files.kill(), segment_bytes=8192)
+    again: list[int] = []
+    log.on_sealed[:] = [again.append]
+    log.tend()
+    assert again == bases[-1:]
+
+
+def test_a_segment_that_is_removed_is_gone_and_the_others_stay() -> None:
+    written = filled(runs=20)
+    first, second, *_, last = written.log.reader.bases()
+    for base in (second, first, first, last):  # Twice the same, and the one that is being written: nothing.
+        written.log.remove(base)
+    bases = written.log.reader.bases()
+    assert first not in bases
+    assert second not in bases
+    assert last in bases
+    assert written.log.stats.segments_removed == 2
+    its = written.records["a-0", 7]
+    start = written.log.epochs("a-0")[0].first_offset
+    assert start > 0
+    expected = {offset: data for offset, data in its.items() if offset >= start}
+    assert read_all(written.log, "a-0", 7) == expected
+    assert read_all(recovered(written.files.kill(), segment_bytes=8192)[0], "a-0", 7) == expected
 
 
 def test_a_reader_of_another_process_sees_what_is_proven() -> None:
@@ -178,13 +227,14 @@ def test_a_reader_of_another_process_survives_retention() -> None:
     for i in range(6):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
-        if written.log.wants_prepared:
-            written.log.prepare()
+        if written.log.wants_tending:
+            written.log.tend()
     reader.refresh()
     assert reader.read("a-0", 7, 0, 1)
     for i in range(30):
         written.add("a-0", 7, [bytes([i]) * 500] * 3)
         written.sync()
+        written.log.tend()
         found = reader.read("a-0", 7, 0, 1 << 20)
         assert [
             it for it in found if not bytes(it.view).startswith(written.records["a-0", 7][it.offset])
@@ -205,8 +255,8 @@ def test_a_segment_used_again_while_it_is_read_is_gone_and_not_damaged(
         for i in range(runs):
             written.add("a-0", 7, [bytes([i]) * 500] * 3)
             written.sync()
-            if written.log.wants_prepared:
-                written.log.prepare()
+            if written.log.wants_tending:
+                written.log.tend()
 
     go_on(20)
     reader = LogReader(written.files, DIRECTORY)

@@ -148,8 +148,8 @@ class Simulation:
             if self.random.random() < (0.3 if self.kind == "large" else 0.12):
                 self._failing, self._error = self.random.randrange(1, 9), self.random.choice(FAULTS)
                 self._only = self.random.choice(("", "fdatasync"))
-            if log.wants_prepared and self.random.random() < 0.5:
-                self._prepare(log)
+            if log.wants_tending and self.random.random() < 0.5:
+                self._tend(log)
             self.now += self.random.choice((1_000, 20_000_000, 1_100_000_000))
             writer.step()
         writer.close()
@@ -160,9 +160,9 @@ class Simulation:
             return self.rings
         return self.random.choices(self.rings, k=self.random.randrange(12 if self.kind == "mixed" else 5))
 
-    def _prepare(self, log: Log) -> None:
+    def _tend(self, log: Log) -> None:
         with suppress(OSError):
-            log.prepare()
+            log.tend()
 
     def _hook(self, operation: str, path: str) -> None:
         """Before each operation of the log that runs."""
