@@ -106,6 +106,7 @@ class Log:
         self._joined: set[int] = set()  # rings that this Log appends
         self._touched: dict[int, int] = {}  # no record of the ring is behind the segment of that base
         self._queue: list[Pending] = []  # appended, not yet durable
+        self._waits_since_ns = 0  # when its oldest, or an older one, was
         self._written = 0  # of them, into the active segment
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
@@ -215,6 +216,8 @@ class Log:
         self._enqueue([Pending.run(ring_id, found) for found in ranges])
 
     def _enqueue(self, items: Sequence[Pending]) -> None:
+        if not self._queue:
+            self._waits_since_ns = time.perf_counter_ns()
         self._queue += items
         self.unsynced_bytes += sum(item.size for item in items)
 
@@ -235,6 +238,7 @@ class Log:
                 self.sync()
                 self._seal()
                 continue
+            started = time.perf_counter_ns()
             try:
                 written = active.write(batch, self.durable_position)
             except OSError:
@@ -243,6 +247,7 @@ class Log:
                 raise
             self._proven = self.durable_position
             self._written += len(batch)
+            self.stats.write.add(time.perf_counter_ns() - started)
             self.stats.extents += len(batch)
             self.stats.written_bytes += written
 
@@ -260,7 +265,10 @@ class Log:
             self.stats.failed_syncs += 1
             self._give_up()
             raise
-        self.stats.fsync.add(time.perf_counter_ns() - started)
+        now = time.perf_counter_ns()
+        self.stats.fsync.add(now - started)
+        self.stats.commit.add(now - self._waits_since_ns)
+        self._waits_since_ns = started
         self.stats.syncs += 1
         self.stats.synced_bytes += active.end_position - self.durable_position
         self.durable_position = active.end_position

@@ -41,6 +41,7 @@ from persistence.scan import (
     read_table,
 )
 from persistence.segment import Pending
+from persistence.stats import ReadStats
 from ringbuf import RECORD_ALIGN, Range, scan_records
 from ringbuf.record import HEADER as RECORD
 
@@ -94,6 +95,7 @@ class LogReader:
         self._segments: list[Shelved] = []
         self._used: list[Shelved] = []  # with a table, the latest last
         self.damaged: dict[tuple[str, int], Damage] = {}  # by segment and place
+        self.stats = ReadStats()
 
     # ---- what is there ----
 
@@ -372,7 +374,11 @@ class LogReader:
                     ranges += self._verified(handle, table, ring_name, epoch, row)
         except FileNotFoundError:
             return []
-        return [it for it in ranges if it.offset + it.count > offset]
+        kept = [it for it in ranges if it.offset + it.count > offset]
+        with self._noting:
+            self.stats.log_reads += bool(kept)
+            self.stats.log_bytes += sum(len(it.view) for it in kept)
+        return kept
 
     def _verified(
         self, handle: int, table: SegmentTable, ring_name: str, epoch: int, row: Row

@@ -1,16 +1,18 @@
 """What the log has done and how it fares: numbers for `brim status`, and the state that tells why it does not
 write.
 
-Plain numbers, written by the log thread alone; readers in other threads see each of them whole, if not all of
-one moment.
+Plain numbers, each written by one thread (the log's; ReadStats under the reader's lock); readers in other
+threads see each of them whole, if not all of one moment.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["Histogram", "LogState", "LogStats"]
+__all__ = ["DiskUsage", "Histogram", "LogState", "LogStats", "ReadStats", "disk_usage"]
 
 
 class Histogram:
@@ -42,7 +44,7 @@ class Histogram:
                 return 1 << index
         return 0
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, object]:
         """Count, mean and bounds, in µs."""
         mean_us = self.total_ns / self.count / 1000 if self.count else 0.0
         return {
@@ -51,7 +53,21 @@ class Histogram:
             "p50_below_us": self.quantile_us(0.5),
             "p99_below_us": self.quantile_us(0.99),
             "max_us": self.max_ns // 1000,
+            "total_us": self.total_ns // 1000,
+            "below_us": self.below_us(),
         }
+
+    def below_us(self) -> dict[str, int]:
+        """How many took less than so many µs, bound by bound, each with those before it: up to the last that
+        adds any.
+        """
+        found, seen = {}, 0
+        for index, count in enumerate(self.counts[:-1]):  # the last one has no bound
+            seen += count
+            found[str(1 << index)] = seen
+            if seen == self.count:
+                break
+        return found
 
 
 @dataclass
@@ -70,13 +86,60 @@ class LogStats:
     segments_begun: int = 0
     segments_removed: int = 0  # by retention
     fsync: Histogram = field(default_factory=Histogram)
+    write: Histogram = field(default_factory=Histogram)  # handing to the kernel what was queued
+    commit: Histogram = field(default_factory=Histogram)  # of a sync's oldest record, from taken to durable
 
     def as_dict(self) -> dict[str, object]:
         """For people and for --json."""
-        numbers: dict[str, object] = {key: value for key, value in vars(self).items() if key != "fsync"}
+        numbers: dict[str, object] = {
+            key: it.as_dict() if isinstance(it, Histogram) else it for key, it in vars(self).items()
+        }
         numbers["bytes_per_sync"] = self.synced_bytes // self.syncs if self.syncs else 0
-        numbers["fsync"] = self.fsync.as_dict()
+        per_byte = self.written_bytes / self.record_bytes if self.record_bytes else 0.0
+        numbers["written_per_record_byte"] = round(per_byte, 4)
         return numbers
+
+
+@dataclass
+class ReadStats:
+    """What was read back, and from where, since the log was opened."""
+
+    log_reads: int = 0
+    log_bytes: int = 0
+    archive_reads: int = 0
+    archive_bytes: int = 0  # of records, as they were before they were compressed
+
+    def as_dict(self) -> dict[str, int]:
+        """For people and for --json."""
+        return dict(vars(self))
+
+
+class DiskUsage(NamedTuple):
+    """Of a log, and of the file system that it is on, in bytes."""
+
+    used_bytes: int  # that its files take, with the room that is prepared
+    free_bytes: int  # that it could still get
+    disk_bytes: int
+
+
+def disk_usage(directory: str | os.PathLike[str]) -> DiskUsage:
+    """What the files below `directory` take.  A file that goes meanwhile counts or does not.
+
+    Raises OSError when there is no such directory.
+    """
+    space = os.statvfs(directory)
+    used, folders = 0, [os.fspath(directory)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                    continue
+                try:
+                    used += entry.stat(follow_symlinks=False).st_blocks * 512
+                except FileNotFoundError:
+                    continue
+    return DiskUsage(used, space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize)
 
 
 @dataclass
