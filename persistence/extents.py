@@ -4,15 +4,21 @@ against it.
 A row is a run of whole records of one ring and epoch that lie together in the file.  Rows of a ring and epoch
 are in the order of their offsets and do not overlap; there are gaps where damage took records, or where a
 catalogue announced one.
+
+A mark stands every MARK_BYTES of the file, with the offset of its row and the latest timestamp of any record
+up to the next mark: these never fall, whatever the wall clock did, so that a time is found by bisection.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["ExtentRows", "Row"]
+__all__ = ["MARK_BYTES", "ExtentRows", "Mark", "Row"]
+
+MARK_BYTES = 64 << 10  # of the file, between two marks of a ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,14 @@ class Row:
     whole: bool  # all of an extent, whose header is 32 bytes before; else what was saved of a damaged one
 
 
+class Mark(NamedTuple):
+    """An entry of the sparse index by offset and time."""
+
+    offset: int  # of the first record of its row
+    place: int  # of that record, in the file
+    timestamp_ns: int  # the latest of all records from the first row up to the next mark
+
+
 class ExtentRows:
     """The rows of one ring and epoch in one segment: some 40 bytes each, found by bisection."""
 
@@ -37,6 +51,11 @@ class ExtentRows:
         self._length = array("Q")
         self._ring_position = array("Q")
         self._whole = array("B")
+        self._mark_offset = array("Q")
+        self._mark_place = array("Q")
+        self._mark_time = array("Q")
+        self.records = 0
+        self.first_timestamp_ns = 0  # the earliest of all records; 0 when there is none
 
     def __len__(self) -> int:
         return len(self._first_offset)
@@ -51,8 +70,10 @@ class ExtentRows:
             bool(self._whole[index]),
         )
 
-    def append(self, row: Row) -> None:
-        """Takes the next row.  Its offsets lie behind those of the last one."""
+    def append(self, row: Row, earliest_ns: int, latest_ns: int) -> None:
+        """Takes the next row, and the span of its timestamps.  Its offsets lie behind those of the last
+        one.
+        """
         assert row.count > 0
         assert row.first_offset >= self.end_offset
         self._first_offset.append(row.first_offset)
@@ -61,6 +82,18 @@ class ExtentRows:
         self._length.append(row.length)
         self._ring_position.append(row.ring_position)
         self._whole.append(row.whole)
+        self._mark(row, latest_ns)
+        self.first_timestamp_ns = min(earliest_ns, self.first_timestamp_ns) if self.records else earliest_ns
+        self.records += row.count
+
+    def _mark(self, row: Row, latest_ns: int) -> None:
+        latest_ns = max(latest_ns, self.last_timestamp_ns)
+        if not self._mark_place or row.place - self._mark_place[-1] >= MARK_BYTES:
+            self._mark_offset.append(row.first_offset)
+            self._mark_place.append(row.place)
+            self._mark_time.append(latest_ns)
+        else:
+            self._mark_time[-1] = latest_ns
 
     @property
     def first_offset(self) -> int:
@@ -72,12 +105,29 @@ class ExtentRows:
         """One more than the offset of the last record; 0 when there is none."""
         return self._first_offset[-1] + self._count[-1] if self._first_offset else 0
 
+    @property
+    def last_timestamp_ns(self) -> int:
+        """The latest of all records; 0 when there is none."""
+        return self._mark_time[-1] if self._mark_time else 0
+
+    def marks(self) -> list[Mark]:
+        """The sparse index."""
+        columns = zip(self._mark_offset, self._mark_place, self._mark_time, strict=True)
+        return [Mark(*it) for it in columns]
+
     def find(self, offset: int) -> int:
         """The index of the row that holds `offset`, or of the next one behind it, or len(self)."""
         index = bisect_right(self._first_offset, offset)
         if index and offset < self._first_offset[index - 1] + self._count[index - 1]:
             return index - 1
         return index
+
+    def find_time(self, timestamp_ns: int) -> int | None:
+        """The offset of the row from which on the first record of that time or later is to be looked for;
+        None: all are earlier.
+        """
+        index = bisect_left(self._mark_time, timestamp_ns)
+        return self._mark_offset[index] if index < len(self._mark_time) else None
 
     @property
     def end_position(self) -> int:

@@ -32,7 +32,7 @@ from persistence.format import (
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["Owner", "Window", "owner_of", "runs_of", "salvage"]
+__all__ = ["Owner", "Run", "Window", "owner_of", "runs_of", "salvage"]
 
 
 class Window(NamedTuple):
@@ -49,6 +49,17 @@ class Owner(NamedTuple):
     epoch: int
     length: int  # of its body
     alone: bool  # nothing else is in the damaged region
+
+
+class Run(NamedTuple):
+    """Good records that follow each other."""
+
+    at: int  # in the bytes searched
+    length: int
+    first_offset: int
+    records: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
 
 
 def owner_of(seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEntry]) -> Owner | None:
@@ -70,22 +81,25 @@ def _fills(seed: int, header: ExtentHeader, body: memoryview) -> bool:
     return extent_checks(seed, header._replace(length=len(body)), body)
 
 
-def salvage(region: memoryview, place: int, owner: Owner, window: Window) -> list[Row]:
-    """The runs of records in the damaged extent that begins `region`, at `place` in its file."""
+def salvage(
+    region: memoryview, place: int, owner: Owner, window: Window
+) -> list[tuple[Row, tuple[int, int]]]:
+    """The runs of records in the damaged extent that begins `region`, at `place` in its file, each with its
+    earliest and latest timestamp.
+    """
     header = unpack_extent(region)
     body = region[EXTENT_HEADER_BYTES : EXTENT_HEADER_BYTES + owner.length]
     rows = []
-    for at, length, first_offset, count in runs_of(body, owner.epoch, window, search=owner.alone):
-        where = place + EXTENT_HEADER_BYTES + at
-        rows.append(Row(first_offset, count, where, length, header.ring_position + at, whole=False))
+    for run in runs_of(body, owner.epoch, window, search=owner.alone):
+        where, position = place + EXTENT_HEADER_BYTES + run.at, header.ring_position + run.at
+        row = Row(run.first_offset, run.records, where, run.length, position, whole=False)
+        times = run.first_timestamp_ns, run.last_timestamp_ns
+        rows.append((row, (min(times), max(times))))
     return rows
 
 
-def runs_of(
-    body: memoryview, epoch: int, window: Window, *, search: bool = True
-) -> Iterator[tuple[int, int, int, int]]:
-    """Runs of good records in `body`: where, bytes, first offset, count.  Their offsets rise, within
-    `window`.
+def runs_of(body: memoryview, epoch: int, window: Window, *, search: bool = True) -> Iterator[Run]:
+    """Runs of good records in `body`.  Their offsets rise, within `window`.
 
     Behind a bad record, the next one is where its length says if that one has the number that must come
     there; else, if `search`, wherever it is found.
@@ -95,7 +109,8 @@ def runs_of(
         scan = scan_records(body[at:], epoch)
         if scan.count and _fits(scan.first_offset, scan.last_offset, scan.count, Window(first, window.end)):
             if not _unchecked(body, at):
-                yield at, scan.good_bytes, scan.first_offset, scan.count
+                times = scan.first_timestamp_ns, scan.last_timestamp_ns
+                yield Run(at, scan.good_bytes, scan.first_offset, scan.count, *times)
             at += scan.good_bytes
             first = scan.last_offset + 1
         if scan.bad_length and _candidate(body, at + scan.bad_length, Window(first + 1, first + 2), epoch):

@@ -79,11 +79,18 @@ class SegmentTable:
             rows = self.rings[key] = ExtentRows()
         return rows
 
-    def add(self, ring_id: int, epoch: int, row: Row, known: Mapping[int, CatalogueEntry]) -> None:
-        """Enters a run, and moves what the catalogue says comes next; `known` helps out where its own is
-        lost.
+    def add(
+        self,
+        ring_id: int,
+        epoch: int,
+        row: Row,
+        times: tuple[int, int],
+        known: Mapping[int, CatalogueEntry],
+    ) -> None:
+        """Enters a run with the span of its timestamps, and moves what the catalogue says comes next; `known`
+        helps out where its own is lost.
         """
-        self.rows(ring_id, epoch).append(row)
+        self.rows(ring_id, epoch).append(row, *times)
         entry = self.catalogue.get(ring_id) or known.get(ring_id)
         if entry is not None:
             self.catalogue[ring_id] = CatalogueEntry(entry.name, epoch, row.first_offset + row.count)
@@ -326,9 +333,15 @@ def _enter(
     if dense and scan.first_offset >= table.rows(header.ring_id, header.ring_epoch).end_offset:
         place = part.place + EXTENT_HEADER_BYTES
         row = Row(scan.first_offset, scan.count, place, header.length, header.ring_position, whole=True)
-        table.add(header.ring_id, header.ring_epoch, row, known)
+        table.add(header.ring_id, header.ring_epoch, row, _span(scan), known)
     else:
         _save(table, data, _Gap(part.place, part.end), found, known)
+
+
+def _span(scan: Scan) -> tuple[int, int]:
+    """Earliest and latest timestamp of a run; where the clock was set back within it, at its ends."""
+    times = scan.first_timestamp_ns, scan.last_timestamp_ns
+    return min(times), max(times)
 
 
 def _save(
@@ -344,9 +357,9 @@ def _save(
         if owner is not None:
             name = catalogue[owner.ring_id].name
             window = _window(table, gap, found, owner.ring_id, owner.epoch)
-            rows = salvage(region, gap.place, owner, window)
-            for row in rows:
-                table.add(owner.ring_id, owner.epoch, row, known)
+            for row, times in salvage(region, gap.place, owner, window):
+                table.add(owner.ring_id, owner.epoch, row, times, known)
+                rows.append(row)
     kept = sum(row.count for row in rows)
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept))
 

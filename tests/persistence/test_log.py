@@ -8,7 +8,7 @@ import pytest
 
 from persistence import LogClosed, LogReader
 from persistence.extents import ExtentRows, Row
-from persistence.reading import TABLES_MOST
+from persistence.shelf import TABLES_MOST
 from tests.support.logs import DIRECTORY, Written, make_log, read_all, recovered
 from tests.support.simfiles import SimFiles
 
@@ -282,7 +282,7 @@ def test_tables_of_old_segments_are_let_go_and_read_again() -> None:
     log, _ = recovered(written.files.kill(), segment_bytes=8192)
     for _ in range(2):
         assert read_all(log, "a-0", 7) == written.records["a-0", 7]
-    assert sum(shelved.table is not None for shelved in log.reader._segments) <= TABLES_MOST + 1
+    assert sum(shelved.table is not None for shelved in log.reader._shelf.segments()) <= TABLES_MOST + 1
 
 
 def test_a_closed_log_says_so() -> None:
@@ -311,7 +311,7 @@ def test_closing_proves_the_last_record() -> None:
             written.log.close()
         reader = LogReader(written.files, DIRECTORY)
         reader.refresh()
-        assert reader._segments[0].table.proven == end  # type: ignore[union-attr]
+        assert reader._shelf.segments()[0].table.proven == end  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync", "rename", "dirsync", "open"])
@@ -433,7 +433,7 @@ def test_segments_that_could_not_be_prepared_do_without() -> None:
 def test_rows_are_found_by_offset() -> None:
     rows = ExtentRows()
     for first, count in ((3, 2), (5, 1), (9, 4)):
-        rows.append(Row(first, count, first * 100, 32 * count, 0, whole=True))
+        rows.append(Row(first, count, first * 100, 32 * count, 0, whole=True), first, first + count)
     assert [rows.find(offset) for offset in (0, 3, 4, 5, 6, 8, 9, 12, 13)] == [0, 0, 0, 1, 2, 2, 2, 2, 3]
     assert (rows.first_offset, rows.end_offset) == (3, 13)
     assert [row.first_offset for row in rows.from_offset(4, 33)] == [3]

@@ -1,0 +1,237 @@
+"""The segments of a log as its reader knows them: which there are, and as much of their tables as is needed.
+
+Owns the list, the tables read so far, and what is known to be damaged; reads no record.  A table is read when
+it is asked for, and the ones used least lately are forgotten.  A segment that retention has taken meanwhile
+is simply no longer there.
+
+Threads: any may read while the log thread publishes; `lock` is held for look-ups in memory only.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from persistence.errors import FormatError
+from persistence.extents import ExtentRows, Row
+from persistence.files import Files
+from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
+from persistence.scan import Damage, SegmentTable, follow_table, open_table, read_table
+from persistence.segment import Pending
+
+__all__ = ["Shelf", "Shelved"]
+
+DAMAGED_MOST = 1024  # places remembered
+TABLES_MOST = 8  # of sealed segments, kept in memory; some MB each when records come one by one
+
+
+class Shelved:
+    """One segment of the log, with as much of its table as has been needed."""
+
+    def __init__(self, base: int, table: SegmentTable | None = None, *, live: bool = False) -> None:
+        self.base = base
+        self.live = live  # this process writes it: its table is fed, not read
+        self.ends_at: int | None = None  # place where the next one begins
+        self.opening: SegmentTable | None = table  # header and first catalogue
+        self.table = table
+        self.lost = ""  # why nothing in it can be told
+
+    @property
+    def name(self) -> str:
+        """Its file."""
+        return segment_name(self.base)
+
+
+class Shelf:
+    """The segments of the log in `directory`, rising."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.files = files
+        self.directory = directory
+        self.lock = threading.Lock()  # of the list and of the live table
+        self.damaged: dict[tuple[str, int], Damage] = {}  # by segment and place
+        self._noting = threading.Lock()  # of what is damaged
+        self._loading = threading.Lock()  # of tables that are read from files
+        self._segments: list[Shelved] = []
+        self._used: list[Shelved] = []  # with a table, the latest last
+
+    # ---- which there are ----
+
+    def refresh(self) -> None:
+        """Looks what a writer in another process has made and proven since."""
+        names = self.files.listdir(self.directory)
+        bases = sorted(base for base in map(base_of_name, names) if base is not None)
+        with self.lock:
+            known = {shelved.base: shelved for shelved in self._segments}
+            last = self._segments[-1] if self._segments else None
+            self._segments = [known.get(base) or Shelved(base) for base in bases]
+            self._bound()
+        if last is not None and last.ends_at is not None:
+            last.table = None  # It has been sealed: its end is proven now.
+        if self._segments:
+            self._follow(self._segments[-1])
+
+    def begin(self, base: int, table: SegmentTable) -> None:
+        """The segment at `base` is the one that publish() goes to; it replaces an empty one of that base."""
+        with self.lock:
+            self._segments = [it for it in self._segments if it.base < base]
+            if self._segments:
+                self._segments[-1].live = False
+                self._used.append(self._segments[-1])
+            self._segments.append(Shelved(base, table, live=True))
+            self._bound()
+        self._forget()
+
+    def publish(self, items: Sequence[Pending], end: int) -> None:
+        """The live segment holds these now, durably and in this order, and ends at the place `end`."""
+        with self.lock:
+            table = self._segments[-1].table
+            assert table is not None
+            for item in items:
+                if item.range is None:
+                    table.announce(item.entries)
+                else:
+                    place = item.place + EXTENT_HEADER_BYTES
+                    it = item.range
+                    row = Row(it.offset, it.count, place, len(item.body), it.position, whole=True)
+                    times = it.first_timestamp_ns, it.last_timestamp_ns
+                    table.add(item.ring_id, it.epoch, row, (min(times), max(times)), {})
+            table.end = end
+
+    def add_sealed(self, base: int, table: SegmentTable | None) -> None:
+        """A segment behind the ones known, whole; `table` if it has been read already."""
+        with self.lock:
+            self._segments.append(Shelved(base, table))
+            if table is not None:
+                self._used.append(self._segments[-1])
+                self._segments[-1].ends_at = table.end
+            self._bound()
+
+    def remove(self, base: int) -> None:
+        """That segment is about to go."""
+        with self.lock:
+            self._segments = [it for it in self._segments if it.base != base]
+
+    def note(self, damage: Sequence[Damage]) -> None:
+        """Counts damaged places, each once, and forgets the first when there are very many."""
+        with self._noting:
+            for it in damage:
+                self.damaged[it.segment, it.place] = it
+            while len(self.damaged) > DAMAGED_MOST:
+                del self.damaged[next(iter(self.damaged))]
+
+    def damage_of(self, name: str) -> tuple[Damage, ...]:
+        """Damaged places known in one segment."""
+        with self._noting:
+            return tuple(it for it in self.damaged.values() if it.segment == name)
+
+    def segments(self) -> list[Shelved]:
+        """All of them at this moment, rising."""
+        with self.lock:
+            return list(self._segments)
+
+    def _bound(self) -> None:
+        for before, after in zip(self._segments, self._segments[1:], strict=False):
+            before.ends_at = after.base - before.base
+
+    # ---- what is in them ----
+
+    def rows(self, shelved: Shelved, ring_name: str, epoch: int) -> ExtentRows | None:
+        """What the table of a segment says of a ring and epoch; None: nothing."""
+        table = self.table(shelved)
+        if table is None:
+            return None
+        with self.lock:
+            for ring_id, it in table.catalogue.items():
+                rows = table.rings.get((ring_id, epoch)) if it.name == ring_name else None
+                if rows is not None and len(rows):
+                    return rows
+        return None
+
+    def entry(self, shelved: Shelved, ring_name: str) -> CatalogueEntry | None:
+        """What the first catalogue of a segment says of a ring."""
+        if shelved.opening is None and not shelved.lost:
+            try:
+                with self.opened(shelved) as handle:
+                    shelved.opening = open_table(self.files, handle, shelved.name)
+            except FileNotFoundError:
+                return None
+            except FormatError as error:
+                self._lose(shelved, error)
+        if shelved.opening is None:
+            return None
+        return next((it for it in shelved.opening.opening.values() if it.name == ring_name), None)
+
+    def table(self, shelved: Shelved) -> SegmentTable | None:
+        """The whole table of a segment, from memory or from its file; None when it has gone, or is lost."""
+        table = shelved.table
+        if table is None and not shelved.lost:
+            with self._loading:  # Whoever waited for it finds the table there.
+                table = shelved.table or self._load(shelved)
+            self._forget()
+        return table
+
+    @contextmanager
+    def opened(self, shelved: Shelved) -> Iterator[int]:
+        """A handle to its file.  Raises FileNotFoundError when retention has taken it."""
+        handle = self.files.open(os.path.join(self.directory, shelved.name))
+        try:
+            yield handle
+        finally:
+            self.files.close(handle)
+
+    def _load(self, shelved: Shelved) -> SegmentTable | None:
+        try:
+            with self.opened(shelved) as handle:
+                table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at)
+                if table.damage:
+                    known = self._known(shelved)
+                    table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
+        except FileNotFoundError:
+            return None
+        except FormatError as error:
+            self._lose(shelved, error)
+            return None
+        self.note(table.damage)
+        shelved.table = table
+        self._used.append(shelved)
+        return table
+
+    def _known(self, shelved: Shelved) -> dict[int, CatalogueEntry]:
+        """What the segments beside this one say of the rings."""
+        segments = self.segments()
+        index = segments.index(shelved) if shelved in segments else 0
+        known: dict[int, CatalogueEntry] = {}
+        for beside in segments[max(index - 1, 0) : index] + segments[index + 1 : index + 2]:
+            self.entry(beside, "")
+            if beside.opening is not None:
+                known.update(beside.opening.opening)
+        return known
+
+    def _lose(self, shelved: Shelved, error: FormatError) -> None:
+        shelved.lost = str(error)
+        self.note([Damage(shelved.name, 0, shelved.ends_at or 0, "", 0)])
+
+    def _forget(self) -> None:
+        """Lets go of the tables that have been used least lately."""
+        with self.lock:
+            while len(self._used) > TABLES_MOST:
+                shelved = self._used.pop(0)
+                if not shelved.live and shelved is not self._segments[-1]:
+                    shelved.table = None
+
+    def _follow(self, shelved: Shelved) -> None:
+        if shelved.live or shelved.lost:
+            return
+        try:
+            with self.opened(shelved) as handle:
+                if shelved.table is None:
+                    shelved.table = open_table(self.files, handle, shelved.name)
+                with self.lock:
+                    follow_table(self.files, handle, shelved.table)
+        except FileNotFoundError:
+            return
+        except FormatError as error:
+            self._lose(shelved, error)

@@ -1,0 +1,160 @@
+"""Finding records by time and by topic: against a plain list of all that was written."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persistence import Log, LogReader
+from persistence.extents import MARK_BYTES, ExtentRows, Row
+from ringbuf import Range
+from ringbuf.record import decode, encode
+from tests.support.log_simulation import run_of
+from tests.support.logs import DIRECTORY, disk_of, make_log, recovered, typical
+from tests.support.simfiles import SimFiles
+
+EPOCH = 7
+
+
+def keyed(
+    log: Log, name: str, its: list[tuple[str, int, bytes]], first: int, position: int
+) -> list[tuple[int, str, int, bytes]]:
+    """Appends one run of (topic, time, payload); what a reader should find of it."""
+    made = b"".join(
+        encode(first + n, payload, epoch=EPOCH, key=topic.encode(), timestamp_ns=time)
+        for n, (topic, time, payload) in enumerate(its)
+    )
+    log.append(log._ids[name], [run_of(made, EPOCH, position=position)])
+    return [(first + n, *it) for n, it in enumerate(its)]
+
+
+def many_topics(
+    runs: int, times: list[int], *, segment_bytes: int = 8192, seed: int = 0
+) -> tuple[SimFiles, Log, dict[str, list[tuple[int, str, int, bytes]]]]:
+    """A log of two rings, their records of few topics; all of them, by ring."""
+    random = Random(seed)
+    files = SimFiles(random)
+    log = make_log(files, segment_bytes=segment_bytes)
+    log.recover()
+    written: dict[str, list[tuple[int, str, int, bytes]]] = {"a-0": [], "b-0": []}
+    clock = iter(times)
+    for name in written:
+        log.join(name, EPOCH, 0)
+    for _ in range(runs):
+        for name, its in written.items():
+            batch = [
+                (f"t/{random.randrange(5)}", next(clock), random.randbytes(random.randrange(90)))
+                for _ in range(random.randrange(1, 6))
+            ]
+            its.extend(keyed(log, name, batch, len(its), 64 * len(its)))
+        log.write()
+        log.sync()
+    return files, log, written
+
+
+def topic_records(ranges: list[Range]) -> list[tuple[int, str, int, bytes]]:
+    """What runs hold, decoded."""
+    found = []
+    for it in ranges:
+        view, count = bytes(it.view), 0
+        while view:
+            record, span = decode(view, it.epoch)
+            found.append((record.offset, record.key.decode(), record.timestamp_ns, record.payload))
+            view, count = view[span:], count + 1
+        assert count == it.count
+    return found
+
+
+def readers(files: SimFiles, log: Log) -> list[LogReader]:
+    """The writer's own, that of another process, and that of the next start."""
+    other = LogReader(files, DIRECTORY)
+    other.refresh()
+    return [log.reader, other, recovered(files.kill(), segment_bytes=8192)[0].reader]
+
+
+def test_a_topic_is_read_out_of_all_segments_and_nothing_else() -> None:
+    files, log, written = many_topics(60, list(range(1000)))
+    assert len(log.reader.bases()) > 3
+    log.prove()
+    log.sync()
+    for reader in readers(files, log):
+        for name, its in written.items():
+            for topic in ("t/0", "t/4", "t/9"):
+                for offset in (0, 1, len(its) // 2, len(its)):
+                    wanted = [it for it in its if it[1] == topic and it[0] >= offset]
+                    assert topic_records(reader.read_topic(name, topic, EPOCH, offset, 1 << 20)) == wanted
+
+
+def test_a_topic_is_read_in_pieces_of_about_the_limit() -> None:
+    _, log, written = many_topics(30, list(range(1000)))
+    wanted = [it for it in written["a-0"] if it[1] == "t/2"]
+    found: list[tuple[int, str, int, bytes]] = []
+    offset = 0
+    while piece := topic_records(log.reader.read_topic("a-0", "t/2", EPOCH, offset, 200)):
+        assert len(piece) <= 7
+        offset = piece[-1][0] + 1
+        found += piece
+    assert found == wanted
+
+
+times = st.lists(st.integers(1, 60), min_size=150, max_size=150)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(times, st.booleans())
+def test_a_time_is_found_where_a_list_would_find_it(stamps: list[int], rises: bool) -> None:
+    """With a clock that only rises, to the record; with one that jumps, a record of that time or later."""
+    files, log, written = many_topics(12, sorted(stamps) if rises else stamps)
+    log.prove()
+    log.sync()
+    for reader in readers(files, log):
+        for name, its in written.items():
+            for time in (0, 1, 17, 30, 59, 60, 61):
+                found = reader.seek_time(name, EPOCH, time)
+                later = [it[0] for it in its if it[2] >= time]
+                if rises or not later:
+                    assert found == (later[0] if later else len(its))
+                else:
+                    assert found in later or found == len(its)
+            assert reader.seek_time(name, EPOCH + 1, 5) == 0
+
+
+def test_marks_are_sparse_and_never_fall() -> None:
+    rows = ExtentRows()
+    for n in range(400):
+        latest = 1000 + n - (50 if n % 7 else 0)
+        rows.append(Row(n, 1, 4096 + n * 1024, 64, n * 64, whole=True), 0, latest)
+    marks = rows.marks()
+    assert len(marks) == -(-400 * 1024 // MARK_BYTES)
+    assert [it.timestamp_ns for it in marks] == sorted(it.timestamp_ns for it in marks)
+    assert rows.find_time(0) == 0
+    assert rows.find_time(marks[3].timestamp_ns) == marks[3].offset
+    assert rows.find_time(marks[-1].timestamp_ns + 1) is None
+
+
+def test_what_a_segment_holds_is_told() -> None:
+    written = typical()
+    log, report = recovered(written.files)
+    reader = log.reader
+    facts = reader.segments()
+    assert [it.base for it in facts] == reader.bases()
+    assert [it.state for it in facts] == ["sealed", "sealed", "active"]
+    assert sum(it.records for it in facts) == sum(map(len, written.records.values()))
+    assert facts[0].rings[0].name == "a-0"
+    assert facts[0].first_timestamp_ns == 1_000
+    assert facts[-1].rings[0].end_offset == report.rings["a-0"].end_offset
+    assert facts[0].base + facts[0].bytes == facts[1].base
+    assert all(it.damage == () for it in facts)
+
+
+def test_a_segment_that_cannot_be_read_says_why() -> None:
+    written = typical()
+    reader = written.log.reader
+    name = sorted(it for it in written.files.listdir(DIRECTORY) if it.endswith(".log"))[1]
+    data = disk_of(written.log).names[f"{DIRECTORY}/{name}"].cache
+    data[0:4096] = bytes(4096)
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    facts = reader.segments()
+    assert [it.state for it in facts] == ["sealed", "lost", "active"]
+    assert "no header" in facts[1].reason
