@@ -21,6 +21,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -28,6 +29,8 @@ from typing import NamedTuple, Protocol
 from bridge.errors import SourceError
 from bridge.unit import Batch, Run
 from persistence.files import OsFiles
+from persistence.merged import MergedReader
+from persistence.placement import places
 from persistence.reading import Epoch, LogReader
 from ringbuf import RECORD_ALIGN, Range, Reader, Ring, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
@@ -52,26 +55,29 @@ class ColdLog(Protocol):
 
 
 class ForeignLog:
-    """The log of another process, in `directory`: looks each time what its writer has proven since."""
+    """The logs of another process, in `directory`: looks each time what their writer has proven since."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._reader = LogReader(OsFiles(), str(directory))
+        self._readers: dict[Path, LogReader] = {}
+        self._merged = MergedReader(self._looked)
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         """See ColdLog."""
-        return self._reader.read(ring_name, epoch, offset, limit_bytes) if self._looked() else []
+        return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """See ColdLog."""
-        return self._reader.epochs(ring_name) if self._looked() else []
+        return self._merged.epochs(ring_name)
 
-    def _looked(self) -> bool:
-        try:
-            self._reader.refresh()
-        except FileNotFoundError:
-            return False  # the broker has not made it yet
-        return True
+    def _looked(self, ring_name: str) -> list[LogReader]:
+        found = []
+        for place in places(self._directory, ring_name):
+            reader = self._readers.setdefault(place, LogReader(OsFiles(), str(place)))
+            with suppress(FileNotFoundError):  # the broker has not made it yet
+                reader.refresh()
+                found.append(reader)
+        return found
 
 
 class RingName(NamedTuple):

@@ -24,8 +24,9 @@ from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Limits", "Listener", "Local",
-    "Log", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "parse",
+    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Durability", "Limits",
+    "Listener", "Local", "Log", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked", "load",
+    "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -44,6 +45,7 @@ RingBytes = Annotated[
     Meta(ge=64 * KIB, le=4 * GIB, description="a power of two; all rings together have to fit in memory"),
 ]
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
+Durability = Literal["process", "interval", "disk"]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
 
 
@@ -109,7 +111,8 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_timeout_ms: Milliseconds = 200
     # What a PUBACK means.  process: in the ring, survives the broker's death; interval: in the log too, which
     # is synced every sync_interval_ms; disk: synced before the PUBACK.
-    durability: Literal["process", "interval", "disk"] = "process"
+    durability: Durability = "process"
+    isolated: bool = False  # whether each of its rings has a log of its own, in a directory of its name
     sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
     sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much
 
@@ -150,6 +153,9 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: Path | None = None  # state_dir/log
     segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB  # what retention deletes at once
     retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50, description="0 keeps everything")] = 4 * GIB
+    # Logs that the rings of all streams that are not isolated are spread over, each with a thread: more than
+    # one pays where the directory is on several devices, or one that takes many requests at once.
+    workers: Annotated[int, Meta(ge=1, le=16)] = 1
 
 
 class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

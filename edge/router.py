@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from edge.config import Durability
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
 from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
@@ -50,7 +51,7 @@ class PartitionLike(Protocol):
         """It."""
 
     @property
-    def durability(self) -> Literal["process", "interval", "disk"]:
+    def durability(self) -> Durability:
         """`disk`: acknowledgements wait for the ring's durable word."""
 
 

@@ -18,9 +18,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
-from edge.config import Config, Stream
+from edge.config import Config, Durability, Stream
 from edge.epochs import Epochs
 from edge.logs import pairs
 from edge.mqtt.topics import matches
@@ -30,8 +30,6 @@ from ringbuf import Ring, Writer, crc32c
 __all__ = ["Partition", "Streams"]
 
 log = logging.getLogger(__name__)
-
-Durability = Literal["process", "interval", "disk"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -103,6 +103,7 @@ class Log:
         self._generation = 1
         self._durable: dict[int, CatalogueEntry] = {}  # what a segment that begins now says first
         self._ids: dict[str, int] = {}  # of rings, by name
+        self._elsewhere: dict[str, RingEnd] = {}  # what other logs hold of rings
         self._joined: set[int] = set()  # rings that this Log appends
         self._touched: dict[int, int] = {}  # no record of the ring is behind the segment of that base
         self._queue: list[Pending] = []  # appended, not yet durable
@@ -306,7 +307,12 @@ class Log:
 
     def ends(self) -> dict[str, RingEnd]:
         """For each ring that the log remembers, where it goes on: also behind what is queued."""
-        return {it.name: RingEnd(it.epoch, it.next_offset) for it in self._announced().values()}
+        ends = {it.name: RingEnd(it.epoch, it.next_offset) for it in self._announced().values()}
+        return {name: max(end, ends.get(name, end)) for name, end in (ends | self._elsewhere).items()}
+
+    def go_on_behind(self, ends: Mapping[str, RingEnd]) -> None:
+        """Other logs hold these rings up to here: what joins is appended behind it.  Before join()."""
+        self._elsewhere = dict(ends)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """See LogReader.epochs()."""
@@ -351,7 +357,7 @@ class Log:
             for call in list(self.on_sealed):
                 try:
                     call(base)
-                except Exception as error:  # noqa: BLE001  A hook that fails must not keep the others from it.
+                except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
                     log.warning("sealed segment=%s reason=%r", segment_name(base), error)
         self.prepare(stopped)
 

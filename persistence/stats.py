@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -151,6 +152,7 @@ class LogState:
     failures: int = 0  # since the last success
     since_ns: int = 0  # wall clock, when the first of them came
     unsynced_bytes: int = 0  # durable lag: read from rings, and not yet on the disk
+    on_change: Callable[[], object] | None = None  # called when read_only has changed
 
     def failed(self, reason: str, *, read_only: bool) -> None:
         """Notes a failure."""
@@ -158,12 +160,18 @@ class LogState:
             self.since_ns = time.time_ns()
         self.failures += 1
         self.reason = reason
-        self.read_only = read_only
+        self._set(read_only)
 
     def works(self) -> None:
         """Notes a success."""
-        self.failures, self.reason, self.read_only, self.since_ns = 0, "", False, 0
+        self.failures, self.reason, self.since_ns = 0, "", 0
+        self._set(False)
+
+    def _set(self, read_only: bool) -> None:
+        changed, self.read_only = self.read_only != read_only, read_only
+        if changed and self.on_change is not None:
+            self.on_change()
 
     def as_dict(self) -> dict[str, object]:
         """For people and for --json."""
-        return dict(vars(self))
+        return {key: value for key, value in vars(self).items() if key != "on_change"}

@@ -44,7 +44,7 @@ from edge.zeromq import ZmqPublisher
 
 if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
-    from persistence import Log, LogThread
+    from edge.log_set import LogSet
 
 __all__ = ["Assembly", "bridge_settings"]
 
@@ -64,8 +64,7 @@ class Assembly:
         self.zmq: ZmqPublisher | None = None
         self._version = version
         self._failed = failed
-        self._log: Log | None = None
-        self._log_thread: LogThread | None = None
+        self.logs: LogSet | None = None  # None: no stream asks for one
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._reloading = asyncio.Lock()
         self._down = AsyncExitStack()  # how each part that was started is ended
@@ -101,7 +100,7 @@ class Assembly:
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
-        reporter.log = self._log_thread.status if self._log_thread else None
+        reporter.log = self.logs.status if self.logs else None
         reporter.bridges = self._bridges
         reporter.local = await self._start_local(streams, producers, reporter)
         sampling = asyncio.create_task(reporter.sample())
@@ -150,30 +149,23 @@ class Assembly:
         return settings
 
     def _open_streams(self, epochs: Epochs) -> Streams:
-        ends = {}
-        if any(stream.durability != "process" for stream in self.config.stream):
-            from persistence import Log, LogError
-
-            self._log = Log(
-                self.config.log_directory,
-                segment_bytes=self.config.log.segment_bytes,
-                retain_bytes=self.config.log.retain_bytes,
-            )
-            try:
-                report = self._log.recover()
-            except (LogError, OSError) as error:
-                raise EdgeError(
-                    f"log {self.config.log_directory}: {error}", hint="see [log] directory"
-                ) from error
-            self._down.callback(self._log.close)
-            log.info(
-                "log recovered %s",
-                pairs(segments=report.segments, rings=len(report.rings), damaged=len(report.damage)),
-            )
-            ends = {name: (end.epoch, end.end_offset) for name, end in report.rings.items()}
+        self._open_logs()
+        ends = self.logs.ends() if self.logs else {}
         streams = Streams.open(self.config, epochs, ends)
         self._down.callback(streams.close)
         return streams
+
+    def _open_logs(self) -> None:
+        rings = logged_rings(self.config)
+        if not rings:
+            return
+        from edge.log_set import LogSet, Placing
+
+        settings = self.config.log
+        placing = Placing(settings.workers, settings.segment_bytes, settings.retain_bytes)
+        self.logs = LogSet(self.config.log_directory, placing)
+        self._down.callback(self.logs.close)
+        self.logs.open(rings)
 
     def _bind(self, streams: Streams) -> Stats:
         engine = engine_of(_engine_limits(self.config.limits, self.config.packet_max_bytes))
@@ -188,8 +180,8 @@ class Assembly:
         )
         if (watcher := self.guard.watcher) is not None:
             broker.watchers.append(watcher)
-        if self._log is not None:
-            broker.cold.read_at = self._log.reader.read_at
+        if self.logs is not None:
+            broker.cold.read_at = self.logs.reader.read_at
         _restore_retained(broker, streams)
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
@@ -205,35 +197,22 @@ class Assembly:
         return Stats(engine)
 
     def _start_log(self, streams: Streams) -> None:
-        if self._log is None:
+        if self.logs is None:
             return
-        from persistence import LogError, LogThread
+        from edge.log_set import log_source
 
         settings = {stream.name: stream for stream in self.config.stream}
-        sources = [
-            (it.ring, it.durability, settings[it.stream].sync_interval_ms, settings[it.stream].sync_bytes)
-            for it in streams.all()
-        ]
-        thread = LogThread(self._log, sources, on_durable=self.listener.wake)
-        try:
-            thread.start()
-        except LogError as error:
-            raise EdgeError(f"log {self.config.log_directory}: {error}") from error
-        self._log_thread = thread
-        self._down.push_async_callback(asyncio.to_thread, self._stop_log, thread)
-
-    def _stop_log(self, thread: LogThread) -> None:
-        if not thread.stop():
-            log.error(
-                "the log could not be synced; the rings keep what it lacks %s", pairs(**thread.status())
-            )
+        logged = [(it.ring, settings[it.stream]) for it in streams.all() if it.durability != "process"]
+        sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
+        self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
+        self.logs.start(sources, on_durable=self.listener.wake)
 
     def _start_bridge(self, settings: BridgeSettings) -> None:
         """A bridge that cannot start now is told of, and shown: devices are served all the same."""
         from bridge.errors import BridgeError
         from bridge.runner import Bridge
 
-        bridge = Bridge(settings, cold=self._log.reader if self._log else None)
+        bridge = Bridge(settings, cold=self.logs.reader if self.logs else None)
         trouble: dict[str, str] = {}
         try:
             bridge.start()
@@ -278,6 +257,16 @@ class Assembly:
         await local.start()
         self._down.push_async_callback(local.stop)
         return local
+
+
+def logged_rings(config: Config) -> dict[str, bool]:
+    """The ring of each partition that has a log, and whether it has one of its own."""
+    return {
+        f"{stream.name}-{index}": stream.isolated
+        for stream in config.stream
+        if stream.durability != "process"
+        for index in range(stream.partitions)
+    }
 
 
 def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:

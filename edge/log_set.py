@@ -1,0 +1,194 @@
+"""LogSet: the logs of a broker, and which of them a ring's records go to.
+
+Owns each Log of the log directory, its thread while the broker runs, and the one reader over all of them.
+Streams that are `isolated` have a log for each ring; the other rings share [log] workers logs, by ring id
+(persistence/placement.py has the names).
+
+A start opens every log that is there, also those that no ring is written to any more: their records belong to
+rings that were moved, and are read as before.  A log like that has no thread, and its segments stay.
+
+Invariants: a ring goes on where the last of all logs says it ends; a log that cannot be opened keeps the
+broker from starting, since offsets might be given twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from edge.config import Stream
+from edge.errors import EdgeError
+from edge.logs import pairs
+from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
+from persistence.merged import MergedReader
+from persistence.placement import home, is_worker, logs_in
+from ringbuf import Ring
+
+__all__ = ["LogSet", "Placing", "log_source"]
+
+log = logging.getLogger(__name__)
+
+Status = dict[str, Any]
+
+
+class Placing(NamedTuple):
+    """How rings are spread over logs, and what each log keeps."""
+
+    workers: int
+    segment_bytes: int
+    retain_bytes: int
+
+
+class LogSet:
+    """Use: open(), streams are opened by ends(), start(), ..., stop(), close().
+
+    `rings`: the name of each ring that is logged, and whether it has a log of its own.
+    """
+
+    def __init__(self, directory: Path, placing: Placing) -> None:
+        self.directory = directory
+        self.placing = placing
+        self.reader = MergedReader(self.readers_of)
+        self.on_change: Callable[[], object] | None = None  # a log takes records no more, or again
+        self._logs: dict[Path, Log] = {}
+        self._threads: dict[Path, LogThread] = {}
+        self._ends: dict[str, RingEnd] = {}
+        self._homes: dict[str, Path] = {}
+
+    def open(self, rings: Mapping[str, bool]) -> None:
+        """Recovers every log that is there or is needed.  Raises EdgeError."""
+        for ring_name, isolated in rings.items():
+            self._home(ring_name, isolated=isolated)
+        for directory in dict.fromkeys([*logs_in(self.directory), *self._homes.values()]):
+            if directory in self._homes.values() or directory.is_dir():
+                self._open(directory)
+
+    def ends(self) -> dict[str, RingEnd]:
+        """For each ring of which there are records, where it goes on."""
+        return dict(self._ends)
+
+    def start(self, sources: Iterable[tuple[Source, bool]], on_durable: Callable[[], object]) -> None:
+        """Logs these rings, each with whether it has a log of its own.  Raises EdgeError."""
+        by_home: dict[Path, list[Source]] = {}
+        for source, isolated in sources:
+            by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
+        for directory, its in by_home.items():
+            thread = LogThread(self._logs[directory], its, on_durable=on_durable)
+            thread.writer.state.on_change = self._changed
+            try:
+                thread.start()
+            except LogError as error:
+                raise EdgeError(f"log {directory}: {error}") from error
+            self._threads[directory] = thread
+
+    def stop(self) -> None:
+        """Syncs what the rings hold, and ends the threads.  May be called twice."""
+        while self._threads:
+            _, thread = self._threads.popitem()
+            if not thread.stop():
+                text = "the log could not be synced; the rings keep what it lacks %s"
+                log.error(
+                    text, pairs(directory=thread.writer.log.directory, reason=thread.writer.state.reason)
+                )
+
+    def close(self) -> None:
+        """Closes the logs, after stop().  May be called twice."""
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    # ---- by ring ----
+
+    def log_of(self, ring_name: str) -> Log:
+        """The log that the ring is written to.  Raises KeyError: it is not logged."""
+        return self._logs[self._homes[ring_name]]
+
+    def thread_of(self, ring_name: str) -> LogThread:
+        """The thread that writes the ring, while it runs.  Raises KeyError: it is not logged."""
+        return self._threads[self._homes[ring_name]]
+
+    def readers_of(self, ring_name: str) -> list[LogReader]:
+        """Of all logs that may hold records of the ring, the one that it is written to first."""
+        found = [
+            it.reader
+            for directory, it in self._logs.items()
+            if directory == self.directory or is_worker(directory) or directory.name == ring_name
+        ]
+        own = self._homes.get(ring_name)
+        if own is not None:
+            found.sort(key=lambda reader: reader is not self._logs[own].reader)
+        return found
+
+    def logs(self) -> list[Log]:
+        """All of them."""
+        return list(self._logs.values())
+
+    def failure_of(self, ring_name: str) -> str:
+        """Why the log of a ring takes no records now; "": it does, or the ring is not logged."""
+        thread = self._threads.get(self._homes.get(ring_name, Path()))
+        return thread.writer.state.reason if thread is not None and thread.writer.state.read_only else ""
+
+    def status(self) -> Status:
+        """For `brim status`: of all logs together, and each under `logs` where there are several."""
+        each = [
+            {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
+        ]
+        return each[0] if len(each) == 1 else {**_together(each), "logs": each}
+
+    # ---- inside ----
+
+    def _home(self, ring_name: str, *, isolated: bool) -> Path:
+        found = home(self.directory, ring_name, isolated=isolated, workers=self.placing.workers)
+        return self._homes.setdefault(ring_name, found)
+
+    def _open(self, directory: Path) -> None:
+        opened = Log(
+            directory,
+            worker=len(self._logs),
+            segment_bytes=self.placing.segment_bytes,
+            retain_bytes=self.placing.retain_bytes,
+        )
+        try:
+            report = opened.recover()
+        except (LogError, OSError) as error:
+            opened.close()
+            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
+        self._logs[directory] = opened
+        facts = {"segments": report.segments, "rings": len(report.rings), "damaged": len(report.damage)}
+        log.info("log recovered %s", pairs(**facts, directory=directory))
+        for name, end in report.rings.items():
+            self._ends[name] = max(end, self._ends.get(name, end))
+        for it in self._logs.values():
+            it.go_on_behind(self._ends)
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+def log_source(ring: Ring, stream: Stream) -> Source:
+    """A ring of `stream`, as the log takes it.
+
+    What waits for `upstream` is logged as for `interval`: it is the sink that the publisher waits for.
+    """
+    level: Literal["interval", "disk"] = "disk" if stream.durability == "disk" else "interval"
+    return Source(ring, level, stream.sync_interval_ms, stream.sync_bytes)
+
+
+def _together(each: list[Status]) -> Status:
+    """Counters of all added; of the rest what is worst."""
+    total: Status = {"directory": "", "read_only": False, "reason": "", "failures": 0, "segments": 0}
+    for status in each:
+        for name, value in status.items():
+            if isinstance(value, bool):
+                total[name] = total.get(name, False) or value
+            elif isinstance(value, int):
+                total[name] = total.get(name, 0) + value
+            elif name == "fsync":
+                total[name] = max(total.get(name, value), value, key=lambda it: it["p99_below_us"])
+            elif name == "broken_rings":
+                total[name] = {**total.get(name, {}), **value}
+            elif name == "reason" and value:
+                total[name] = value
+    return total

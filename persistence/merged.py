@@ -1,0 +1,62 @@
+"""The records of a ring out of several logs, as if they were one.
+
+A ring that was given a log of its own, or another worker, has its older records where it was (placement.py).
+Two logs may hold the same records, when a ring came back; they are then the same bytes.
+
+Owns no log: `readers` says, for a ring, which may hold records of it, the one that is written first.  Where
+that is one, as nearly always, its answer is handed on.
+
+Invariant: what is given begins at what was asked for, if any log has it, and ends where the log that it is
+from leaves something out: what lies behind may be in another, and is the next answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from persistence.reading import Epoch, LogReader
+from ringbuf import Range
+
+__all__ = ["MergedReader"]
+
+
+class MergedReader:
+    """See LogReader, of which it has what asks for the records of a ring.  As many threads as there."""
+
+    def __init__(self, readers: Callable[[str], Sequence[LogReader]]) -> None:
+        self._readers = readers
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        """See LogReader.read()."""
+        readers = self._readers(ring_name)
+        found = [it.read(ring_name, epoch, offset, limit_bytes) for it in readers]
+        return _first(found, lambda it: it[0].offset)
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        """See LogReader.read_at()."""
+        readers = self._readers(ring_name)
+        found = [it.read_at(ring_name, epoch, position, limit_bytes) for it in readers]
+        return _first(found, lambda it: max(it[0].position, position))
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        """See LogReader.epochs()."""
+        spans: dict[int, tuple[int, int]] = {}
+        for reader in self._readers(ring_name):
+            for epoch, first, end in reader.epochs(ring_name):
+                known = spans.get(epoch, (first, end))
+                spans[epoch] = min(first, known[0]), max(end, known[1])
+        return [Epoch(epoch, *spans[epoch]) for epoch in sorted(spans)]
+
+
+def _first(found: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
+    """The answer that begins first, of several up to where it leaves something out."""
+    answers = [it for it in found if it]
+    if not answers:
+        return []
+    best = min(answers, key=begin)  # of equals the first
+    if len(found) == 1:
+        return best
+    count = 1
+    while count < len(best) and best[count].offset == best[count - 1].offset + best[count - 1].count:
+        count += 1
+    return best[:count]

@@ -1,0 +1,55 @@
+"""Which directory the records of a ring are kept in: one log for many rings, some, or a log of its own.
+
+    directory/               the log of worker 0, which every other is found from
+    directory/worker1/       of worker 1, and so on
+    directory/<ring name>/   of that ring alone
+
+All of them are logs of one format (format.py), each with its lock.  Owns the names and nothing else.
+
+Where a ring is kept may change from one start to the next.  What an earlier start has written stays where it
+is, and is read there: whoever looks for records asks for every place() of a ring, not only for its home().
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from persistence.format import ring_id_of
+
+__all__ = ["home", "logs_in", "places", "worker_of"]
+
+_WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # no ring has such a name: it has a - or a @
+_RING = re.compile(r"[a-z0-9_-]+(-[0-9]+|@[a-z0-9_-]+)\Z")
+
+
+def worker_of(ring_name: str, workers: int) -> int:
+    """The worker that logs a ring which shares its log: 0 to `workers` - 1, by the ring's id alone."""
+    return ring_id_of(ring_name, {}) % workers
+
+
+def home(directory: Path, ring_name: str, *, isolated: bool, workers: int) -> Path:
+    """The directory of the log that a ring is written to."""
+    if isolated:
+        return directory / ring_name
+    worker = worker_of(ring_name, workers)
+    return directory / f"worker{worker}" if worker else directory
+
+
+def logs_in(directory: Path) -> list[Path]:
+    """The directories of all logs that are there: `directory` itself first, whether it is there or not."""
+    try:
+        names = sorted(it.name for it in directory.iterdir() if it.is_dir())
+    except FileNotFoundError:
+        names = []
+    return [directory, *(directory / name for name in names if _WORKER.match(name) or _RING.match(name))]
+
+
+def places(directory: Path, ring_name: str) -> list[Path]:
+    """The directories that may hold records of a ring: all logs but those of other rings alone."""
+    return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_worker(it)]
+
+
+def is_worker(directory: Path) -> bool:
+    """Whether a log's directory is that of a worker above 0."""
+    return _WORKER.match(directory.name) is not None
