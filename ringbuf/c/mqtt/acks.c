@@ -141,9 +141,11 @@ void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
 }
 
-bool mq_exchange_end(mq_connection *connection, uint16_t identifier)
+bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier)
 {
     bool open = mq_received_free(connection->session, identifier);
+    if (open && connection->session->kept)
+        mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
     connection->unfinished -= open && connection->unfinished > 0;
     return open;
 }
@@ -192,6 +194,8 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
     } else if (known && !released) {
         mq_entry_done(engine, entry);
         *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+        if (connection->session->kept)
+            mq_journal_word(engine, MQ_J_RELEASED, connection->session, ack->identifier);
     }
     if (!failed)
         put_ack(engine, connection, MQ_PUBREL << 4 | 2, ack->identifier,
@@ -218,7 +222,7 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
         return mq_refuse(engine, connection, cause);
     mq_session *session = connection->session;
     if (kind == MQ_PUBREL) {
-        bool known = mq_exchange_end(connection, ack.identifier);
+        bool known = mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, MQ_PUBCOMP << 4, ack.identifier,
                 known ? MQ_REASON_SUCCESS : MQ_REASON_UNKNOWN_IDENTIFIER);
         return connection->stop != MQ_STOP_CLOSING;
@@ -229,6 +233,8 @@ bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const m
     if (kind == MQ_PUBREC) {
         on_pubrec(engine, connection, entry, &ack);
     } else if (entry != NULL) {
+        if (kind == MQ_PUBACK && entry->tag & MQ_TAG_SHARED)
+            mq_journal_gone(engine, entry);
         mq_sent_done(engine, session, entry);
         mq_connection_touch(engine, connection);
     }

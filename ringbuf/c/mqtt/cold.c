@@ -41,6 +41,8 @@ bool mq_is_cold(const mq_engine *engine, const mq_entry *entry)
     if (entry->where == MQ_NOWHERE || index == 0 || !(entry->tag & MQ_TAG_QOS))
         return false;
     const mq_source *source = engine->sources[index];
+    if (source->kind == MQ_SOURCE_PAST)
+        return source->logged;
     return source->kind == MQ_SOURCE_OWN && source->logged &&
            !rb_writer_keeps(source->writer, mq_where_position(entry->where));
 }
@@ -116,6 +118,7 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     if (*blob == NULL)
         return FATE_BEYOND;
     (*blob)->references = 1;
+    (*blob)->origin = entry->where;
     run->room -= run->room < header.length ? run->room : header.length;
     engine->counters.thawed++;
     return FATE_THAWS;

@@ -55,9 +55,9 @@ static bool stops(mq_built result)
 }
 
 /* Sends `entry`, whose references have passed to us, with what it needs of the window.  `result`: of
- * prepare(). */
+ * prepare(); `queued`: it was in the queue. */
 static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_entry *entry,
-                        const mq_frame *frame, mq_built result)
+                        const mq_frame *frame, mq_built result, bool queued)
 {
     mq_session *session = connection->session;
     mq_entry *sent = NULL;
@@ -66,6 +66,8 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
         result = MQ_NO_MEMORY;
     if (sent != NULL)
         *sent = *entry; /* the references go along */
+    if (session->kept || entry->tag & MQ_TAG_SHARED)
+        mq_journal_sent(engine, session, entry, sent != NULL, queued);
     if (result == MQ_BUILT)
         result = mq_frame_put(engine, connection, entry, frame, identifier, false);
     if (result != MQ_BUILT && result != MQ_DENIED)
@@ -127,7 +129,7 @@ static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_se
     if (stops(result))
         return result;
     mq_queue_pop(engine, session);
-    return deliver(engine, connection, &entry, &frame, result);
+    return deliver(engine, connection, &entry, &frame, result, true);
 }
 
 /* What was in flight when the last connection ended, in its order: PUBLISH with DUP, or PUBREL. */
@@ -155,6 +157,8 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
     session->resend++;
     if (result != MQ_BUILT) {
         count_drop(engine, session, result);
+        if (entry->tag & MQ_TAG_SHARED)
+            mq_journal_gone(engine, entry);
         mq_sent_done(engine, session, entry);
     }
     return result;
@@ -195,7 +199,7 @@ static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, m
         if (stops(result))
             break;
         mq_replay_advance(engine, session, &entry);
-        result = deliver(engine, connection, &entry, &frame, result);
+        result = deliver(engine, connection, &entry, &frame, result, false);
     }
     return result;
 }

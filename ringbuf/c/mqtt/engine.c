@@ -258,6 +258,7 @@ void mq_engine_free(mq_engine *engine)
                         &engine->watched, &engine->cold};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
+    mq_journal_close(engine);
     free(engine->table);
     free(engine->grant_table);
     free(engine->scratch);
@@ -555,6 +556,7 @@ void mq_engine_step(mq_engine *engine)
     if (engine->cold.count > 0)
         mq_cold_tell(engine);
     mq_end_publish(engine);
+    mq_journal_written(engine);
     mq_counters_refresh(engine);
 }
 
@@ -569,6 +571,8 @@ void mq_counters_refresh(mq_engine *engine)
 
 uint64_t mq_engine_due(const mq_engine *engine)
 {
+    if (engine->journal.stalled)
+        return RETRY_MS;
     if (engine->event_count || engine->sources_pending || engine->ready.count || engine->touched.count ||
         engine->closing.count || engine->cold.count)
         return 0;

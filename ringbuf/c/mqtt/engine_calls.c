@@ -130,6 +130,8 @@ static PyObject *pull(engine_object *self, PyObject *handle)
     connection->listed = false;
     if (connection->stop != MQ_STOP_CLOSING && mq_fill(self->engine, connection))
         mq_connection_touch(self->engine, connection);
+    if (!mq_journal_written(self->engine))
+        return PyBytes_FromStringAndSize("", 0);
     mq_bytes *out = &connection->out;
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)out->at + out->start, out->end - out->start);
     if (bytes == NULL)
@@ -308,7 +310,8 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
         return PyBytes_FromStringAndSize((const char *)source->name,
                                          source->name ? (Py_ssize_t)source->name_length : 0);
     }
-    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED || event->kind == MQ_EVENT_COLD)
+    if (event->kind == MQ_EVENT_SOURCE_BAD || event->kind == MQ_EVENT_CLOSED ||
+        event->kind == MQ_EVENT_COLD || event->kind == MQ_EVENT_JOURNAL)
         return PyBytes_FromStringAndSize("", 0);
     const mq_connection *connection = mq_slab_get(&self->engine->connections, event->handle);
     if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
@@ -378,7 +381,9 @@ static void engine_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->engine != NULL)
         mq_engine_free(self->engine);
+    mq_restoring_free(self->restoring);
     Py_CLEAR(self->rings);
+    Py_CLEAR(self->journal);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
@@ -441,6 +446,25 @@ static PyMethodDef engine_methods[] = {
     {"cold_front", ONE(engine_cold_front), "(session) -> (source, position) | None"},
     {"thaw", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},
     {"warm", ONE(engine_warm), "(session) -> bool: its delivery goes on"},
+    {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
+    {"journal_open", FAST(engine_journal_open), "(writer, position): what is behind may be needed"},
+    {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
+    {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
+    {"journal_end", NONE(engine_journal_end), "() -> position behind all there is, or None: no room"},
+    {"journal_sections", FAST(engine_journal_sections), "(next, bytes) -> (entries, next | None)"},
+    {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},
+    {"add_past", ONE(engine_add_past), "(logged) -> source without a ring"},
+    {"restore_begin", NONE(engine_restore_begin), "()"},
+    {"restore_session", FAST(engine_restore_session), "(number, session)"},
+    {"restore_source", FAST(engine_restore_source), "(number, source, end)"},
+    {"restore_batch", ONE(engine_restore_batch), "(entries) -> bool"},
+    {"restore_mark", ONE(engine_restore_mark), "(number) -> position"},
+    {"restore_route", FAST(engine_restore_route),
+     "(source, position, records or None, begin) -> (begin, unknown topic | None)"},
+    {"restore_settle", FAST(engine_restore_settle), "(session, queue_max) -> unknown topic | None"},
+    {"restore_refuse", NONE(engine_restore_refuse), "(): ask about topics no more"},
+    {"restore_resume", FAST(engine_restore_resume), "(source, position): records below were routed"},
+    {"restore_end", NONE(engine_restore_end), "()"},
     {"topic_add", FAST(engine_topic_add),
      "(name, source, reserved) -> topic, or MQ_NO_TOPIC when the table is full"},
     {"topic_find", ONE(engine_topic_find), "(name) -> topic, or MQ_NO_TOPIC"},

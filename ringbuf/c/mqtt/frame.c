@@ -149,6 +149,8 @@ mq_built mq_look(mq_engine *engine, const mq_entry *entry, bool again, mq_frame 
         return look_own(engine, &mq_where_blob(entry->where)->record, again, out);
     const mq_source *source = engine->sources[index];
     uint64_t position = mq_where_position(entry->where);
+    if (source->kind == MQ_SOURCE_PAST)
+        return mq_is_cold(engine, entry) ? MQ_COLD : MQ_OVERRUN;
     if (source->kind == MQ_SOURCE_FOREIGN)
         return look_foreign(engine, source, position, again, out);
     if (!rb_writer_keeps(source->writer, position))

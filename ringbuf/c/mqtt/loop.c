@@ -88,6 +88,10 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
     mq_bytes *out = &connection->out;
     uint32_t length = out->end - out->start;
     ssize_t sent;
+    if (!mq_journal_written(loop->engine)) {
+        mq_connection_touch(loop->engine, connection);
+        return false;
+    }
     do
         sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
@@ -181,7 +185,7 @@ static void reap(mq_loop *loop)
             continue;
         }
         mq_bytes *out = &connection->out;
-        if (out->end > out->start && !connection->blocked)
+        if (out->end > out->start && !connection->blocked && mq_journal_written(engine))
             engine->counters.bytes_out += send(connection->fd, out->at + out->start, out->end - out->start,
                                                MSG_NOSIGNAL | MSG_DONTWAIT) > 0
                                               ? out->end - out->start
@@ -264,7 +268,9 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     bool has_left = events & (EPOLLHUP | EPOLLERR);
-    if (connection->stop == MQ_RUN && !connection->is_ready && loop->engine->event_count < MQ_EVENTS)
+    const mq_engine *engine = loop->engine;
+    if (connection->stop == MQ_RUN && !connection->is_ready && engine->event_count < MQ_EVENTS &&
+        !engine->journal.full)
         receive(loop, connection);
     else if (has_left && connection->stop == MQ_STOP_OUT)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);

@@ -15,6 +15,7 @@
  *   queue.c       queues of positions
  *   spill.c       copies of records that rings are about to overwrite
  *   cold.c        records that come back from the log
+ *   journal.c     what a restart must know of sessions; journal_replay.c  the restart
  *   session.c     windows of what is in flight, identifiers received
  *   deliver.c     what a connection is sent next
  *   frame.c       a position -> a PUBLISH frame in a connection's output
@@ -126,6 +127,7 @@ typedef struct mq_blob {
     uint32_t references;
     uint32_t bytes : 31, spilled : 1; /* spilled: counted in spilled_bytes */
     uint64_t publisher;               /* session that published it, for no-local; 0: none */
+    uint64_t origin;                  /* where its record stood in a ring; 0: in none */
     rb_record record;                 /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
@@ -171,6 +173,7 @@ struct mq_session {
     bool disordered;           /* positions of a ring do not only rise in its queue or window */
     bool cold;                 /* its delivery waits for records from the log */
     bool shared;               /* it was a member of a group */
+    bool kept;                 /* the journal has what happens to it */
     mq_connection *connection; /* NULL: away */
     uint8_t *queue_in;         /* in `back`: where the next entry goes */
     uint32_t queue_left;       /* so many may be pushed before anything is looked at */
@@ -317,12 +320,15 @@ struct mq_connection {
     uint8_t address[16];
 };
 
+#include "journal.h"
+
 /* ---- sources: the rings ---- */
 
 typedef enum mq_source_kind {
     MQ_SOURCE_NONE = 0,
     MQ_SOURCE_OWN,
-    MQ_SOURCE_FOREIGN
+    MQ_SOURCE_FOREIGN,
+    MQ_SOURCE_PAST /* a ring, or an epoch of one, that is no more: the log has what is left, if `logged` */
 } mq_source_kind;
 
 typedef struct mq_source {
@@ -339,6 +345,8 @@ typedef struct mq_source {
     uint64_t copied;           /* of the records below, those that are needed have been copied */
     uint64_t copy_at;          /* a position that is reached only after spill.c has looked */
     uint64_t full_since_ms;    /* 0: the last claim went in */
+    uint64_t marked;           /* position of its last MARK in the journal */
+    uint64_t resume_at;        /* foreign: records below were routed in an earlier life */
     rb_writer *writer;
     rb_reader *reader;
     uint8_t *name; /* foreign: topic that is with Python */
@@ -355,6 +363,7 @@ struct mq_engine {
     mq_limits limits;
     mq_listener listeners[MQ_LISTENERS_MAX];
     mq_counters counters;
+    mq_journal journal;
     uint64_t now_ms, now_ns; /* monotonic; wall */
     uint64_t next_deadline_ms;
     uint64_t appended_bytes; /* since outputs were last flushed */
@@ -502,89 +511,6 @@ bool mq_is_expired(const mq_engine *engine, const rb_record *record);
  */
 bool mq_fill(mq_engine *engine, mq_connection *connection);
 
-static inline uint64_t mq_where(uint32_t source, uint64_t position)
-{
-    return (uint64_t)source << MQ_SOURCE_SHIFT | position / RB_RECORD_ALIGN;
-}
-
-static inline uint32_t mq_where_source(uint64_t where)
-{
-    return (uint32_t)(where >> MQ_SOURCE_SHIFT);
-}
-
-static inline uint64_t mq_where_position(uint64_t where)
-{
-    return (where & (((uint64_t)1 << MQ_SOURCE_SHIFT) - 1)) * RB_RECORD_ALIGN;
-}
-
-static inline mq_blob *mq_where_blob(uint64_t where)
-{
-    return (mq_blob *)(uintptr_t)where;
-}
-
-static inline mq_grant *mq_grant_at(const mq_engine *engine, uint32_t number)
-{
-    return mq_slab_at(&engine->grants, number - 1);
-}
-
-static inline uint8_t *mq_chunk_end(mq_chunk *chunk)
-{
-    return chunk->entries + chunk->room * MQ_ENTRY_BYTES;
-}
-
-static inline mq_entry mq_entry_at(const uint8_t *at)
-{
-    uint64_t rest;
-    mq_entry entry;
-    memcpy(&entry.where, at, sizeof entry.where);
-    memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that nothing behind it is read */
-    entry.tag = (uint32_t)(rest >> 8);
-    entry.topic = (uint32_t)(rest >> 40);
-    return entry;
-}
-
-/* Its record is at `where` from now on. */
-static inline void mq_entry_move(uint8_t *at, uint64_t where)
-{
-    memcpy(at, &where, sizeof where);
-}
-
-/* It has no record, and needs no window. */
-static inline void mq_entry_take_back(uint8_t *at)
-{
-    uint32_t tag = MQ_TAG_RELEASED;
-    mq_entry_move(at, MQ_NOWHERE);
-    memcpy(at + sizeof(uint64_t), &tag, sizeof tag);
-}
-
-/* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */
-static inline mq_entry mq_queue_front(const mq_session *session)
-{
-    return mq_entry_at(session->queue_out);
-}
-
-/* Queues `entry`: here rather than in queue.c, because it is what fan-out does most. */
-static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
-{
-    if (session->queue_left == 0 && !mq_queue_make_room(engine, session))
-        return;
-    uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
-    memcpy(session->queue_in, &entry.where, sizeof entry.where);
-    memcpy(session->queue_in + 8, &rest, sizeof rest); /* its last byte is zero, and the next entry's */
-    session->queue_in += MQ_ENTRY_BYTES;
-    session->queue_left--;
-    session->queue_count++;
-    if (mq_where_source(entry.where) == 0)
-        mq_where_blob(entry.where)->references++;
-    if (entry.tag >> MQ_TAG_GRANT_SHIFT)
-        mq_grant_at(engine, entry.tag >> MQ_TAG_GRANT_SHIFT)->references++;
-    if (!session->watched && entry.tag & MQ_TAG_QOS)
-        mq_watch(engine, session);
-    if (!session->dirty) {
-        session->dirty = true;
-        if (session->connection != NULL)
-            mq_connection_touch(engine, session->connection);
-    }
-}
+#include "queue.h"
 
 #endif

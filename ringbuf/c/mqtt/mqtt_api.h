@@ -21,8 +21,9 @@ enum {                      /* what the parser or the loop hands to Python */
        MQ_EVENT_SOURCE = 4, /* as TOPIC, from a source ring: detail is the source */
        MQ_EVENT_SOURCE_BAD =
            5, /* a source ring holds what is no record; it is read no further: detail is the source */
-       MQ_EVENT_COLD = 6 /* what the session of this connection gets next is in the log only: whoever handles
-                            it calls thaw() and warm() */
+       MQ_EVENT_COLD = 6,   /* what the session of this connection gets next is in the log only: whoever
+                               handles it calls thaw() and warm() */
+       MQ_EVENT_JOURNAL = 7 /* the journal of sessions wants a checkpoint */
 };
 
 enum {                      /* why a connection was closed */

@@ -11,7 +11,9 @@
 
 typedef struct engine_object {
     PyObject_HEAD mq_engine *engine;
-    PyObject *rings; /* source -> the Writer or Reader that keeps its memory mapped */
+    PyObject *rings;   /* source -> the Writer or Reader that keeps its memory mapped */
+    PyObject *journal; /* the Writer of the journal, while it is open */
+    mq_restoring *restoring;
 } engine_object;
 
 typedef PyObject *const *args_t;
@@ -74,6 +76,26 @@ static inline int session_from(const engine_object *self, PyObject *object, mq_s
     *out = mq_slab_get(&self->engine->sessions, handle);
     return 0;
 }
+
+/* journal_calls.c */
+PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_journal_close(engine_object *self, PyObject *argument);
+PyObject *engine_journal_note(engine_object *self, PyObject *argument);
+PyObject *engine_journal_end(engine_object *self, PyObject *argument);
+PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_add_past(engine_object *self, PyObject *argument);
+PyObject *engine_restore_begin(engine_object *self, PyObject *argument);
+PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_batch(engine_object *self, PyObject *argument);
+PyObject *engine_restore_mark(engine_object *self, PyObject *argument);
+PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_settle(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_refuse(engine_object *self, PyObject *argument);
+PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_restore_end(engine_object *self, PyObject *argument);
 
 /* queue_calls.c */
 PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count);

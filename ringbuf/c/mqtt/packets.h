@@ -67,7 +67,7 @@ void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack);
 /* Whether `identifier` waits for its PUBACK or PUBREC. */
 bool mq_is_held(const mq_connection *connection, uint16_t identifier);
 /* A QoS 2 identifier is free; false: it was. */
-bool mq_exchange_end(mq_connection *connection, uint16_t identifier);
+bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier);
 
 /* verdicts.c */
 /* Whether `topic` is the one that connection->last_allowed is about. */

@@ -112,7 +112,7 @@ static bool drop(mq_engine *engine, mq_connection *connection, const publish *pu
 {
     engine->counters.dropped[cause]++;
     if (publish->qos == 2 && connection->version == 5)
-        mq_exchange_end(connection, publish->identifier);
+        mq_exchange_end(engine, connection, publish->identifier);
     if (publish->qos > 0)
         answer(engine, connection, publish, 0, 0, reason);
     return true;
@@ -140,6 +140,24 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const pu
 
 /* ---- storing ---- */
 
+/* Of a session that is kept, the journal has the identifier before the ring has the message, and where that
+ * is going to be: after a crash between the two, the one without the other means nothing. */
+static int append_once(mq_engine *engine, const mq_session *session, mq_topic *topic, const publish *publish,
+                       uint64_t *end)
+{
+    uint64_t where = mq_where(topic->source, engine->sources[topic->source]->writer->tail);
+    if (session->kept && !mq_journal_received(engine, session, where, publish->identifier))
+        return RB_FULL;
+    return mq_append(engine, topic, &publish->message, end);
+}
+
+static void forget_once(mq_engine *engine, mq_session *session, uint16_t identifier)
+{
+    mq_received_free(session, identifier);
+    if (session->kept)
+        mq_journal_word(engine, MQ_J_FREED, session, identifier);
+}
+
 /* QoS 2: what has been received is only acknowledged again.  Not before it can be durable: its end is not
  * known any more, the end of the ring is not before it.  PUBREC may say that nobody has subscribed, and does
  * not, as in Mosquitto. */
@@ -152,9 +170,9 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     if (again) {
         end = engine->sources[topic->source]->writer->tail;
     } else {
-        int result = mq_append(engine, topic, &publish->message, &end);
+        int result = append_once(engine, connection->session, topic, publish, &end);
         if (result != RB_OK) {
-            mq_received_free(connection->session, publish->identifier);
+            forget_once(engine, connection->session, publish->identifier);
             return append_failed(engine, connection, publish, result);
         }
         connection->unfinished++;

@@ -126,6 +126,7 @@ mq_entry mq_queue_pop(mq_engine *engine, mq_session *session)
 static void drop_oldest(mq_engine *engine, mq_session *session, uint32_t cause)
 {
     mq_entry oldest = mq_queue_pop(engine, session);
+    mq_journal_popped(engine, session, &oldest);
     mq_entry_drop(engine, session, &oldest, cause);
 }
 

@@ -34,7 +34,7 @@ static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *m
 
 /* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Beyond the limits of
  * the store there is none from then on, rather than an old one: counted. */
-void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message)
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
     mq_retained_forget(engine, topic);
     if (message->payload_length == 0)
@@ -51,6 +51,7 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message)
     }
     *blob = (mq_blob){
         .references = 1,
+        .origin = origin,
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
         .bytes = bytes,
         .record = {.offset = ++engine->retained_number,

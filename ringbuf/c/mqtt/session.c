@@ -71,6 +71,8 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
     uint64_t place = (uint64_t)(entry - session->sent);
     uint64_t number = session->sent_first + ((place - session->sent_first) & (session->sent_room - 1));
     session->unsent -= number >= session->resend;
+    if (session->kept)
+        mq_journal_word(engine, MQ_J_ACKED, session, (uint32_t)(number % IDENTIFIERS + 1));
     mq_entry_done(engine, entry);
     *entry = (mq_entry){.where = MQ_NOWHERE};
     session->in_flight--;

@@ -95,11 +95,15 @@ static void hand(mq_engine *engine, const mq_member *member, mq_entry entry)
     mq_push(engine, member->session, entry);
 }
 
+uint32_t mq_share_published(uint32_t tag)
+{
+    return (tag >> PUBLISHED_SHIFT & MQ_TAG_QOS) | (tag & PUBLISHED_RETAIN ? MQ_TAG_RETAIN : 0);
+}
+
 /* As it was when the group had it. */
 static mq_entry as_published(mq_entry entry)
 {
-    entry.tag = (entry.tag >> PUBLISHED_SHIFT & MQ_TAG_QOS) |
-                (entry.tag & PUBLISHED_RETAIN ? MQ_TAG_RETAIN : 0);
+    entry.tag = mq_share_published(entry.tag);
     return entry;
 }
 
@@ -112,6 +116,8 @@ static mq_session *waiting(mq_session *queue)
 void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
 {
     uint32_t qos = entry.tag & MQ_TAG_QOS;
+    if (queue->kept && qos > 0)
+        mq_journal_routed(engine, queue, &entry);
     const mq_member *member = waiting(queue)->queue_count == 0 || qos == 0
                                   ? next_with_room(engine, group_of(queue), qos)
                                   : NULL;

@@ -197,6 +197,7 @@ static bool sweep_window(sweep *sweep, mq_session *session)
             return true;
         mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, entry) : NULL;
         if (blob != NULL) {
+            blob->origin = entry->where;
             entry->where = (uint64_t)(uintptr_t)blob;
             blob->references++;
         }
@@ -218,6 +219,7 @@ static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk
             *sources |= 1u << (mq_where_source(entry.where) & 31);
         mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, &entry) : NULL;
         if (blob != NULL) {
+            blob->origin = entry.where;
             mq_entry_move(at, (uint64_t)(uintptr_t)blob);
             blob->references++;
         }

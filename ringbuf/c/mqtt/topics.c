@@ -226,8 +226,10 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
                   .properties_length = message->properties_length};
     uint64_t room = append_room(source->writer, topic->length + message->properties_length,
                                 message->payload_length);
-    if (source->writer->tail + room > source->copy_at)
+    if (source->writer->tail + room > source->copy_at) {
         mq_spill_own(engine, topic->source, room);
+        mq_journal_mark(engine, topic->source);
+    }
     int result = rb_append(source->writer, &key, message->payload, message->payload_length,
                            (uint16_t)message->flags, engine->now_ns);
     if (result == RB_FULL)
@@ -246,7 +248,7 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
         mq_list_add(&engine->published, topic->source);
     }
     if (message->flags & RB_FLAG_RETAIN)
-        mq_retain(engine, topic, message);
+        mq_retain(engine, topic, message, mq_where(topic->source, source->writer->claim_at));
     engine->matched = 0;
     if (topic->route_count > 0)
         engine->matched = mq_route_record(engine, topic, mq_where(topic->source, source->writer->claim_at),
@@ -295,7 +297,7 @@ static mq_message source_message(const rb_view *view)
 
 /* What it says it retains.  Its properties are checked, in a copy, as those of a client are; what is wrong
  * with them is counted when the record itself is to be delivered. */
-static void source_retain(mq_engine *engine, mq_topic *topic, mq_source *source, const rb_view *view,
+static void source_retain(mq_engine *engine, uint32_t index, mq_topic *topic, const rb_view *view,
                           mq_message message)
 {
     uint32_t length = view->parts.properties_length;
@@ -312,8 +314,8 @@ static void source_retain(mq_engine *engine, mq_topic *topic, mq_source *source,
     message.properties = checked.stored;
     message.properties_length = checked.stored_length;
     message.flags |= checked.flags;
-    mq_retain(engine, topic, &message);
-    if (!rb_reader_holds(source->reader, view->position))
+    mq_retain(engine, topic, &message, mq_where(index, view->position));
+    if (!rb_reader_holds(engine->sources[index]->reader, view->position))
         mq_retained_forget(engine, topic);
 }
 
@@ -343,7 +345,7 @@ static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, c
     engine->counters.sourced++;
     engine->appended_bytes += view->header.length;
     if (view->header.flags & RB_FLAG_RETAIN)
-        source_retain(engine, topic, source, view, message);
+        source_retain(engine, index, topic, view, message);
     mq_route_record(engine, topic, mq_where(index, view->position), &message);
     return true;
 }
@@ -371,7 +373,7 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
             source->bad = mq_event_add(engine, MQ_EVENT_SOURCE_BAD, index, 0, 0, 0);
             return;
         }
-        if (!source_route(engine, index, source, &view)) {
+        if (view.position >= source->resume_at && !source_route(engine, index, source, &view)) {
             reader->cursor = cursor;
             reader->offset = offset;
             engine->sources_pending |= !source->waiting; /* no room for the event: ask again */
@@ -401,7 +403,9 @@ void mq_sources_pump(mq_engine *engine)
         mq_source *source = engine->sources[i];
         if (source->kind == MQ_SOURCE_FOREIGN && !source->waiting && !source->bad)
             source_pump(engine, i, source);
-        if (source->kind == MQ_SOURCE_FOREIGN && source->reader->cursor > source->copy_at)
+        if (source->kind == MQ_SOURCE_FOREIGN && source->reader->cursor > source->copy_at) {
             mq_spill_foreign(engine, i);
+            mq_journal_mark(engine, i);
+        }
     }
 }

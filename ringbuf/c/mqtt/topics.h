@@ -21,6 +21,7 @@ void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session);
 void mq_share_clear(mq_engine *engine, mq_session *session); /* part of mq_session_clear() */
 /* Gives a record to a member, or keeps it.  The tag of `entry`: QoS and RETAIN as published. */
 void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry);
+uint32_t mq_share_published(uint32_t tag); /* QoS and RETAIN, as its message was published, of a member's */
 bool mq_share_pull(mq_engine *engine, mq_session *session);   /* it has room: true, if something was there */
 void mq_share_return(mq_engine *engine, mq_session *session); /* its connection has ended */
 
@@ -52,7 +53,8 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic);
 uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
 
 /* retained.c */
-void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message);
+/* `origin`: where its record is in a ring; 0: nowhere. */
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
 /* purge.c */

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing the journal (journal.h): entries are collected in memory, and appended to its ring in pieces.
+ *
+ * A ring is as long as it is.  A restart needs what is behind the last checkpoint, so that is not
+ * overwritten: when there is no more room, nothing of kept sessions is sent and nobody is read until a
+ * checkpoint is there. One is asked for (MQ_EVENT_JOURNAL) long before.
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROOM_MIN 4096u
+#define NUMBER_MASK 0xffffffu
+#define ROUTED_BYTES 12u
+#define ITEM_BYTES 12u /* where, options */
+
+_Static_assert(MQ_J_QUEUED < 256, "a kind has eight bits");
+
+/* ---- collecting ---- */
+
+/* Room for `bytes` more.  NULL: no memory; then a checkpoint must say it all. */
+static uint8_t *collect(mq_journal *journal, uint32_t bytes)
+{
+    if (journal->writer == NULL)
+        return NULL;
+    if (journal->room - journal->used < bytes) {
+        uint64_t room = journal->room ? journal->room : ROOM_MIN;
+        while (room - journal->used < bytes)
+            room *= 2;
+        uint8_t *at = room > UINT32_MAX / 2 ? NULL : realloc(journal->at, room);
+        if (at == NULL) {
+            journal->torn = true;
+            return NULL;
+        }
+        journal->at = at;
+        journal->room = (uint32_t)room;
+    }
+    uint8_t *to = journal->at + journal->used;
+    journal->used += bytes;
+    journal->open = 0;
+    return to;
+}
+
+static uint8_t *put_word(uint8_t *to, uint32_t word)
+{
+    memcpy(to, &word, sizeof word);
+    return to + sizeof word;
+}
+
+static uint8_t *put_long(uint8_t *to, uint64_t value)
+{
+    memcpy(to, &value, sizeof value);
+    return to + sizeof value;
+}
+
+static uint32_t head(uint32_t kind, uint32_t number)
+{
+    return kind << 24 | (number & NUMBER_MASK);
+}
+
+/* Where the record of `entry` stands, or stood, in its ring. */
+static uint64_t origin_of(uint64_t where)
+{
+    if (where == MQ_NOWHERE || mq_where_source(where) != 0)
+        return where;
+    uint64_t origin = mq_where_blob(where)->origin;
+    return origin ? origin : MQ_NOWHERE;
+}
+
+static uint32_t origin_word(uint64_t where)
+{
+    uint64_t origin = origin_of(where);
+    return origin == MQ_NOWHERE ? MQ_JOURNAL_NO_WORD : (uint32_t)origin;
+}
+
+void mq_journal_word(mq_engine *engine, uint32_t kind, const mq_session *session, uint32_t word)
+{
+    uint8_t *to = collect(&engine->journal, 8);
+    if (to != NULL)
+        put_word(put_word(to, head(kind, session->item.index)), word);
+}
+
+static void add_long(mq_engine *engine, uint32_t kind, uint32_t number, uint64_t value)
+{
+    uint8_t *to = collect(&engine->journal, 12);
+    if (to != NULL)
+        put_long(put_word(to, head(kind, number)), value);
+}
+
+/* One entry for all sessions that a record is queued for, as long as nothing else comes between. */
+void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_entry *entry)
+{
+    mq_journal *journal = &engine->journal;
+    uint64_t where = origin_of(entry->where);
+    uint32_t open = journal->open, count = 0, first;
+    if (open != 0 && journal->open_where == where) {
+        memcpy(&first, journal->at + open - 1, sizeof first);
+        count = first & NUMBER_MASK;
+    }
+    if (count == 0 || count == MQ_JOURNAL_COUNT_MAX) {
+        uint8_t *to = collect(journal, ROUTED_BYTES);
+        if (to == NULL)
+            return;
+        open = journal->used - ROUTED_BYTES + 1;
+        count = 0;
+        put_long(to + 4, where);
+    }
+    uint8_t *to = collect(journal, 4);
+    if (to == NULL) {
+        journal->used -= count == 0 ? ROUTED_BYTES : 0;
+        return;
+    }
+    put_word(to, head(entry->tag & 0xff, session->item.index));
+    put_word(journal->at + open - 1, head(MQ_J_ROUTED, count + 1));
+    journal->open = open;
+    journal->open_where = where;
+}
+
+/* `session` is a client's.  What it has of a group is the group's until it is done. */
+void mq_journal_popped(mq_engine *engine, const mq_session *session, const mq_entry *entry)
+{
+    if (entry->tag & MQ_TAG_SHARED)
+        mq_journal_gone(engine, entry);
+    else if (session->kept && entry->tag & MQ_TAG_QOS && session->group == NULL)
+        mq_journal_word(engine, MQ_J_POPPED, session, origin_word(entry->where));
+}
+
+void mq_journal_gone(mq_engine *engine, const mq_entry *entry)
+{
+    const mq_session *queue = mq_slab_get(&engine->sessions,
+                                          mq_grant_at(engine, entry->tag >> MQ_TAG_GRANT_SHIFT)->group);
+    if (queue != NULL && queue->kept)
+        add_long(engine, MQ_J_GONE, queue->item.index, origin_of(entry->where));
+}
+
+/* What was taken from the queue, or from elsewhere, went out with an identifier of its own (`sent`), or did
+ * not need one, or is given up. */
+void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entry *entry, bool sent,
+                     bool queued)
+{
+    bool shared = entry->tag & MQ_TAG_SHARED;
+    if (!sent) {
+        if (queued)
+            mq_journal_popped(engine, session, entry);
+        return;
+    }
+    if (session->kept && queued && !shared) {
+        mq_journal_word(engine, MQ_J_SENT, session, origin_word(entry->where));
+    } else if (session->kept) {
+        uint8_t *to = collect(&engine->journal, 16);
+        if (to != NULL) {
+            to = put_word(to, head(MQ_J_SENT_ELSE, session->item.index));
+            put_word(put_long(to, origin_of(entry->where)), entry->tag & 0xff);
+        }
+    }
+    if (shared && (entry->tag & MQ_TAG_QOS) == 2)
+        mq_journal_gone(engine, entry); /* it stays with this session [MQTT-4.8.2-5] */
+}
+
+bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier)
+{
+    if (engine->journal.writer == NULL)
+        return true;
+    uint8_t *to = collect(&engine->journal, 16);
+    if (to == NULL)
+        return false;
+    to = put_word(to, head(MQ_J_RECEIVED, session->item.index));
+    put_word(put_long(to, where), identifier);
+    return mq_journal_flush(engine);
+}
+
+void mq_journal_mark(mq_engine *engine, uint32_t index)
+{
+    mq_source *source = engine->sources[index];
+    if (engine->journal.writer == NULL || source == NULL ||
+        (source->kind != MQ_SOURCE_OWN && source->kind != MQ_SOURCE_FOREIGN))
+        return;
+    uint64_t position = source->kind == MQ_SOURCE_OWN ? source->writer->tail : source->reader->cursor;
+    if (position == source->marked)
+        return;
+    source->marked = position;
+    add_long(engine, MQ_J_MARK, index, position);
+}
+
+/* ---- writing ---- */
+
+uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
+{
+    uint32_t words[7] = {0};
+    if (left < 8)
+        return 0;
+    memcpy(words, at, left < sizeof words ? left : sizeof words);
+    uint64_t bytes = 0, sent = 0;
+    switch (words[0] >> 24) {
+    case MQ_J_ROUTED:
+        bytes = ROUTED_BYTES + 4ull * (words[0] & NUMBER_MASK);
+        break;
+    case MQ_J_SENT:
+    case MQ_J_POPPED:
+    case MQ_J_ACKED:
+    case MQ_J_RELEASED:
+    case MQ_J_FREED:
+        bytes = 8;
+        break;
+    case MQ_J_MARK:
+    case MQ_J_GONE:
+        bytes = 12;
+        break;
+    case MQ_J_SENT_ELSE:
+    case MQ_J_RECEIVED:
+        bytes = 16;
+        break;
+    case MQ_J_WINDOW:
+        sent = words[3] - words[1]; /* lower words: a window is short */
+        if (left >= 28 && sent <= 65535 && words[5] == sent && words[6] <= 65535)
+            bytes = 28 + ITEM_BYTES * sent + 4ull * words[6];
+        break;
+    case MQ_J_QUEUED:
+        bytes = 8 + (uint64_t)ITEM_BYTES * words[1];
+        break;
+    default:
+        break;
+    }
+    return bytes <= left ? (uint32_t)bytes : 0;
+}
+
+/* RB_OK, RB_FULL: wait. */
+static int append(mq_engine *engine, const char *kind, const void *bytes, uint32_t length)
+{
+    mq_journal *journal = &engine->journal;
+    rb_writer *writer = journal->writer;
+    rb_key key = {.bytes = kind, .length = 1, .hash = rb_crc32c(0, kind, 1)};
+    uint64_t needs = 2 * rb_span(RB_RECORD_HEADER_BYTES + 8 + (uint64_t)length) + writer->chunk;
+    if (writer->tail + needs > journal->keep_from + writer->capacity) {
+        journal->full = true;
+        return RB_FULL;
+    }
+    int result = rb_append(writer, &key, bytes, length, 0, engine->now_ns);
+    if (result == RB_OK)
+        rb_end_publish(writer);
+    return result;
+}
+
+static void ask_for_checkpoint(mq_engine *engine)
+{
+    mq_journal *journal = &engine->journal;
+    bool due = journal->full || journal->torn || journal->writer->tail >= journal->due_at;
+    if (due && !journal->asked)
+        journal->asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 0, 0, 0, 0);
+}
+
+/* As many whole entries as one record may take. */
+static uint32_t piece(const mq_journal *journal, uint32_t from)
+{
+    uint32_t bytes = 0;
+    if (journal->used - from <= MQ_JOURNAL_PIECE_BYTES)
+        return journal->used - from;
+    while (bytes < MQ_JOURNAL_PIECE_BYTES)
+        bytes += mq_journal_entry_bytes(journal->at + from + bytes, journal->used - from - bytes);
+    return bytes;
+}
+
+bool mq_journal_flush(mq_engine *engine)
+{
+    mq_journal *journal = &engine->journal;
+    uint32_t done = 0;
+    journal->stalled = false;
+    journal->open = 0;
+    while (done < journal->used && !journal->stalled) {
+        uint32_t bytes = piece(journal, done);
+        journal->stalled = append(engine, "h", journal->at + done, bytes) != RB_OK;
+        done += journal->stalled ? 0 : bytes;
+    }
+    if (done > 0) {
+        memmove(journal->at, journal->at + done, journal->used - done);
+        journal->used -= done;
+    }
+    ask_for_checkpoint(engine);
+    return !journal->stalled;
+}
+
+bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
+{
+    if (engine->journal.writer == NULL)
+        return true;
+    for (uint32_t i = 1; i < engine->source_count; i++)
+        mq_journal_mark(engine, i);
+    bool written = mq_journal_written(engine) && length <= engine->journal.writer->largest / 2 &&
+                   append(engine, "n", bytes, length) == RB_OK;
+    if (written)
+        ask_for_checkpoint(engine);
+    return written;
+}
+
+/* ---- checkpoints ---- */
+
+static uint8_t *put_item(uint8_t *to, uint64_t where, uint32_t tag)
+{
+    return put_word(put_long(to, origin_of(where)), tag & 0xff);
+}
+
+static uint64_t window_bytes(const mq_session *session)
+{
+    return 28 + ITEM_BYTES * (session->sent_next - session->sent_first) + 4ull * session->received_count;
+}
+
+static uint8_t *put_received(uint8_t *to, const mq_session *session)
+{
+    if (session->received == NULL) {
+        for (uint32_t i = 0; i < session->received_count; i++)
+            to = put_word(to, session->received_few[i]);
+        return to;
+    }
+    for (uint32_t identifier = 1; identifier <= 65535; identifier++)
+        if (session->received[identifier >> 3] >> (identifier & 7) & 1)
+            to = put_word(to, identifier);
+    return to;
+}
+
+/* A QoS 1 message of a group is the group's: here only its number is taken. */
+static uint8_t *put_window(uint8_t *to, const mq_session *session)
+{
+    to = put_word(to, head(MQ_J_WINDOW, session->item.index));
+    to = put_long(put_long(to, session->sent_first), session->sent_next);
+    to = put_word(to, (uint32_t)(session->sent_next - session->sent_first));
+    to = put_word(to, session->received_count);
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        const mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        bool groups = entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) == 1;
+        to = groups ? put_item(to, MQ_NOWHERE, 0) : put_item(to, entry->where, entry->tag);
+    }
+    return put_received(to, session);
+}
+
+/* Whether a queue entry is one that a restart brings back to this very queue. */
+static bool is_kept(const mq_entry *entry)
+{
+    return entry->tag & MQ_TAG_QOS && !(entry->tag & MQ_TAG_SHARED) && entry->where != MQ_NOWHERE;
+}
+
+static uint8_t *put_queue(uint8_t *to, const mq_session *session, uint32_t number)
+{
+    mq_walk walk = {0};
+    uint32_t count = 0;
+    uint8_t *first = NULL;
+    while (mq_queue_next(session, &walk)) {
+        mq_entry entry = mq_entry_at(walk.at);
+        if (!is_kept(&entry))
+            continue;
+        if (first == NULL || count == MQ_JOURNAL_COUNT_MAX) {
+            count = 0;
+            first = put_word(to, head(MQ_J_QUEUED, number));
+            to = first + 4;
+        }
+        to = put_item(to, entry.where, entry.tag);
+        put_word(first, ++count);
+    }
+    return to;
+}
+
+static uint64_t queue_bytes(const mq_session *session)
+{
+    return (session->queue_count / MQ_JOURNAL_COUNT_MAX + 1) * 8ull +
+           (uint64_t)ITEM_BYTES * session->queue_count;
+}
+
+/* What members of a group have and are not done with: the group's again after a restart. */
+static uint64_t members_bytes(const mq_group *group)
+{
+    uint64_t bytes = group->again == NULL ? 0 : queue_bytes(group->again);
+    for (uint32_t i = 0; i < group->count; i++)
+        bytes += 24 + (uint64_t)ITEM_BYTES *
+                          (group->members[i].session->queue_count + group->members[i].session->sent_next -
+                           group->members[i].session->sent_first);
+    return bytes;
+}
+
+static bool is_of(const mq_engine *engine, const mq_entry *entry, const mq_session *queue)
+{
+    return entry->tag & MQ_TAG_SHARED && entry->where != MQ_NOWHERE &&
+           mq_grant_at(engine, entry->tag >> MQ_TAG_GRANT_SHIFT)->group == mq_handle(&queue->item);
+}
+
+static uint8_t *put_one(uint8_t *to, const mq_session *queue, const mq_entry *entry)
+{
+    uint32_t published = mq_share_published(entry->tag);
+    if (!(published & MQ_TAG_QOS))
+        return to;
+    to = put_word(put_word(to, head(MQ_J_QUEUED, queue->item.index)), 1);
+    return put_item(to, entry->where, published);
+}
+
+static uint8_t *put_members(uint8_t *to, const mq_engine *engine, const mq_session *queue)
+{
+    const mq_group *group = queue->group;
+    for (uint32_t i = 0; i < group->count; i++) {
+        const mq_session *member = group->members[i].session;
+        if (member->item.generation != group->members[i].generation)
+            continue;
+        for (uint64_t n = member->sent_first; n < member->sent_next; n++) {
+            const mq_entry *entry = &member->sent[n & (member->sent_room - 1)];
+            if (is_of(engine, entry, queue) && (entry->tag & MQ_TAG_QOS) == 1)
+                to = put_one(to, queue, entry);
+        }
+        mq_walk walk = {0};
+        while (mq_queue_next(member, &walk)) {
+            mq_entry entry = mq_entry_at(walk.at);
+            if (is_of(engine, &entry, queue))
+                to = put_one(to, queue, &entry);
+        }
+    }
+    return group->again == NULL ? to : put_queue(to, group->again, queue->item.index);
+}
+
+static uint64_t section_bytes(const mq_session *session)
+{
+    uint64_t own = window_bytes(session) + queue_bytes(session);
+    return session->group == NULL ? own : own + 20 * members_bytes(session->group) / ITEM_BYTES;
+}
+
+static uint8_t *put_section(uint8_t *to, const mq_engine *engine, const mq_session *session)
+{
+    to = session->group == NULL ? put_window(to, session) : put_members(to, engine, session);
+    return put_queue(to, session, session->item.index);
+}
+
+uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length)
+{
+    uint64_t bytes = 0;
+    uint32_t from = *next, end = from;
+    for (; end < engine->sessions.made && bytes < most; end++) {
+        const mq_session *session = mq_slab_at(&engine->sessions, end);
+        if (session->item.generation & 1 && session->kept)
+            bytes += section_bytes(session);
+    }
+    uint8_t *at = malloc(bytes + 1), *to = at;
+    for (uint32_t i = from; at != NULL && i < end; i++) {
+        const mq_session *session = mq_slab_at(&engine->sessions, i);
+        if (session->item.generation & 1 && session->kept)
+            to = put_section(to, engine, session);
+    }
+    *next = end < engine->sessions.made ? end : UINT32_MAX;
+    *length = at == NULL ? 0 : (uint64_t)(to - at);
+    return at;
+}
+
+void mq_journal_section(mq_engine *engine, const mq_session *session)
+{
+    uint64_t bytes = section_bytes(session);
+    uint8_t *to = bytes > UINT32_MAX / 4 ? NULL : collect(&engine->journal, (uint32_t)bytes);
+    if (to == NULL)
+        return;
+    uint8_t *end = put_section(to, engine, session);
+    engine->journal.used -= (uint32_t)(bytes - (uint64_t)(end - to));
+}
+
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from)
+{
+    mq_journal_close(engine);
+    engine->journal.writer = writer;
+    mq_journal_checkpointed(engine, from, writer->capacity / 4);
+    for (uint32_t i = 1; i < engine->source_count; i++)
+        if (engine->sources[i] != NULL)
+            engine->sources[i]->marked = UINT64_MAX; /* the next mark says it all */
+}
+
+void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes)
+{
+    mq_journal *journal = &engine->journal;
+    if (journal->writer == NULL)
+        return;
+    uint64_t half = journal->writer->capacity / 2;
+    journal->keep_from = from;
+    journal->due_at = from + (due_bytes < half ? due_bytes : half);
+    journal->asked = journal->full = journal->torn = false;
+}
+
+void mq_journal_close(mq_engine *engine)
+{
+    free(engine->journal.at);
+    engine->journal = (mq_journal){0};
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine about what a restart needs to know: the journal, and reading it back (see
+ * engine_calls.c).
+ */
+#include "mqtt_calls.h"
+
+#include <stdlib.h>
+
+/* ---- writing ---- */
+
+PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    if (session != NULL) {
+        bool begins = args[1] == Py_True && !session->kept;
+        session->kept = args[1] == Py_True;
+        if (begins)
+            mq_journal_section(self->engine, session);
+    }
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long from;
+    if (take(count, 2) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0)
+        return NULL;
+    if (!PyObject_TypeCheck(args[0], writer_type))
+        return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
+                            (PyObject *)Py_TYPE(args[0]));
+    PyObject *before = self->journal;
+    self->journal = Py_NewRef(args[0]);
+    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_journal_close(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_journal_close(self->engine);
+    Py_CLEAR(self->journal);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_journal_note(engine_object *self, PyObject *object)
+{
+    bytes_view note;
+    if (bytes_of(object, &note) != 0)
+        return NULL;
+    bool written = mq_journal_note(self->engine, note.bytes, (uint32_t)note.length);
+    bytes_done(&note);
+    return PyBool_FromLong(written);
+}
+
+PyObject *engine_journal_end(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (self->engine->journal.writer == NULL || !mq_journal_written(self->engine))
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(self->engine->journal.writer->tail);
+}
+
+PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, most;
+    uint64_t length;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &most) != 0)
+        return NULL;
+    uint32_t next = (uint32_t)first;
+    uint8_t *at = mq_journal_sections(self->engine, &next, most, &length);
+    if (at == NULL)
+        return PyErr_NoMemory();
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)length);
+    free(at);
+    if (bytes == NULL)
+        return NULL;
+    return next == UINT32_MAX ? Py_BuildValue("(NO)", bytes, Py_None) : Py_BuildValue("(NI)", bytes, next);
+}
+
+PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long from, due;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &from) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &due) != 0)
+        return NULL;
+    mq_journal_checkpointed(self->engine, from, due);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_add_past(engine_object *self, PyObject *logged)
+{
+    int index = mq_source_add(self->engine, (mq_source){.kind = MQ_SOURCE_PAST, .logged = logged == Py_True});
+    return index < 0 ? PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1)
+                     : PyLong_FromLong(index);
+}
+
+/* ---- reading back ---- */
+
+static int is_restoring(const engine_object *self)
+{
+    if (self->restoring != NULL)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "restore_begin() comes first");
+    return -1;
+}
+
+PyObject *engine_restore_begin(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    mq_restoring_free(self->restoring);
+    self->restoring = mq_restoring_new(self->engine);
+    if (self->restoring == NULL)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_end(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (self->restoring != NULL)
+        mq_restoring_over(self->engine, self->restoring);
+    mq_restoring_free(self->restoring);
+    self->restoring = NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long number, handle;
+    if (take(count, 2) != 0 || is_restoring(self) != 0 || unsigned_of(args[0], 0xffffff, &number) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &handle) != 0)
+        return NULL;
+    if (!mq_restoring_session(self->restoring, (uint32_t)number, handle))
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long number, source, end;
+    if (take(count, 3) != 0 || is_restoring(self) != 0 ||
+        unsigned_of(args[0], MQ_SOURCES_MAX - 1, &number) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 || unsigned_of(args[2], UINT64_MAX, &end) != 0)
+        return NULL;
+    mq_restoring_source(self->restoring, (uint32_t)number, (uint32_t)source, end);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_batch(engine_object *self, PyObject *object)
+{
+    bytes_view entries;
+    if (is_restoring(self) != 0 || bytes_of(object, &entries) != 0)
+        return NULL;
+    bool whole = mq_restoring_batch(self->engine, self->restoring, entries.bytes, (uint64_t)entries.length);
+    bytes_done(&entries);
+    return PyBool_FromLong(whole);
+}
+
+PyObject *engine_restore_mark(engine_object *self, PyObject *object)
+{
+    unsigned long long number;
+    if (is_restoring(self) != 0 || unsigned_of(object, MQ_SOURCES_MAX - 1, &number) != 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(mq_restoring_mark(self->restoring, (uint32_t)number));
+}
+
+static PyObject *name_or_none(bool known, const mq_unknown *unknown)
+{
+    if (known)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)unknown->name, (Py_ssize_t)unknown->length);
+}
+
+/* Of a ring of our own, which ends at its tail and wraps once. */
+static bool route_ring(engine_object *self, uint32_t index, uint64_t position, uint64_t *from,
+                       mq_unknown *unknown)
+{
+    const rb_writer *writer = self->engine->sources[index]->writer;
+    while (position < writer->tail) {
+        uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
+        uint64_t length = left < end ? left : end;
+        if (!mq_restoring_route(self->engine, self->restoring, index, position, writer->data + at, length,
+                                from, unknown))
+            return false;
+        position += length;
+    }
+    return true;
+}
+
+PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long index, position, begin;
+    bytes_view records;
+    mq_unknown unknown = {0};
+    if (take(count, 4) != 0 || is_restoring(self) != 0 ||
+        unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &position) != 0 || unsigned_of(args[3], UINT64_MAX, &begin) != 0)
+        return NULL;
+    const mq_source *source = self->engine->sources[index];
+    uint64_t from = begin;
+    bool known = true;
+    if (args[2] == Py_None) {
+        if (source == NULL || source->kind != MQ_SOURCE_OWN || !rb_writer_keeps(source->writer, position))
+            return PyErr_Format(PyExc_ValueError, "source %llu has no record at %llu", index, position);
+        known = route_ring(self, (uint32_t)index, position, &from, &unknown);
+    } else {
+        if (bytes_of(args[2], &records) != 0)
+            return NULL;
+        known = mq_restoring_route(self->engine, self->restoring, (uint32_t)index, position, records.bytes,
+                                   (uint64_t)records.length, &from, &unknown);
+        bytes_done(&records);
+    }
+    PyObject *name = name_or_none(known, &unknown);
+    return name == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)from, name);
+}
+
+PyObject *engine_restore_settle(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    unsigned long long queue_max;
+    mq_unknown unknown = {0};
+    if (take(count, 2) != 0 || is_restoring(self) != 0 || session_from(self, args[0], &session) != 0 ||
+        unsigned_of(args[1], 1u << 30, &queue_max) != 0)
+        return NULL;
+    bool known = session == NULL ||
+                 mq_restoring_settle(self->engine, self->restoring, session, (uint32_t)queue_max, &unknown);
+    return name_or_none(known, &unknown);
+}
+
+PyObject *engine_restore_refuse(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    if (is_restoring(self) != 0)
+        return NULL;
+    mq_restoring_refuse(self->restoring);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long index, position;
+    if (take(count, 2) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+        unsigned_of(args[1], UINT64_MAX, &position) != 0)
+        return NULL;
+    if (self->engine->sources[index] != NULL)
+        self->engine->sources[index]->resume_at = position;
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading the journal back (journal.h): what the entries say is done again, to new sessions.
+ *
+ * Sessions and sources have new numbers.  Entries of the queues name no topic and no grant while it lasts,
+ * and may name records that are gone; when all was read, mq_restoring_settle() makes each what it would be
+ * now.  What was stored just before the end, and no entry knows of, is routed like new (mq_restoring_route).
+ *
+ * The bytes are trusted no further than their checksums go: lengths and numbers are checked, and an entry
+ * that does not fit what was before it is left out.
+ */
+#include "frame.h"
+
+#include <stdlib.h>
+
+#define NUMBER_MASK 0xffffffu
+
+struct mq_restoring {
+    uint64_t *sessions; /* by their old number: handle; 0: none */
+    uint32_t sessions_room;
+    bool deaf;                        /* Python has no room for topics: it is asked about no more of them */
+    uint64_t queues_max_bytes;        /* of the engine: no limit holds while queues are made again */
+    uint64_t settling;                /* the session whose queue is walked */
+    mq_walk walk;                     /* where that has got to */
+    uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: gone */
+    uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: what was stored ends there */
+    uint64_t routed[MQ_SOURCES_MAX];  /* by their old number: positions below have been routed */
+};
+
+mq_restoring *mq_restoring_new(mq_engine *engine)
+{
+    mq_restoring *restoring = calloc(1, sizeof *restoring);
+    if (restoring == NULL)
+        return NULL;
+    restoring->queues_max_bytes = engine->limits.queues_max_bytes;
+    engine->limits.queues_max_bytes = UINT64_MAX;
+    return restoring;
+}
+
+void mq_restoring_over(mq_engine *engine, const mq_restoring *restoring)
+{
+    engine->limits.queues_max_bytes = restoring->queues_max_bytes;
+}
+
+void mq_restoring_free(mq_restoring *restoring)
+{
+    if (restoring != NULL)
+        free(restoring->sessions);
+    free(restoring);
+}
+
+bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle)
+{
+    if (number >= restoring->sessions_room) {
+        uint32_t room = restoring->sessions_room ? restoring->sessions_room : 1024;
+        while (room <= number)
+            room *= 2;
+        uint64_t *sessions = realloc(restoring->sessions, room * sizeof *sessions);
+        if (sessions == NULL)
+            return false;
+        memset(sessions + restoring->sessions_room, 0, (room - restoring->sessions_room) * sizeof *sessions);
+        restoring->sessions = sessions;
+        restoring->sessions_room = room;
+    }
+    restoring->sessions[number] = handle;
+    return true;
+}
+
+/* What was noted of the number before was of another ring, or of an earlier epoch. */
+void mq_restoring_source(mq_restoring *restoring, uint32_t number, uint32_t source, uint64_t end)
+{
+    restoring->sources[number] = (uint16_t)source;
+    restoring->ends[number] = end;
+    restoring->routed[number] = 0;
+}
+
+void mq_restoring_refuse(mq_restoring *restoring)
+{
+    restoring->deaf = true;
+}
+
+uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number)
+{
+    return restoring->routed[number];
+}
+
+static mq_session *session_of(const mq_engine *engine, const mq_restoring *restoring, uint32_t number)
+{
+    number &= NUMBER_MASK;
+    return number < restoring->sessions_room ? mq_slab_get(&engine->sessions, restoring->sessions[number])
+                                             : NULL;
+}
+
+static uint32_t word_at(const uint8_t *at, uint32_t index)
+{
+    uint32_t word;
+    memcpy(&word, at + 4 * index, sizeof word);
+    return word;
+}
+
+static uint64_t long_at(const uint8_t *at, uint32_t index)
+{
+    uint64_t value;
+    memcpy(&value, at + 4 * index, sizeof value);
+    return value;
+}
+
+/* `where` of an entry, with the source's number of today. */
+static uint64_t where_now(const mq_restoring *restoring, uint64_t where)
+{
+    if (where == MQ_NOWHERE)
+        return where;
+    uint32_t source = restoring->sources[mq_where_source(where)];
+    return source == 0 ? MQ_NOWHERE : mq_where(source, mq_where_position(where));
+}
+
+/* ---- one entry each ---- */
+
+static void queue(mq_engine *engine, mq_session *session, uint64_t where, uint32_t tag)
+{
+    if (!(tag & MQ_TAG_QOS) || (tag & MQ_TAG_QOS) == 3)
+        return;
+    mq_push(engine, session,
+            (mq_entry){.where = where, .topic = MQ_NO_TOPIC, .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)});
+}
+
+static void on_routed(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+{
+    uint64_t old = long_at(at, 1), where = where_now(restoring, old);
+    uint32_t count = word_at(at, 0) & NUMBER_MASK, source = mq_where_source(old);
+    if (old != MQ_NOWHERE && restoring->routed[source] <= mq_where_position(old))
+        restoring->routed[source] = mq_where_position(old) + 1;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t word = word_at(at, 3 + i);
+        mq_session *session = session_of(engine, restoring, word);
+        if (session != NULL)
+            queue(engine, session, where, word >> 24);
+    }
+}
+
+/* Takes the first of a queue; those before it, too, if it is not the one: they were given up. */
+static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq_entry *out)
+{
+    bool found = false;
+    mq_walk walk = {0};
+    uint32_t before = 0;
+    while (word != MQ_JOURNAL_NO_WORD && !found && mq_queue_next(session, &walk)) {
+        found = (uint32_t)mq_entry_at(walk.at).where == word;
+        before += !found;
+    }
+    if (!found && (word != MQ_JOURNAL_NO_WORD || session->queue_count == 0))
+        return false;
+    for (uint32_t i = 0; found && i < before; i++)
+        mq_queue_pop(engine, session);
+    *out = mq_queue_pop(engine, session);
+    return true;
+}
+
+/* The next identifier is taken, by `entry`. */
+static void send(mq_engine *engine, mq_session *session, mq_entry entry)
+{
+    uint16_t identifier;
+    mq_entry *sent = mq_sent_add(session, &identifier);
+    if (sent == NULL)
+        return;
+    *sent = entry;
+    if (entry.where == MQ_NOWHERE && !(entry.tag & MQ_TAG_RELEASED))
+        mq_sent_done(engine, session, sent);
+}
+
+/* A queue holds the source's number of today and the old word: both have the same lower 32 bits. */
+static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool with_identifier)
+{
+    mq_entry entry = {.where = MQ_NOWHERE};
+    bool found = take_first(engine, session, word, &entry);
+    if (with_identifier)
+        send(engine, session, found ? entry : (mq_entry){.where = MQ_NOWHERE});
+}
+
+static void on_sent_else(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                         const uint8_t *at)
+{
+    uint32_t tag = word_at(at, 3);
+    bool groups = tag & MQ_TAG_SHARED && (tag & MQ_TAG_QOS) == 1;
+    mq_entry entry = {.where = groups ? MQ_NOWHERE : where_now(restoring, long_at(at, 1)),
+                      .topic = MQ_NO_TOPIC,
+                      .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN)};
+    session->disordered = true;
+    send(engine, session, entry);
+}
+
+static void on_released(mq_session *session, uint32_t identifier)
+{
+    mq_entry *entry = mq_sent_find(session, (uint16_t)identifier);
+    if (entry != NULL)
+        *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
+}
+
+/* Its record is there, or it was never stored: the writer had not got further than where it was to be. */
+static bool is_stored(const mq_restoring *restoring, uint64_t where)
+{
+    return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_source(where)];
+}
+
+static void on_received(const mq_restoring *restoring, mq_session *session, const uint8_t *at)
+{
+    bool again;
+    uint32_t identifier = word_at(at, 3);
+    if (identifier != 0 && identifier <= 65535 && is_stored(restoring, long_at(at, 1)))
+        mq_received_mark(session, (uint16_t)identifier, &again);
+}
+
+/* Oldest first: what a group is done with is nearly always in front. */
+static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
+{
+    mq_walk walk = {0};
+    while (mq_queue_next(group, &walk)) {
+        mq_entry entry = mq_entry_at(walk.at);
+        if (entry.where != where || entry.tag & MQ_TAG_RELEASED)
+            continue;
+        mq_entry_take_back(walk.at);
+        break;
+    }
+    while (group->queue_count > 0 && mq_queue_front(group).tag & MQ_TAG_RELEASED)
+        mq_queue_pop(engine, group);
+}
+
+static void on_window(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                      const uint8_t *at)
+{
+    bool again;
+    uint32_t sent = word_at(at, 5), received = word_at(at, 6);
+    const uint8_t *identifiers = at + 28 + 12 * sent;
+    session->sent_first = session->sent_next = session->resend = long_at(at, 1);
+    for (uint32_t i = 0; i < sent; i++) {
+        uint32_t tag = word_at(at, 9 + 3 * i);
+        send(engine, session,
+             (mq_entry){.where = where_now(restoring, long_at(at, 7 + 3 * i)),
+                        .topic = MQ_NO_TOPIC,
+                        .tag = tag & (MQ_TAG_QOS | MQ_TAG_RETAIN | MQ_TAG_RELEASED)});
+    }
+    session->disordered |= sent > 0;
+    for (uint32_t i = 0; i < received; i++)
+        if (word_at(identifiers, i) <= 65535 && word_at(identifiers, i) != 0)
+            mq_received_mark(session, (uint16_t)word_at(identifiers, i), &again);
+}
+
+static void on_mark(mq_restoring *restoring, uint32_t source, uint64_t position)
+{
+    if (source < MQ_SOURCES_MAX && restoring->routed[source] < position)
+        restoring->routed[source] = position;
+}
+
+static void on_queued(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                      const uint8_t *at)
+{
+    for (uint32_t i = 0; i < word_at(at, 1); i++)
+        queue(engine, session, where_now(restoring, long_at(at, 2 + 3 * i)), word_at(at, 4 + 3 * i));
+}
+
+static void on_identifier(mq_engine *engine, mq_session *session, uint32_t kind, uint32_t identifier)
+{
+    mq_entry *entry;
+    switch (kind) {
+    case MQ_J_ACKED:
+        if ((entry = mq_sent_find(session, (uint16_t)identifier)) != NULL)
+            mq_sent_done(engine, session, entry);
+        break;
+    case MQ_J_RELEASED:
+        on_released(session, identifier);
+        break;
+    default:
+        mq_received_free(session, (uint16_t)identifier);
+    }
+}
+
+static void replay(mq_engine *engine, mq_restoring *restoring, const uint8_t *at)
+{
+    uint32_t kind = word_at(at, 0) >> 24, number = word_at(at, 0) & NUMBER_MASK;
+    if (kind == MQ_J_ROUTED) {
+        on_routed(engine, restoring, at);
+        return;
+    }
+    if (kind == MQ_J_MARK) {
+        on_mark(restoring, number, long_at(at, 1));
+        return;
+    }
+    mq_session *session = session_of(engine, restoring, number);
+    if (session == NULL)
+        return;
+    if (kind == MQ_J_SENT || kind == MQ_J_POPPED)
+        on_sent(engine, session, word_at(at, 1), kind == MQ_J_SENT);
+    else if (kind == MQ_J_SENT_ELSE)
+        on_sent_else(engine, restoring, session, at);
+    else if (kind == MQ_J_RECEIVED)
+        on_received(restoring, session, at);
+    else if (kind == MQ_J_GONE)
+        on_gone(engine, session, where_now(restoring, long_at(at, 1)));
+    else if (kind == MQ_J_WINDOW)
+        on_window(engine, restoring, session, at);
+    else if (kind == MQ_J_QUEUED)
+        on_queued(engine, restoring, session, at);
+    else
+        on_identifier(engine, session, kind, word_at(at, 1));
+}
+
+bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length)
+{
+    uint64_t at = 0;
+    while (at < length) {
+        uint32_t entry = mq_journal_entry_bytes(bytes + at, length - at);
+        if (entry == 0)
+            return false;
+        replay(engine, restoring, bytes + at);
+        at += entry;
+    }
+    return true;
+}
+
+/* ---- settling ---- */
+
+/* The topic that a record names, or MQ_NO_TOPIC.  False: Python must name it first. */
+static bool topic_named(const mq_engine *engine, const mq_restoring *restoring, const uint8_t *name,
+                        uint32_t length, mq_unknown *out, uint32_t *index)
+{
+    const mq_topic *topic = mq_topic_find(engine, name, length);
+    *index = topic == NULL ? MQ_NO_TOPIC : topic->item.index;
+    if (topic != NULL || restoring->deaf)
+        return true;
+    *out = (mq_unknown){name, length};
+    return false;
+}
+
+/* The grant of today's route to `session`: identifiers are what it has subscribed with. */
+static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *session)
+{
+    const mq_topic *its = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
+    for (uint32_t i = 0; its != NULL && session->group == NULL && i < its->route_count; i++) {
+        const mq_route *route = &its->routes[i];
+        if (route->session != session || route->generation != session->item.generation)
+            continue;
+        uint32_t grant = route->tag >> MQ_TAG_GRANT_SHIFT;
+        if (grant)
+            mq_grant_at(engine, grant)->references++;
+        return grant << MQ_TAG_GRANT_SHIFT;
+    }
+    return 0;
+}
+
+/* Whether a record can stand at `position` of a ring of our own that has it still. */
+static const rb_record *own_record(const rb_writer *writer, uint64_t position)
+{
+    rb_record header;
+    rb_parts parts;
+    uint64_t bad;
+    if (position >= writer->tail)
+        return NULL;
+    uint64_t at = position & writer->mask, left = writer->tail - position, end = writer->capacity - at;
+    return rb_record_at(writer->data + at, left < end ? left : end, &header, &parts, &bad) == 0
+               ? NULL
+               : rb_writer_record(writer, position);
+}
+
+/* False: Python must name the topic first, and nothing was done. */
+static bool settle_own(mq_engine *engine, const mq_restoring *restoring, const mq_source *source,
+                       mq_entry *entry, mq_unknown *out)
+{
+    uint64_t position = mq_where_position(entry->where);
+    if (!rb_writer_keeps(source->writer, position))
+        return true; /* the log has it, or it is counted as overrun when its turn comes */
+    const rb_record *record = own_record(source->writer, position);
+    if (record == NULL) {
+        entry->where = MQ_NOWHERE;
+        return true;
+    }
+    return topic_named(engine, restoring, (const uint8_t *)record + RB_RECORD_HEADER_BYTES,
+                       record->key_length, out, &entry->topic);
+}
+
+/* Its memory may change at any time: the name is used from a copy. */
+static bool settle_foreign(mq_engine *engine, const mq_restoring *restoring, const mq_source *source,
+                           mq_entry *entry, mq_unknown *out)
+{
+    mq_frame frame;
+    uint8_t *name = engine->receive;
+    uint64_t where = entry->where, position = mq_where_position(where);
+    bool there = position < source->reader->cursor || position < source->resume_at;
+    entry->where = MQ_NOWHERE;
+    if (!there || mq_look(engine, &(mq_entry){.where = where, .tag = entry->tag}, true, &frame) != MQ_BUILT)
+        return true;
+    memcpy(name, frame.topic, frame.topic_length);
+    if (!rb_reader_holds(source->reader, position))
+        return true;
+    bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
+    if (!known || entry->topic != MQ_NO_TOPIC) /* what it was routed by is looked at when it is sent */
+        entry->where = where;
+    return known;
+}
+
+static bool settle_entry(mq_engine *engine, const mq_restoring *restoring, const mq_session *session,
+                         mq_entry *entry, mq_unknown *out)
+{
+    uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_source(entry->where);
+    if (index == 0 || entry->topic != MQ_NO_TOPIC)
+        return true;
+    const mq_source *source = engine->sources[index];
+    bool known = source->kind == MQ_SOURCE_OWN       ? settle_own(engine, restoring, source, entry, out)
+                 : source->kind == MQ_SOURCE_FOREIGN ? settle_foreign(engine, restoring, source, entry, out)
+                                                     : true;
+    if (known && entry->topic != MQ_NO_TOPIC)
+        entry->tag |= grant_of(engine, entry->topic, session);
+    return known;
+}
+
+/* A packed entry has three bytes for its topic. */
+static void entry_put(uint8_t *at, const mq_entry *entry)
+{
+    memcpy(at, &entry->where, 8);
+    memcpy(at + 8, &entry->tag, 4);
+    memcpy(at + 12, &entry->topic, 3);
+}
+
+#define NO_TOPIC_PACKED 0xffffffu
+
+static bool settle_window(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
+                          mq_unknown *out)
+{
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+        if (n < session->sent_first) /* as in mq_session_forget_source() */
+            continue;
+        mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
+        if (entry->where == MQ_NOWHERE)
+            continue;
+        if (!settle_entry(engine, restoring, session, entry, out))
+            return false;
+        if (entry->where == MQ_NOWHERE) {
+            engine->counters.dropped[MQ_DROP_OVERRUN]++;
+            session->dropped[MQ_DROP_OVERRUN]++;
+            mq_sent_done(engine, session, entry);
+        }
+    }
+    return true;
+}
+
+/* What Python is asked about in between moves nothing in a queue: the walk goes on where it was. */
+static bool settle_queue(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
+                         mq_unknown *out)
+{
+    mq_walk at = restoring->walk;
+    while (mq_queue_next(session, &at)) {
+        mq_entry entry = mq_entry_at(at.at);
+        entry.topic = entry.topic == NO_TOPIC_PACKED ? MQ_NO_TOPIC : entry.topic;
+        if (!settle_entry(engine, restoring, session, &entry, out))
+            return false;
+        entry_put(at.at, &entry);
+        restoring->walk = at;
+    }
+    return true;
+}
+
+bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, uint32_t queue_max,
+                         mq_unknown *out)
+{
+    if (restoring->settling != mq_handle(&session->item)) {
+        restoring->settling = mq_handle(&session->item);
+        restoring->walk = (mq_walk){0};
+    }
+    if (!settle_window(engine, restoring, session, out) || !settle_queue(engine, restoring, session, out))
+        return false;
+    session->queue_max = queue_max;
+    session->queue_left = 0; /* the next push looks at the limit */
+    while (session->queue_count > queue_max) {
+        mq_entry oldest = mq_queue_pop(engine, session);
+        mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
+    }
+    if (!session->watched)
+        mq_watch(engine, session);
+    return true;
+}
+
+/* ---- what no entry knows of ---- */
+
+static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+                         const rb_record *record, const uint8_t *name, mq_unknown *out)
+{
+    uint32_t index;
+    if (!topic_named(engine, restoring, name, record->key_length, out, &index))
+        return false;
+    mq_topic *topic = index == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, index);
+    mq_message message = {.flags = record->flags & (RB_FLAG_QOS | RB_FLAG_RETAIN)};
+    if ((message.flags & RB_FLAG_QOS) == 3)
+        message.flags ^= 1;
+    if (topic != NULL && !topic->reserved)
+        mq_route_record(engine, topic, mq_where(source, position), &message);
+    return true;
+}
+
+bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
+                        const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out)
+{
+    uint64_t at = 0;
+    while (length - at >= RB_RECORD_HEADER_BYTES) {
+        rb_record header;
+        rb_parts parts;
+        uint64_t bad;
+        memcpy(&header, bytes + at, sizeof header);
+        if (header.length & RB_PADDING_BIT) {
+            at += header.length & ~RB_PADDING_BIT;
+            if (at > length)
+                return true;
+            continue;
+        }
+        uint64_t span = rb_record_at(bytes + at, length - at, &header, &parts, &bad);
+        if (span == 0)
+            return true;
+        if (position + at >= *from) {
+            if (!route_record(engine, restoring, source, position + at, &header,
+                              bytes + at + RB_RECORD_HEADER_BYTES, out))
+                return false;
+            *from = position + at + 1;
+        }
+        at += span;
+    }
+    return true;
+}
