@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 __all__ = ["IOV_MAX", "Files", "OsFiles"]
@@ -33,7 +34,9 @@ class Files(Protocol):
     """What the log asks of a disk."""
 
     def makedirs(self, path: str) -> None:
-        """The directory is there, with those above it, for owner and group only."""
+        """The directory is there, with those above it, for owner and group only, and so is its name on the
+        disk: what is synced in it later must not be lost with it.
+        """
 
     def lock(self, path: str) -> int:
         """A handle that holds the lock of this file until closed.  Raises BlockingIOError: it is taken."""
@@ -77,7 +80,13 @@ class OsFiles:
 
     def makedirs(self, path: str) -> None:
         """See Files."""
-        os.makedirs(path, mode=_DIRECTORY_MODE, exist_ok=True)
+        above = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(above):
+            self.makedirs(above)
+        with suppress(FileExistsError):
+            os.mkdir(path, _DIRECTORY_MODE)
+        with suppress(PermissionError):  # Then somebody else made this directory, and long ago.
+            self.dirsync(above)
 
     def lock(self, path: str) -> int:
         """See Files.  An flock: the kernel gives it back however its holder dies; a second one in this

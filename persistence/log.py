@@ -104,11 +104,12 @@ class Log:
         self._durable: dict[int, CatalogueEntry] = {}  # what a segment that begins now says first
         self._ids: dict[str, int] = {}  # of rings, by name
         self._elsewhere: dict[str, RingEnd] = {}  # what other logs hold of rings
-        self._joined: set[int] = set()  # rings that this Log appends
+        self._joined: dict[int, int] = {}  # epoch of each ring that this Log appends
         self._touched: dict[int, int] = {}  # no record of the ring is behind the segment of that base
         self._queue: list[Pending] = []  # appended, not yet durable
         self._waits_since_ns = 0  # when its oldest, or an older one, was
         self._written = 0  # of them, into the active segment
+        self._carried = 0  # of them, what a recovery took from the end of a segment that it could not sync
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
@@ -133,11 +134,16 @@ class Log:
             raise LogLocked(
                 f"{self.directory} is written by another process; stop it, or give this one its own directory"
             ) from error
-        found = recover(self.files, self.directory)
+        try:
+            found = recover(self.files, self.directory)
+        except OSError:
+            self.close()
+            raise
         self.reader = found.reader
         self._durable = found.catalogue
         self._generation = found.generation
         self._enqueue(found.carried)
+        self._carried = len(found.carried)
         self.durable_position = found.end_position
         self._ids = {it.name: ring_id for item in self._queue for ring_id, it in item.entries.items()}
         self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
@@ -191,7 +197,7 @@ class Log:
         """The id of a ring that is appended from `next_offset` on; the log says so where that is news."""
         self._check_open()
         ring_id = self._ids[name] = ring_id_of(name, {taken: known for known, taken in self._ids.items()})
-        self._joined.add(ring_id)
+        self._joined[ring_id] = epoch
         entry = CatalogueEntry(name, epoch, next_offset)
         if self._announced().get(ring_id) != entry:
             self._enqueue(_twice({ring_id: entry}, SECTOR_BYTES))
@@ -199,13 +205,14 @@ class Log:
 
     def leave(self, name: str) -> None:
         """That ring is appended no more.  The log forgets it when its last record has gone."""
-        self._joined.discard(self._ids.get(name, 0))
+        self._joined.pop(self._ids.get(name, 0), None)
 
     def drop(self, ring_id: int) -> None:
         """Forgets what of a ring is queued: its memory will not stay as it is."""
         if self._written:
             self._give_up()
-        self._queue = [item for item in self._queue if item.ring_id != ring_id]
+        carried, queued = self._queue[: self._carried], self._queue[self._carried :]
+        self._queue = carried + [item for item in queued if item.ring_id != ring_id]
         self.unsynced_bytes = sum(item.size for item in self._queue)
 
     def append(self, ring_id: int, ranges: Sequence[Range]) -> None:
@@ -221,6 +228,11 @@ class Log:
             self._waits_since_ns = time.perf_counter_ns()
         self._queue += items
         self.unsynced_bytes += sum(item.size for item in items)
+
+    @property
+    def carries(self) -> bool:
+        """Whether ends() tells of records that are not durable yet: a recovery could not sync them."""
+        return self._carried > 0
 
     @property
     def queued(self) -> int:
@@ -377,9 +389,12 @@ class Log:
         self._forget()
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
         opening = Pending.catalogue(self._durable)
+        carried = self._queue[: self._carried]
         handle, temporary = self._room.take()
         try:
-            active = ActiveSegment.begin(self.files, self.directory, temporary, handle, header, opening)
+            active = ActiveSegment.begin(
+                self.files, self.directory, temporary, handle, header, opening, carried
+            )
         except OSError:
             self.stats.failed_writes += 1
             self.files.close(handle)
@@ -389,6 +404,10 @@ class Log:
         table = SegmentTable(os.path.basename(active.path), header, end=active.first_place)
         table.announce(opening.entries)
         self.reader.begin(base, table)
+        self.reader.publish(carried, active.end)
+        del self._queue[: self._carried]
+        self._carried = 0
+        self._settle(carried, base)
         self._active = active
         self._proven = base
         self.durable_position = active.end_position
@@ -447,7 +466,8 @@ class Log:
                 continue
             end = item.range.offset + item.range.count
             self._durable[item.ring_id] = self._durable[item.ring_id]._replace(next_offset=end)
-            self._ends[item.ring_id] = (end, item.range.position + len(item.body))
+            if self._joined.get(item.ring_id) == item.range.epoch:  # Else it is of memory that is gone.
+                self._ends[item.ring_id] = (end, item.range.position + len(item.body))
             self.stats.records += item.range.count
             self.stats.record_bytes += len(item.body)
 

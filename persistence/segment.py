@@ -103,9 +103,11 @@ class ActiveSegment:
         handle: int,
         header: SegmentHeader,
         opening: Pending,
+        carried: Sequence[Pending] = (),
     ) -> ActiveSegment:
         """Makes the file behind `handle`, named `temporary`, the segment that `header` says.
 
+        `carried` is in it before it has its name: the segment before has these, too, and ends with that name.
         It is on the disk, name and all, when this returns.  The handle is the segment's from then on, and the
         caller's if this raises OSError.
         """
@@ -115,6 +117,8 @@ class ActiveSegment:
         catalogue = opening.header(header.seed, header.base_position)
         page: list[Buffer] = [header.pack(), catalogue, opening.body, _TERMINATOR]
         segment._write_all(page, 0)
+        for first in range(0, len(carried), EXTENTS_MOST):
+            segment.write(carried[first : first + EXTENTS_MOST], header.base_position)
         files.fdatasync(handle)
         files.rename(temporary, path)
         files.dirsync(directory)

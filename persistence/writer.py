@@ -131,7 +131,8 @@ class LogWriter:
         joined = _Joined(source, reader, self.log.join(ring.name, ring.epoch, offset), position, ahead)
         self._joined[joined.ring_id] = joined
         reader.release(_chunk(ring, position))
-        ring.durable(position)  # The log has what is before, or the ring has it no more and nobody waits.
+        if not self.log.carries:  # Else the sync that puts it on the disk says so.
+            ring.durable(position)  # The log has what is before, or the ring has not, and nobody waits.
 
     def remove(self, name: str) -> bool:
         """Logs a ring no longer, after what it holds.  False: the disk refused, and the rest is dropped."""

@@ -84,6 +84,31 @@ def test_names_are_lost_in_any_subset_until_their_directory_is_synced() -> None:
     assert {len(crashed.names) for crashed in crashes(files)} == {1, 2}
 
 
+def test_with_a_directory_goes_what_is_in_it_until_its_own_name_is_synced() -> None:
+    files, _ = written(synced=True)
+    files.mkdir("/d/inner")
+    files.fdatasync(files.open("/d/inner/f", create=True))
+    files.dirsync("/d/inner")
+    assert {tuple(sorted(crashed.names)) for crashed in crashes(files)} == {
+        ("/d/f",),
+        ("/d/f", "/d/inner", "/d/inner/f"),
+    }
+    files.dirsync("/d")
+    assert {len(crashed.names) for crashed in crashes(files)} == {3}
+    files.makedirs("/d/other/below")
+    assert {len(crashed.names) for crashed in crashes(files)} == {6}  # /d is counted, now that it was made
+
+
+def test_a_full_disk_takes_no_more() -> None:
+    files, handle = written(synced=True)
+    files.room_bytes = len(NEW) + 100
+    files.pwritev(handle, [OLD], 0)
+    with pytest.raises(OSError, match="no space left"):
+        files.pwritev(handle, [OLD], len(NEW))
+    files.room_bytes = None
+    files.pwritev(handle, [OLD], len(NEW))
+
+
 def test_a_sync_that_fails_forgets_and_the_next_one_does_not_help() -> None:
     found = set()
     for seed in range(200):

@@ -1,9 +1,11 @@
 """Crashes of the log, by the thousand: real rings, the real log and its writer, on a disk that forgets.
 
-One run: rings are published to and a LogWriter steps, its disk failing now and then; before each call that
-changes the disk, the machine may stop, or the process may die.  Each such state is recovered and judged:
+One run is a history of several lives.  In each, rings are published to and a LogWriter per log steps, its
+disk failing now and then; a life ends with a clean stop, with the death of the process (the rings are taken
+over) or with a power cut (they are gone).  Before each call that changes the disk, in recovery as well, the
+machine may stop, or the process may die.  Each such state is recovered and judged:
 
-  1. what was acknowledged (the ring's durable word) is there;
+  1. what was acknowledged (the ring's durable word) is there, and so is all that a start has shown before;
   2. what is there is a prefix of what was published, without a hole, byte for byte;
   3. a crash is not mistaken for damage;
   4. what is shown survives a power cut at once, and a second recovery shows the same;
@@ -16,76 +18,30 @@ Everything follows from the seed, which a Violation names.
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 
 from persistence import Log, LogWriter, Source
-from ringbuf import Range, Ring, scan_records
+from ringbuf import Range, scan_records
 from ringbuf.record import HEADER, encode, span
+from tests.support.ring_model import Life, RingModel
 from tests.support.simfiles import PowerCut, SimFiles
 
 DIRECTORY = "/log"
 SEGMENT_BYTES = 12288
 KEPT_BYTES = 3 << 16  # each segment counts as 64 KiB at least: three of them
 STEPS = {"mixed": 12, "equal": 16, "large": 12}
-FAULTS = (errno.EIO, errno.ENOSPC, errno.EROFS)
+FAULTS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
+
+Shown = dict[str, tuple[int, int]]  # by ring: first and end offset of its current life
 
 
 class Violation(AssertionError):
     """An invariant does not hold."""
-
-
-@dataclass
-class RingModel:
-    """A ring and all that was ever published to it."""
-
-    ring: Ring
-    data: bytearray = field(
-        default_factory=bytearray
-    )  # the records as they stand in the ring, without padding
-    begins: list[int] = field(default_factory=list)  # of each record in `data`
-    ends: list[int] = field(default_factory=list)  # ring position behind each record
-
-    def __post_init__(self) -> None:
-        self.name = self.ring.name
-        self.writer = self.ring.writer()
-        self.tap = self.ring.reader(start="oldest")
-
-    def publish(self, random: Random, kind: str) -> None:
-        """One record, sometimes large and filled in place; none if the ring is full."""
-        sizes = {
-            "mixed": (0, 1, random.randrange(200), random.randrange(200), random.randrange(2000)),
-            "equal": (900,),  # extents stand where those of an earlier life of the file stood
-            "large": (random.randrange(4000, 14000),),  # the ring comes round within some steps
-        }
-        size = random.choice(sizes[kind])
-        if kind == "mixed" and random.random() < 0.03:
-            claim = self.writer.claim(random.randrange(4097, 6000), key=b"place")
-            if claim is None:
-                return
-            memoryview(claim)[:] = random.randbytes(len(memoryview(claim)))
-            claim.commit()
-        elif self.writer.publish(random.randbytes(size), key=f"t/{size % 3}") is None:
-            return
-        self.ends.append(self.ring.extremes().end_position)
-        for found in self.tap.ranges(1 << 20):
-            self.begins.append(len(self.data))
-            self.data += found.view
-
-    def acknowledged(self) -> int:
-        """How many records have been said to be durable."""
-        return bisect_right(self.ends, self.ring.extremes().durable_position)
-
-    def expected(self, first: int, end: int) -> bytes:
-        """Records first <= offset < end."""
-        if first == end:
-            return b""
-        stop = self.begins[end] if end < len(self.begins) else len(self.data)
-        return bytes(self.data[self.begins[first] : stop])
 
 
 class Simulation:
@@ -99,12 +55,12 @@ class Simulation:
         self.log_type, self.writer_type = log_type, writer_type
         self.kind = self.random.choice(("mixed", "mixed", "equal", "large"))
         self.keep_bytes = self.random.choice((0, KEPT_BYTES))
-        self.files = SimFiles(self.random)
-        self.files.short_writes = True
-        self.files.hook = self._hook
-        self.rings = [RingModel(_new_ring(memory / name, seed + 1)) for name in ("a-0", "b-0")]
+        self.counts: Counter[str] = Counter()  # what was done, for the ledger
         self.now = 0
-        self.states = 0
+        self.wall_ns = 1_700_000_000_000_000_000
+        self.rings = [RingModel(memory / name, seed + 1, durability, directory)
+                      for name, durability, directory in self._world()]  # fmt: skip
+        self.files = self._disk(SimFiles(self.random))
         self._judged: set[int] = set()
         self._salts = count(seed << 8)
         self._failing = 0  # operations of the disk that are still to fail
@@ -112,96 +68,192 @@ class Simulation:
         self._upset = False  # the last operation failed: what the kernel holds is not what the disk holds
         self._only = ""  # the operation that fails; "" is any
 
-    def run(self) -> int:
-        """How many crash states have been judged.  Raises Violation."""
+    def _world(self) -> list[tuple[str, str, str]]:
+        """Name, durability and log of each ring: most often two in one log."""
+        luck = self.random.random()
+        if luck < 0.6:
+            return [("a-0", "disk", DIRECTORY), ("b-0", "interval", DIRECTORY)]
+        if luck < 0.8:
+            levels = self.random.choices(("disk", "interval"), k=self.random.randrange(1, 5))
+            return [(f"r-{index}", level, DIRECTORY) for index, level in enumerate(levels)]
+        return [("a-0", "disk", DIRECTORY), ("b-0", "disk", f"{DIRECTORY}/b-0")]
+
+    def _disk(self, files: SimFiles) -> SimFiles:
+        files.short_writes = True
+        files.hook = self._hook
+        return files
+
+    @property
+    def states(self) -> int:
+        """Crash states that were looked at; those alike are judged once."""
+        return self.counts["states"]
+
+    def run(self) -> Counter[str]:
+        """What was done.  Raises Violation."""
         try:
-            self._work()
+            for last in (False,) * self.random.randrange(3) + (True,):
+                self._live()
+                if not last:
+                    self._die()
         except Violation as violation:
             raise Violation(f"seed {self.seed}, state {self.states}: {violation}") from None
         finally:
             for model in self.rings:
-                model.tap.close()
-                model.ring.close()
-                model.ring.unlink()
-        return self.states
+                model.close()
+        self.counts["histories"] += 1
+        return self.counts
 
-    def log(self, files: SimFiles) -> Log:
+    def directories(self) -> list[str]:
+        """Of the logs, each once."""
+        return list(dict.fromkeys(model.directory for model in self.rings))
+
+    def log(self, files: SimFiles, directory: str = DIRECTORY) -> Log:
         """A log on that disk."""
         return self.log_type(
-            DIRECTORY,
+            directory,
             files,
             segment_bytes=SEGMENT_BYTES,
             retain_bytes=self.keep_bytes,
-            clock_ns=lambda: self.now,
+            clock_ns=lambda: self.wall_ns,
             salt=lambda: next(self._salts) & 0xFFFFFFFF,
         )
 
-    def _work(self) -> None:
-        log = self.log(self.files)
-        log.recover()
-        writer = self.writer_type(log, clock_ns=lambda: self.now)
-        for model, durability in zip(self.rings, ("disk", "interval"), strict=True):
-            writer.add(Source(model.ring, durability, sync_interval_ms=50))  # type: ignore[arg-type]
+    # ---- one life ----
+
+    def _live(self) -> None:
+        """From a start to the last step, on self.files."""
+        self.counts["lives"] += 1
+        if self.random.random() < 0.1:
+            self._fail_soon()
+        logs = {directory: self.log(self.files, directory) for directory in self.directories()}
+        for log in logs.values():
+            self._start(log)
+        self._failing = 0
+        writers = [self._writer(log, directory) for directory, log in logs.items()]
         for _ in range(STEPS[self.kind]):
             for model in self._publishers():
                 model.publish(self.random, self.kind)
             if self.random.random() < (0.3 if self.kind == "large" else 0.12):
-                self._failing, self._error = self.random.randrange(1, 9), self.random.choice(FAULTS)
-                self._only = self.random.choice(("", "fdatasync"))
-            if log.wants_tending and self.random.random() < 0.5:
-                self._tend(log)
-            self.now += self.random.choice((1_000, 20_000_000, 1_100_000_000))
-            writer.step()
-        writer.close()
-        log.close()
+                self._fail_soon()
+            for log in logs.values():
+                if log.wants_tending and self.random.random() < 0.5:
+                    with suppress(OSError):
+                        log.tend()
+            self._pass_time()
+            for writer in self.random.sample(writers, len(writers)):
+                writer.step()
+        if self.random.random() < 0.3:
+            for writer in writers:
+                writer.finish()
+        for writer in writers:
+            writer.close()
+        if self.random.random() < 0.5:
+            for log in logs.values():
+                log.close()
+                self.counts["clean stops"] += 1
+
+    def _start(self, log: Log) -> None:
+        """As often as it takes: a disk that fails may keep a log from starting, but not from being whole."""
+        while True:
+            try:
+                log.recover()
+            except OSError:
+                self.counts["starts refused by the disk"] += 1
+            else:
+                return
+
+    def _writer(self, log: Log, directory: str) -> LogWriter:
+        """Of all rings of a log, that are taken over or new."""
+        writer = self.writer_type(log, clock_ns=lambda: self.now)
+        ends = log.ends()
+        for model in self.rings:
+            if model.directory != directory:
+                continue
+            self._check_end(model, ends[model.name] if model.name in ends else None)
+            durability = "disk" if model.durability == "disk" else "interval"
+            writer.add(Source(model.ring, durability, sync_interval_ms=50))  # type: ignore[arg-type]
+        return writer
+
+    def _check_end(self, model: RingModel, end: object) -> None:
+        if end is None and model.acknowledged():
+            raise Violation(f"{model.name}: a start has forgotten {model.acknowledged()} records")
+
+    def _pass_time(self) -> None:
+        self.now += self.random.choice((1_000, 20_000_000, 1_100_000_000))
+        self.wall_ns += self.random.choice((0, 1_000, 1_000_000_000, -3_600_000_000_000))
 
     def _publishers(self) -> list[RingModel]:
         if self.kind == "equal":
             return self.rings
         return self.random.choices(self.rings, k=self.random.randrange(12 if self.kind == "mixed" else 5))
 
-    def _tend(self, log: Log) -> None:
-        with suppress(OSError):
-            log.tend()
+    def _fail_soon(self) -> None:
+        self._failing, self._error = self.random.randrange(1, 9), self.random.choice(FAULTS)
+        self._only = self.random.choice(("", "fdatasync"))
+
+    def _die(self) -> None:
+        """The end of a life that is not the last one: the process, or the power."""
+        self._failing = 0
+        if self.random.random() < 0.5:
+            self.counts["deaths between lives"] += 1
+            self.files = self._disk(self.files.kill())
+            return
+        self.counts["power cuts between lives"] += 1
+        crashed = self.files.crash()
+        shown = self._recovered(crashed)
+        for model in self.rings:
+            self._check_acknowledged(model, shown[model.name])
+            model.lose_memory(shown[model.name][1])
+        self.files = self._disk(crashed.kill())  # What looked at it has died, too.
+
+    # ---- what may happen at any moment ----
 
     def _hook(self, operation: str, path: str) -> None:
         """Before each operation of the log that runs."""
         most = 5 if operation == "fdatasync" or self._upset else 2  # Before a sync there is most to lose.
         for _ in range(self.random.randint(0, most)):
             cut = self.random.random() < (0.3 if self._upset else 0.8)
+            self.counts["power cuts" if cut else "deaths"] += 1
             self._judge(self.files.crash() if cut else self.files.kill(), killed=not cut)
         self._upset = False
         if self._failing and self._only in ("", operation):
             self._failing -= self.random.randrange(1, self._failing + 1)
             self._upset = True
+            self.counts[f"{errno.errorcode[self._error]} injected"] += 1
             raise OSError(self._error, "injected")
 
     # ---- one state ----
 
     def _judge(self, files: SimFiles, *, killed: bool) -> None:
-        self.states += 1
+        self.counts["states"] += 1
         state = hash((*files.contents(), *(model.acknowledged() for model in self.rings)))
         if state in self._judged:  # Nothing was unsynced, or all of it was lost once more.
             return
         self._judged.add(state)
+        self.counts["different states"] += 1
         if self.random.random() < 0.25:
             files = self._cut_recovery_short(files)
-        log = self.log(files)
-        shown = self._shown(log)
-        for model, (first, end) in zip(self.rings, shown, strict=True):
-            if end < model.acknowledged():
-                raise Violation(f"{model.name}: {model.acknowledged()} acknowledged, {end} recovered")
-            if first > 0 and not self.keep_bytes:
-                raise Violation(f"{model.name}: the first {first} records are gone")
+        logs = [self.log(files, directory) for directory in self.directories()]
+        shown = self._shown(logs)
+        for model in self.rings:
+            self._check_acknowledged(model, shown[model.name])
         if self.random.random() < (0.5 if killed else 0.2):
-            again = self.log(files.crash(Random(0)) if self.random.random() < 0.5 else files.kill())
-            if (now := self._shown(again)) != shown:
+            again = files.crash(Random(0)) if self.random.random() < 0.5 else files.kill()
+            if (now := self._recovered(again)) != shown:
                 raise Violation(f"shown at first: {shown}, after a second crash: {now}")
         elif self.random.random() < 0.3:
-            self._go_on(files, log, shown)
+            self._go_on(files, logs[0], shown)
+
+    def _check_acknowledged(self, model: RingModel, shown: tuple[int, int]) -> None:
+        first, end = shown
+        if end < model.acknowledged():
+            raise Violation(f"{model.name}: {model.acknowledged()} acknowledged, {end} recovered")
+        if first > model.life.first_offset and not self.keep_bytes:
+            raise Violation(f"{model.name}: the records below {first} are gone")
 
     def _cut_recovery_short(self, files: SimFiles) -> SimFiles:
-        left = self.random.randrange(4)
+        self.counts["crashes in recovery"] += 1
+        left = self.random.randrange(4 + 4 * len(self.directories()))
 
         def hook(operation: str, path: str) -> None:
             nonlocal left
@@ -211,37 +263,57 @@ class Simulation:
 
         files.hook = hook
         with suppress(PowerCut):
-            self.log(files).recover()
+            for directory in self.directories():
+                self.log(files, directory).recover()
         files.hook = None
         return files.crash()
 
-    def _shown(self, log: Log) -> list[tuple[int, int]]:
-        """First and end offset of each ring in a log that is recovered here."""
-        report = log.recover()
-        if report.damage or report.notes:
-            raise Violation(f"a crash was taken for damage: {report}")
-        ends = log.ends()
-        return [self._check_ring(log, model, ends[model.name].end_offset if model.name in ends else 0)
-                for model in self.rings]  # fmt: skip
+    def _recovered(self, files: SimFiles) -> Shown:
+        return self._shown([self.log(files, directory) for directory in self.directories()])
+
+    def _shown(self, logs: list[Log]) -> Shown:
+        """What logs show that are recovered here; all lives of all rings have been compared."""
+        shown: Shown = {}
+        for log in logs:
+            report = log.recover()
+            if report.damage or report.notes:
+                raise Violation(f"a crash was taken for damage: {report}")
+            ends = log.ends()
+            for model in self.rings:
+                if model.directory == log.directory:
+                    end = ends.get(model.name)
+                    known = end is not None and end.epoch == model.life.epoch
+                    at = end.end_offset if known and end is not None else model.life.first_offset
+                    shown[model.name] = self._check_ring(log, model, at)
+        return shown
 
     def _check_ring(self, log: Log, model: RingModel, end: int) -> tuple[int, int]:
-        first, data, offset = None, b"", 0
-        while found := log.read(model.name, model.ring.epoch, offset, 1 << 16):
-            for it in found:
-                first = it.offset if first is None else first
-                if it.offset not in {first, offset}:
-                    raise Violation(f"{model.name}: a hole from {offset} to {it.offset}")
-                data += it.view
-                offset = it.offset + it.count
-        first = end if first is None else first
-        if first < end != offset or data != model.expected(first, end):
-            raise Violation(f"{model.name}: {first} to {end} of {len(model.ends)} is not what was published")
-        return first, end
+        """What the log has of a ring's current life, up to the offset `end`; earlier ones must be whole."""
+        behind = [self._check_life(log, model.name, life, life.end_offset) for life in model.past]
+        if not self.keep_bytes and any(first > life.first_offset
+                                       for first, life in zip(behind, model.past, strict=True)):  # fmt: skip
+            raise Violation(f"{model.name}: an earlier life is gone: {behind}")
+        return self._check_life(log, model.name, model.life, end), end
 
-    def _go_on(self, files: SimFiles, log: Log, shown: list[tuple[int, int]]) -> None:
+    def _check_life(self, log: Log, name: str, life: Life, end: int) -> int:
+        """The first offset that the log has of that life."""
+        first, data, offset = None, b"", life.first_offset
+        for it in _ranges(log, name, life.epoch, offset):
+            first = it.offset if first is None else first
+            if it.offset not in {first, offset}:
+                raise Violation(f"{name}: a hole from {offset} to {it.offset}")
+            data += it.view
+            offset = it.offset + it.count
+        first = end if first is None else first
+        if first < end != offset or end > life.end_offset or data != life.expected(first, end):
+            raise Violation(f"{name}: {first} to {end} of {life.end_offset} is not what was published")
+        return first
+
+    def _go_on(self, files: SimFiles, log: Log, shown: Shown) -> None:
         """Appends to the recovered log, cuts the power, and looks for all of it."""
-        model, (_, end) = self.rings[0], shown[0]
-        epoch = model.ring.epoch + 1
+        model = self.rings[0]
+        _, end = shown[model.name]
+        epoch = model.life.epoch + 1
         made = b"".join(encode(end + i, b"new" * i, epoch=epoch) for i in range(3))
         ring_id = log.join(model.name, epoch, end)
         log.append(ring_id, [run_of(made, epoch)])
@@ -249,19 +321,23 @@ class Simulation:
         log.sync()
         if log.take_durable().get(ring_id, (0, 0))[0] != end + 3:
             raise Violation("what was appended after recovery was not said to be durable")
-        later = self.log(files.crash())
+        later = self.log(files.crash(), model.directory)
         report = later.recover()
         if report.damage:
             raise Violation(f"damage after a crash behind recovery: {report.damage}")
         found = later.read(model.name, epoch, end, 1 << 16)
         if b"".join(it.view for it in found) != made:
             raise Violation("what was appended after recovery is gone")
-        if not self.keep_bytes and self._check_ring(later, model, end) != shown[0]:
+        if not self.keep_bytes and self._check_ring(later, model, end) != shown[model.name]:
             raise Violation("what was recovered is gone after what was appended")
 
 
-def _new_ring(path: Path, epoch: int) -> Ring:
-    return Ring.create(path, capacity_bytes=65536, epoch=epoch, populate=False)
+def _ranges(log: Log, name: str, epoch: int, offset: int) -> Iterator[Range]:
+    """All that a log gives from an offset on."""
+    while found := log.read(name, epoch, offset, 1 << 16):
+        for it in found:
+            yield it
+            offset = it.offset + it.count
 
 
 def run_of(data: bytes, epoch: int, position: int = 0) -> Range:

@@ -3,14 +3,15 @@ tests.
 
 What it models
   * Every write dirties sectors of 512 bytes.  Until a sync of that file has returned, each dirty sector may,
-    at a
-    crash, hold what it held before or any version written since; sectors are whole, but independent.
-  * So is the size: the synced one, or any since.  Bytes that only the size says are there are zeros. * A
-    truncated tail may come back at a crash, sector by sector, until it is synced. * Names (made, renamed,
-    removed) are lost at a crash in any subset until their directory is synced. * A sync that fails has
-    written any subset of the dirty sectors, and forgets the others: they read well as long
-    as the machine is up, and no later sync writes them.
+    at a crash, hold what it held before or any version written since; sectors are whole, but independent.
+  * So is the size: the synced one, or any since.  Bytes that only the size says are there are zeros.
+  * A truncated tail may come back at a crash, sector by sector, until it is synced.
+  * Names of files and directories (made, renamed, removed) are lost at a crash in any subset until their
+    directory is synced; with a directory goes what is in it.
+  * A sync that fails has written any subset of the dirty sectors, and forgets the others: they read well as
+    long as the machine is up, and no later sync writes them.
   * A write that fails may have written a part; any write may be short.
+  * Room is limited, if `room_bytes` says so: a write that would take more fails with ENOSPC.
 
 crash() makes the disk that the next start finds; the one it is asked of goes on.  kill() is the death of the
 process alone: the kernel keeps everything, locks are free.
@@ -19,7 +20,7 @@ process alone: the kernel keeps everything, locks are free.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from persistence.files import Buffer
@@ -34,7 +35,8 @@ class PowerCut(Exception):
 class SimFile:
     """One file: what reads see, what is on the disk, and what is between."""
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = b"", *, directory: bool = False) -> None:
+        self.directory = directory
         self.cache = bytearray(data)
         self.disk = bytearray(data)
         self.dirty: dict[int, list[bytes]] = {}  # by sector: its versions since the last sync
@@ -66,8 +68,16 @@ class SimFile:
     def sync(self) -> None:
         if self.dirty or self.sizes:
             size = self.sizes[-1] if self.sizes else len(self.disk)
-            self.disk = self._with({sector: versions[-1] for sector, versions in self.dirty.items()}, size)
+            _apply(self.disk, ((sector, versions[-1]) for sector, versions in self.dirty.items()), size)
             self.dirty, self.sizes = {}, []
+
+    def copy(self) -> SimFile:
+        """Another one like it: what the kernel keeps when a process dies."""
+        other = SimFile(directory=self.directory)
+        other.cache, other.disk = bytearray(self.cache), bytearray(self.disk)
+        other.dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
+        other.sizes = list(self.sizes)
+        return other
 
     def fail_to_sync(self, random: Random) -> None:
         """What is dirty is on the disk or not, nobody knows, and it is dirty no more."""
@@ -85,18 +95,8 @@ class SimFile:
             if luck == 1.0 or (luck > 0.0 and random.random() < luck)
         }
         size = random.choice([len(self.disk), *self.sizes]) if luck < 1.0 else len(self.cache)
-        return self._with(written, size)
-
-    def _with(self, sectors: dict[int, bytes], size: int) -> bytearray:
         disk = bytearray(self.disk)
-        for sector, data in sectors.items():
-            at = sector * SECTOR_BYTES
-            if at > len(disk):
-                disk += bytes(at - len(disk))
-            disk[at : at + SECTOR_BYTES] = data
-        if len(disk) < size:
-            disk += bytes(size - len(disk))
-        del disk[size:]
+        _apply(disk, written.items(), size)
         return disk
 
 
@@ -104,7 +104,7 @@ class SimFiles:
     """The calls.  `hook(operation, path)` comes before each that changes something; it may raise.
 
     An OSError raised by the hook at "fdatasync" or "pwritev" has the effects above; elsewhere the call does
-    nothing.
+    nothing.  A directory that nobody has made here is always there.
     """
 
     def __init__(self, random: Random, files: dict[str, SimFile] | None = None) -> None:
@@ -114,6 +114,7 @@ class SimFiles:
         self.pending: list[tuple[str, str, SimFile]] = []  # of the others: removed name, new name, file
         self.hook: Callable[[str, str], None] | None = None
         self.short_writes = False
+        self.room_bytes: int | None = None
         self.operations = 0
         self._handles: dict[int, tuple[str, SimFile]] = {}
         self._next_handle = 3
@@ -129,9 +130,14 @@ class SimFiles:
         for removed, new, file in self.pending:
             if luck == 1.0 or random.random() < luck:
                 _rename(names, removed, new, file)
+        made = {name for name, file in self.names.items() if file.directory} | {
+            new for _, new, file in self.pending if file.directory
+        }
+        gone = {name + "/" for name in made if name not in names}
         files: dict[str, SimFile] = {}
         for name, file in names.items():
-            files[name] = SimFile(bytes(file.after_crash(random)))
+            if not (gone and any(name.startswith(lost) for lost in gone)):
+                files[name] = SimFile(bytes(file.after_crash(random)), directory=file.directory)
         return SimFiles(random, files)
 
     def kill(self) -> SimFiles:
@@ -139,11 +145,7 @@ class SimFiles:
         other = SimFiles(self.random)
         copies: dict[int, SimFile] = {}
         for file in {id(it): it for it in (*self.names.values(), *self.synced.values())}.values():
-            copy = SimFile()
-            copy.cache, copy.disk = bytearray(file.cache), bytearray(file.disk)
-            copy.dirty = {sector: list(versions) for sector, versions in file.dirty.items()}
-            copy.sizes = list(file.sizes)
-            copies[id(file)] = copy
+            copies[id(file)] = file.copy()
         other.names = {name: copies[id(file)] for name, file in self.names.items()}
         other.synced = {name: copies[id(file)] for name, file in self.synced.items()}
         other.pending = [
@@ -165,7 +167,18 @@ class SimFiles:
     # ---- persistence.files.Files ----
 
     def makedirs(self, path: str) -> None:
-        """Directories are always there."""
+        parts = path.strip("/").split("/")
+        for path_ in ("/" + "/".join(parts[: count + 1]) for count in range(len(parts))):
+            if path_ not in self.names:
+                self.mkdir(path_)
+                self.dirsync(path_.rpartition("/")[0])
+        self.dirsync(path.rpartition("/")[0])
+
+    def mkdir(self, path: str) -> None:
+        """As os.mkdir(): its name is not on the disk yet."""
+        self._before("mkdir", path)
+        self.names[path] = SimFile(directory=True)
+        self.pending.append(("", path, self.names[path]))
 
     def lock(self, path: str) -> int:
         if path in self._locked.values():
@@ -201,8 +214,9 @@ class SimFiles:
         data = b"".join(buffers)
         try:
             self._before("pwritev", path)
+            self._check_room(file, position + len(data))
         except OSError:
-            file.write(data[: self.random.randrange(len(data))], position)
+            file.write(data[: self.random.randrange(max(len(data), 1))], position)
             raise
         if self.short_writes and self.random.random() < 0.1:
             data = data[: self.random.randrange(1, len(data) + 1)]
@@ -248,10 +262,31 @@ class SimFiles:
     def listdir(self, path: str) -> list[str]:
         return [name.rpartition("/")[2] for name in self.names if name.rpartition("/")[0] == path]
 
+    def used_bytes(self) -> int:
+        """What all files take."""
+        return sum(len(file.cache) for file in self.names.values())
+
+    def _check_room(self, file: SimFile, size: int) -> None:
+        more = size - len(file.cache)
+        if self.room_bytes is not None and more > 0 and self.used_bytes() + more > self.room_bytes:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
     def _before(self, operation: str, path: str) -> None:
         self.operations += 1
         if self.hook is not None:
             self.hook(operation, path)
+
+
+def _apply(disk: bytearray, sectors: Iterable[tuple[int, bytes]], size: int) -> None:
+    """Writes sectors to a disk's file, and makes it as long as it should be."""
+    for sector, data in sectors:
+        at = sector * SECTOR_BYTES
+        if at > len(disk):
+            disk += bytes(at - len(disk))
+        disk[at : at + SECTOR_BYTES] = data
+    if len(disk) < size:
+        disk += bytes(size - len(disk))
+    del disk[size:]
 
 
 def _rename(names: dict[str, SimFile], removed: str, new: str, file: SimFile) -> None:

@@ -1,0 +1,81 @@
+"""Crash states of the log by the million, on all cores: tests/support/log_simulation.py, seed after seed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.campaigns.ledger import Progress, show
+from tests.support.directories import memory_directory
+from tests.support.log_simulation import Simulation, Violation
+
+NICE = 10
+BATCH = 8  # seeds that one task runs
+
+Outcome = tuple[Counter[str], list[str]]  # what was done, and what was violated
+
+
+def run(states: int, seed: int, processes: int) -> int:
+    """Exit status.  Runs seeds from `seed` on until so many different states have been judged."""
+    progress = Progress("crash states", states, "different states")
+    total: Counter[str] = Counter()
+    violations: list[str] = []
+    for counts, found in _outcomes(seed, processes):
+        total += counts
+        violations += found
+        for violation in found:
+            print(f"VIOLATION {violation}\n  again: ./dev simulate log --seed {_seed_of(violation)} --states 1")
+        progress.at(total["different states"], f"{total['states']:,} crashes, {len(violations)} violations")
+        if total["different states"] >= states:
+            break
+    progress.end()
+    facts: dict[str, object] = dict(sorted(total.items(), key=lambda it: -it[1]))
+    rate = int(total["states"] / progress.seconds)
+    show("log", {"violations": len(violations), **facts, "first seed": seed, "crashes a second": rate,
+                 "seconds": int(progress.seconds)})  # fmt: skip
+    return 1 if violations else 0
+
+
+def _outcomes(seed: int, processes: int) -> Iterator[Outcome]:
+    """Of batch after batch, without an end."""
+    with memory_directory() as memory:
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), os.nice, (NICE,))
+        batches = (range(first, first + BATCH) for first in count(seed, BATCH))
+        running: set[Future[Outcome]] = set()
+        try:
+            while True:
+                while len(running) < 2 * processes:
+                    running.add(pool.submit(run_seeds, next(batches), memory))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for it in done:
+                    yield it.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def run_seeds(seeds: range, memory: Path) -> Outcome:
+    """Those seeds, one after the other."""
+    logging.disable(logging.ERROR)
+    total: Counter[str] = Counter()
+    violations = []
+    for seed in seeds:
+        place = memory / str(seed)
+        place.mkdir()
+        simulation = Simulation(seed, place)
+        try:
+            simulation.run()
+        except Violation as violation:
+            violations.append(str(violation))
+        total += simulation.counts
+        place.rmdir()
+    return total, violations
+
+
+def _seed_of(violation: str) -> str:
+    return violation.split()[1].rstrip(",")
