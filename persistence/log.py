@@ -341,17 +341,21 @@ class Log:
         """Lets a sealed segment go; its file becomes room for the next one, if it is of full size.
 
         From any thread but the log's.  What holds its records open reads on, or finds the file used again.
-        Raises OSError: the segment is there again after the next start.
+        Raises OSError: the segment may be there yet, and this may be called again.
         """
         with self._sizing:
-            size = self._sizes.pop(base, None)
+            size = self._sizes.get(base)
         if size is None:
             return
-        self.stats.segments_removed += 1
-        self.reader.remove(base)
         path = os.path.join(self.directory, segment_name(base))
-        if not self._room.recycle(path, size):
-            self.files.unlink(path)
+        with suppress(FileNotFoundError):  # An earlier try that failed behind it got as far.
+            if not self._room.recycle(path, size):
+                self.files.unlink(path)
+        self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
+        self.reader.remove(base)
+        with self._sizing:
+            self._sizes.pop(base, None)
+        self.stats.segments_removed += 1
 
     @property
     def wants_tending(self) -> bool:

@@ -30,12 +30,14 @@ def run(states: int, seed: int, processes: int) -> int:
         total += counts
         violations += found
         for violation in found:
-            print(f"VIOLATION {violation}\n  again: ./dev simulate log --seed {_seed_of(violation)} --states 1")
+            print(
+                f"VIOLATION {violation}\n  again: ./dev simulate log --seed {_seed_of(violation)} --states 1"
+            )
         progress.at(total["different states"], f"{total['states']:,} crashes, {len(violations)} violations")
         if total["different states"] >= states:
             break
     progress.end()
-    facts: dict[str, object] = dict(sorted(total.items(), key=lambda it: -it[1]))
+    facts: dict[str, object] = dict(total.most_common())
     rate = int(total["states"] / progress.seconds)
     show("log", {"violations": len(violations), **facts, "first seed": seed, "crashes a second": rate,
                  "seconds": int(progress.seconds)})  # fmt: skip

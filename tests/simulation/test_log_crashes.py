@@ -89,13 +89,13 @@ class SkipsTheHole(Log):
 class NamesBeforeItHolds(Log):
     """A log whose next segment has its name before it holds what a recovery could not sync."""
 
-    _carried = property(lambda self: 0, lambda self, number: None)  # type: ignore[assignment]
+    _carried = property(lambda self: 0, lambda self, number: None)
 
 
 class AnyEpoch(dict[int, int]):
     """Takes every epoch for that of the ring."""
 
-    def get(self, ring_id, default=None):  # type: ignore[override]
+    def get(self, ring_id, default=None):
         return ANY
 
 
@@ -196,6 +196,8 @@ MISTAKES = {
     "it acknowledges what it has only read": (None, Log, PublishesTooEarly),
 }
 
+RARE = {"it gives a recycled file no new seed": [60]}  # seeds to begin with, where it takes many
+
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_caught(
@@ -204,6 +206,7 @@ def test_a_planted_mistake_is_caught(
     patch, log_type, writer_type = MISTAKES[mistake]
     if patch is not None:
         patch(monkeypatch)
+    seeds = [*RARE.get(mistake, ()), *range(MUTANT_SEEDS)]
     with pytest.raises(Violation) as caught:
-        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type)
+        run_seeds(seeds, runtime_directory, log_type, writer_type)
     print(f"{mistake}: {caught.value}")

@@ -34,14 +34,14 @@ from tests.support.simfiles import PowerCut, SimFiles
 DIRECTORY = "/log"
 SEGMENT_BYTES = 12288
 KEPT_BYTES = 3 << 16  # each segment counts as 64 KiB at least: three of them
-STEPS = {"mixed": 12, "equal": 16, "large": 12}
+STEPS = {"mixed": 12, "equal": 28, "large": 12}
 FAULTS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
 
 Shown = dict[str, tuple[int, int]]  # by ring: first and end offset of its current life
 
 
-class Violation(AssertionError):
-    """An invariant does not hold."""
+class Violation(BaseException):
+    """An invariant does not hold.  Not an Exception: whoever guards against those must not hide it."""
 
 
 class Simulation:
@@ -169,7 +169,7 @@ class Simulation:
         for model in self.rings:
             if model.directory != directory:
                 continue
-            self._check_end(model, ends[model.name] if model.name in ends else None)
+            self._check_end(model, ends.get(model.name))
             durability = "disk" if model.durability == "disk" else "interval"
             writer.add(Source(model.ring, durability, sync_interval_ms=50))  # type: ignore[arg-type]
         return writer
@@ -179,7 +179,8 @@ class Simulation:
             raise Violation(f"{model.name}: a start has forgotten {model.acknowledged()} records")
 
     def _pass_time(self) -> None:
-        self.now += self.random.choice((1_000, 20_000_000, 1_100_000_000))
+        longest = 20_000_000 if self.kind == "equal" else 1_100_000_000  # Proofs would move what follows.
+        self.now += self.random.choice((1_000, 20_000_000, longest))
         self.wall_ns += self.random.choice((0, 1_000, 1_000_000_000, -3_600_000_000_000))
 
     def _publishers(self) -> list[RingModel]:

@@ -28,7 +28,7 @@ from persistence.files import Buffer
 SECTOR_BYTES = 512
 
 
-class PowerCut(Exception):
+class PowerCut(BaseException):
     """Raised by a hook: the machine stops in the middle of what it does."""
 
 
@@ -238,6 +238,8 @@ class SimFiles:
         file.truncate(length)
 
     def rename(self, source: str, target: str) -> None:
+        if source not in self.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
         self._before("rename", source)
         file = self.names[source]
         _rename(self.names, source, target, file)
