@@ -1,0 +1,335 @@
+"""What only Brim's log is asked: many rings, bytes written, a start after a crash, one topic of many, ingest.
+
+Each measurement gives its figures by name, or raises NotThere for what this build cannot do.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks._log_device import Device
+from benchmarks._log_stores import PATIENCE_S, RETAIN_BYTES, TOPIC, BrimLog, Told
+from benchmarks._mqtt_brokers import Broker, free_port, process
+from benchmarks._mqtt_tests import measure
+from persistence import Log, LogReader, LogThread, OsFiles, Source, TooManyRings
+from ringbuf import Ring
+
+MIB, GIB = 1 << 20, 1 << 30
+SEVERAL_BYTES = 256 * MIB  # of payload: more segments than one
+RINGS = 1000
+RINGS_BYTES = 256 * MIB  # of all rings together
+TURN = 16  # records to one ring before it is the next one's turn
+TOPICS = 100_000
+
+Figures = dict[str, float]
+
+
+class NotThere(Exception):
+    """A build without it."""
+
+
+@contextmanager
+def memory() -> Iterator[Path]:
+    """A folder for rings."""
+    with tempfile.TemporaryDirectory(prefix="brim-bench-", dir="/dev/shm") as place:
+        yield Path(place)
+
+
+# ---- bytes written to the device ----
+
+
+def amplification(directory: Path, payload_bytes: int, seconds: float) -> Figures:
+    """Bytes that the device wrote for each byte of payload, and of records: in commits of 1000, over several
+    segments, and of one each, with a segment that is ready.  The device counts what everybody writes.
+    """
+    device = Device(directory)
+    if not device.known:
+        raise NotThere(f"{directory} is on no block device that counts its writes; use --directory")
+    ways: dict[str, tuple[int, dict[str, Any]]] = {"batched": (1000, {}), "singly": (1, {})}
+    if "direct" in inspect.signature(Log.__init__).parameters:
+        ways["singly_direct"] = (1, {"direct": True})
+    found: Figures = {}
+    for way, (count, options) in ways.items():
+        brim = BrimLog(directory / f"log-{way}", payload_bytes, **options)
+        try:
+            brim.warm()
+            _ready(brim)
+            stats = brim.log.stats
+            records, record_bytes, before = stats.records, stats.record_bytes, device.written_bytes()
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until or (
+                count > 1 and stats.records - records < SEVERAL_BYTES // payload_bytes
+            ):
+                brim.commit(count)
+            written = device.written_bytes() - before
+        finally:
+            brim.close()
+            shutil.rmtree(brim.directory)
+        found[f"written_per_payload_byte_{way}"] = written / ((stats.records - records) * payload_bytes)
+        found[f"written_per_record_byte_{way}"] = written / (stats.record_bytes - record_bytes)
+    return found
+
+
+def _ready(brim: BrimLog) -> None:
+    """Until the next segment is there, so that making it is not counted for the few records of this one."""
+    until = time.perf_counter() + PATIENCE_S
+    while brim.log.wants_prepared and time.perf_counter() < until:
+        time.sleep(0.01)
+
+
+# ---- many rings ----
+
+
+def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) -> float:
+    """Bytes a second, durable, of `count` rings that take turns."""
+    payloads = [bytes(payload_bytes)] * TURN
+    told = Told()
+    with memory() as place, ExitStack() as stack:
+        capacity = max(1 << (RINGS_BYTES // count).bit_length() - 1, 64 << 10)
+        rings = [
+            stack.enter_context(Ring.create(place / f"many-{number}", capacity_bytes=capacity, epoch=1))
+            for number in range(count)
+        ]
+        log = stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES))
+        log.recover()
+        thread = LogThread(log, [Source(ring, "disk") for ring in rings], told)
+        try:
+            thread.start()
+        except TooManyRings as error:
+            raise NotThere(str(error)) from error
+        stack.callback(thread.stop)
+        writers = [ring.writer() for ring in rings] * (RINGS // count)
+        publishes = [writer.publish_many for writer in writers]
+        before = started = 0.0
+        for measured, until in ((False, seconds), (True, seconds)):  # the first warms up
+            before, started = log.stats.record_bytes, time.perf_counter()
+            while time.perf_counter() - started < until:
+                taken = sum(publish(payloads, key=TOPIC) for publish in publishes)
+                if taken < TURN * RINGS // 2:
+                    told.wait(0.01)
+                    told.clear()
+            if measured:
+                return (log.stats.record_bytes - before) / (time.perf_counter() - started)
+    raise AssertionError
+
+
+def many_rings(directory: Path, payload_bytes: int, seconds: float) -> Figures:
+    """1,000 rings over one ring, at the same records and turns."""
+    rates = {}
+    for count in (1, RINGS):
+        place = directory / f"rings-{count}"
+        try:
+            rates[count] = rings_rate(place, count, payload_bytes, seconds)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+    return {
+        "rings_1_mb_s": rates[1] / 1e6,
+        "rings_1000_mb_s": rates[RINGS] / 1e6,
+        "rings_1000_over_1": rates[RINGS] / rates[1],
+    }
+
+
+# ---- starting ----
+
+
+def written_log(
+    directory: Path, total_bytes: int, payload_bytes: int, run_bytes: int, segment_bytes: int
+) -> int:
+    """A log as a killed process leaves it: so many bytes of records, in runs of `run_bytes`; its size."""
+    payloads = [bytes(payload_bytes)] * 1000
+    with memory() as place, Ring.create(place / "fill-0", capacity_bytes=64 * MIB, epoch=1) as ring:
+        log = Log(directory, retain_bytes=0, segment_bytes=segment_bytes)
+        log.recover()
+        ring_id = log.join(ring.name, ring.epoch, 0)
+        writer = ring.writer()
+        with ring.reader(name="fill", own=True, gating=True) as reader:
+            while log.stats.record_bytes < total_bytes:
+                while writer.end_position - reader.cursor < 8 * MIB:
+                    writer.publish_many(payloads, key=TOPIC)
+                while found := reader.ranges(run_bytes, 1):
+                    log.append(ring_id, found)
+                log.write()
+                log.sync()
+                reader.release(reader.cursor)
+        image = directory.with_name(directory.name + "-image")
+        shutil.copytree(directory, image)
+        log.close()
+    shutil.rmtree(directory)
+    image.rename(directory)
+    for file in directory.iterdir():
+        if file.suffix == ".tmp":
+            file.unlink()
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
+def cold(directory: Path) -> None:
+    """Nothing of these files is in memory."""
+    for file in directory.rglob("*"):
+        if file.is_file():
+            handle = os.open(file, os.O_RDONLY)
+            os.fsync(handle)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+
+def start_s(image: Path, work: Path) -> float:
+    """Seconds that a start takes with a copy of `image` that is not in memory."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(image, work)
+    cold(work)
+    log = Log(work, retain_bytes=0)
+    started = time.perf_counter()
+    report = log.recover()
+    took = time.perf_counter() - started
+    assert report.rings["fill-0"].end_offset > 0
+    log.close()
+    shutil.rmtree(work)
+    return took
+
+
+def recovery(directory: Path, payload_bytes: int, rounds: int, total_bytes: int) -> Figures:
+    """Seconds to a start after a kill, not in memory: of a whole GiB to look through, in large and in single
+    runs; and of a log of segments of the usual size.
+    """
+    found: Figures = {}
+    single_bytes = max(total_bytes // 16, 8 * MIB)
+    for name, total, run, segment in (
+        ("recovery_s_per_gib", total_bytes, MIB, 4 * GIB - MIB),
+        ("recovery_singly_s_per_gib", single_bytes, 1, 4 * GIB - MIB),
+        ("restart_s", total_bytes, MIB, 64 * MIB),
+    ):
+        image, work = directory / "image", directory / "work"
+        size = written_log(image, total, payload_bytes, run, segment)
+        seconds = statistics.median(start_s(image, work) for _ in range(rounds))
+        found[name] = seconds if name == "restart_s" else seconds * GIB / size
+        shutil.rmtree(image)
+    return found
+
+
+# ---- one topic of many ----
+
+
+def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20) -> Figures:
+    """How long it takes to read all of one topic out of 100,000, sealed and not in memory; and everything."""
+    if not hasattr(LogReader, "read_topic"):
+        raise NotThere("LogReader.read_topic()")
+    place = directory / "topics"
+    with (
+        memory() as rings,
+        Ring.create(rings / "many-0", capacity_bytes=64 * MIB, epoch=1) as ring,
+        Log(place, retain_bytes=0) as log,
+    ):
+        log.recover()
+        thread = LogThread(log, [Source(ring, "interval", 100, 8 * MIB)])
+        thread.start()
+        writer, payload = ring.writer(), bytes(payload_bytes)
+        for number in range(records):
+            key = b"plant/%06d/temp" % (number % TOPICS)
+            while writer.publish(payload, key) is None:
+                time.sleep(0.001)
+        thread.stop()
+    cold(place)
+    reader = LogReader(OsFiles(), str(place))
+    reader.refresh()
+    times = []
+    for look in range(looks):
+        topic = f"plant/{look * TOPICS // looks:06d}/temp"
+        started = time.perf_counter()
+        held = _topic_records(reader, topic)
+        times.append((time.perf_counter() - started) * 1e3)
+        assert held >= records // TOPICS, (topic, held)
+    cold(place)
+    started = time.perf_counter()
+    offset = 0
+    while found := reader.read("many-0", 1, offset, 8 * MIB):
+        offset = found[-1].offset + found[-1].count
+    whole_ms = (time.perf_counter() - started) * 1e3
+    shutil.rmtree(place)
+    return {
+        "read_topic_first_ms": times[0],
+        "read_topic_ms": statistics.median(times[1:]),
+        "read_all_ms": whole_ms,
+        "read_topic_over_read_all": statistics.median(times[1:]) / whole_ms,
+    }
+
+
+def _topic_records(reader: LogReader, topic: str) -> int:
+    """How many records the runs hold that have that topic."""
+    held = offset = 0
+    name = topic.encode()
+    while found := reader.read_topic("many-0", topic, 1, offset, MIB):
+        held += sum(bytes(it.view).count(name) for it in found)
+        offset = found[-1].offset + found[-1].count
+    return held
+
+
+# ---- ingest by MQTT ----
+
+INGEST = {"q0": "ingest_q0_50", "q1": "ingest_q1_window100"}
+
+
+@contextmanager
+def broker(directory: Path, durability: str) -> Iterator[Broker]:
+    """`brim run` with its log on the disk, all topics of that durability."""
+    port, place = free_port(), directory / f"broker-{durability}"
+    place.mkdir()
+    with memory() as run:
+        lines = [
+            f"runtime_dir = {json.dumps(str(run))}",
+            f"state_dir = {json.dumps(str(place))}",
+            "[[listener]]",
+            f"port = {port}",
+            "[log]",
+            f"retain_bytes = {RETAIN_BYTES}",
+            "[[stream]]",
+            'name = "all"',
+            'topics = ["#"]',
+            f"durability = {json.dumps(durability)}",
+        ]
+        (place / "brim.toml").write_text("\n".join(lines) + "\n")
+        verb = ["run", "--config", str(place / "brim.toml"), "--log-level", "warning", "--quiet"]
+        name = f"brim-{durability}"
+        with process(name, [sys.executable, "-m", "edge", *verb], port, directory) as started:
+            yield started
+    shutil.rmtree(place)
+
+
+def ingest(directory: Path, rounds: int, seconds: float) -> Figures:
+    """MQTT messages a second into a log that follows, over those of a broker that keeps none."""
+    ratios: dict[str, list[float]] = {name: [] for name in INGEST}
+    rates: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        both = {it: stack.enter_context(broker(directory, it)) for it in ("process", "interval")}
+        for number in range(rounds + 1):  # the first warms up
+            for name, test in INGEST.items():
+                now = {}
+                for durability, one in both.items():
+                    now[durability] = measure(one, test, seconds).value
+                    if number:
+                        rates.setdefault(f"ingest_{name}_{durability}_per_s", []).append(now[durability])
+                if number:
+                    ratios[name].append(now["interval"] / now["process"])
+    found = {name: statistics.median(values) for name, values in rates.items()}
+    medians = {name: statistics.median(values) for name, values in ratios.items()}
+    found |= {f"ingest_{name}_interval_over_process": value for name, value in medians.items()}
+    return found | {"ingest_interval_over_process": min(medians.values())}
+
+
+# ---- the archive ----
+
+
+def archive(directory: Path, records: int) -> Figures:
+    """How much smaller telemetry of 1,000 devices becomes, and how fast."""
+    del directory, records
+    raise NotThere("persistence.archive")

@@ -1,0 +1,293 @@
+"""Brim's log and the stores beside it: each takes records in commits, which are on the disk when it returns.
+
+A record is the same bytes everywhere, a topic and a payload.  Each store is used in the fastest way in which
+every commit is durable: prepared statements and one transaction, one write batch, keys that rise.  All are in
+the same directory, and stay open from the first round to the last.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from persistence import Log, LogThread, LogWriter, Source
+from ringbuf import Ring
+
+TOPIC = b"plant/press/0007"
+RING_BYTES = 64 << 20
+RETAIN_BYTES = 256 << 20  # little, so that segments are soon used again, as they are in a log that is full
+BATCH = 2000  # records that the producer hands over at once
+PATIENCE_S = 30.0
+LMDB_BYTES = 64 << 30  # of addresses
+
+_KEY = struct.Struct(">Q")
+
+
+class Store(Protocol):
+    """What takes commits."""
+
+    def commit(self, count: int) -> None:
+        """So many records more are on the disk when this returns."""
+
+    def close(self) -> None:
+        """Let go of files and threads."""
+
+
+class Told(threading.Event):
+    """on_durable, and when it was called last."""
+
+    at = 0.0
+
+    def __call__(self) -> None:
+        """Called on the log thread."""
+        self.at = time.perf_counter()
+        self.set()
+
+
+class BrimLog:
+    """A ring with its log at `disk`; a Store, too."""
+
+    def __init__(self, directory: Path, payload_bytes: int, **options: Any) -> None:
+        self.told = Told()
+        self.directory = directory
+        self._memory = Path(tempfile.mkdtemp(prefix="brim-bench-", dir="/dev/shm"))
+        self._stack = ExitStack()
+        self._stack.callback(shutil.rmtree, self._memory)
+        ring = Ring.create(self._memory / "bench-0", capacity_bytes=RING_BYTES, epoch=1)
+        self.ring = self._stack.enter_context(ring)
+        self.log = self._stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES, **options))
+        self.log.recover()
+        self._thread = LogThread(self.log, [Source(self.ring, "disk")], self.told)
+        self._thread.start()
+        self._stack.callback(self._thread.stop)
+        self.writer = self.ring.writer()
+        self._payload = bytes(payload_bytes)
+        self._payloads: dict[int, list[bytes]] = {}
+
+    def publish(self, count: int) -> int:
+        """Of so many records, how many the ring took."""
+        payloads = self._payloads.setdefault(count, [self._payload] * count)
+        return self.writer.publish_many(payloads, key=TOPIC)
+
+    def commit(self, count: int) -> None:
+        """See Store."""
+        assert self.publish(count) == count
+        self.settle()
+
+    def settle(self) -> None:
+        """Until all that was published is durable."""
+        end = self.writer.end_position
+        while self.ring.extremes().durable_position < end:
+            if not self.told.wait(PATIENCE_S):
+                raise SystemExit("the log has said nothing for half a minute")
+            self.told.clear()
+
+    def ack(self) -> float:
+        """µs from publish() until on_durable() is called, for one record."""
+        self.told.clear()
+        started = time.perf_counter()
+        self.publish(1)
+        self.told.wait(PATIENCE_S)
+        return (self.told.at - started) * 1e6
+
+    def run(self, seconds: float) -> tuple[float, float]:
+        """Bytes of records, and records, made durable a second, while a producer keeps the ring filled."""
+        before = self.ring.extremes().durable_position
+        first, started = self.log.stats.records, time.perf_counter()
+        while (now := time.perf_counter()) - started < seconds:
+            if self.publish(BATCH) < BATCH:
+                self.told.wait(0.01)
+                self.told.clear()
+        records_s = (self.log.stats.records - first) / (now - started)
+        bytes_s = (self.ring.extremes().durable_position - before) / (now - started)
+        self.settle()
+        return bytes_s, records_s
+
+    def warm(self) -> None:
+        """Until segments are used again, which is how a log spends its life."""
+        removed = self.log.stats.segments_removed
+        until = time.perf_counter() + PATIENCE_S
+        while self.log.stats.segments_removed < removed + 3 and time.perf_counter() < until:
+            self.run(0.2)
+
+    def close(self) -> None:
+        """Ring and log are gone; the log's files stay."""
+        self._stack.close()
+
+
+class InlineLog:
+    """The same log without its thread, as a library: who commits writes and syncs, as in the other stores."""
+
+    def __init__(self, directory: Path, payload_bytes: int) -> None:
+        self._memory = Path(tempfile.mkdtemp(prefix="brim-bench-", dir="/dev/shm"))
+        self._ring = Ring.create(self._memory / "inline-0", capacity_bytes=RING_BYTES, epoch=1)
+        self.log = Log(directory, retain_bytes=RETAIN_BYTES)
+        self.log.recover()
+        self._writer = LogWriter(self.log)
+        self._writer.add(Source(self._ring, "disk"))
+        self._publish = self._ring.writer().publish_many
+        self._payload = bytes(payload_bytes)
+        self._payloads: dict[int, list[bytes]] = {}
+
+    def commit(self, count: int) -> None:
+        """See Store."""
+        payloads = self._payloads.setdefault(count, [self._payload] * count)
+        assert self._publish(payloads, key=TOPIC) == count
+        self._writer.step()
+        if self.log.wants_tending:
+            self.log.tend()
+
+    def warm(self) -> None:
+        """See BrimLog."""
+        until = time.perf_counter() + PATIENCE_S
+        while self.log.stats.segments_removed < 3 and time.perf_counter() < until:
+            self.commit(1000)
+
+    def close(self) -> None:
+        """See BrimLog."""
+        self._writer.close()
+        self.log.close()
+        self._ring.close()
+        shutil.rmtree(self._memory)
+
+
+class SqliteStore:
+    """WAL, synchronous=FULL: one statement, prepared once, and one transaction a commit."""
+
+    def __init__(self, directory: Path, record: bytes) -> None:
+        self._base = sqlite3.connect(directory / "sqlite", isolation_level=None)
+        self._base.execute("PRAGMA journal_mode=WAL")
+        self._base.execute("PRAGMA synchronous=FULL")
+        self._base.execute("CREATE TABLE log (number INTEGER PRIMARY KEY, record BLOB NOT NULL)")
+        self._record = (record,)
+
+    def commit(self, count: int) -> None:
+        """See Store."""
+        insert = "INSERT INTO log (record) VALUES (?)"
+        if count == 1:
+            self._base.execute(insert, self._record)
+            return
+        self._base.execute("BEGIN")
+        self._base.executemany(insert, [self._record] * count)
+        self._base.execute("COMMIT")
+
+    def close(self) -> None:
+        """See Store."""
+        self._base.close()
+
+
+class LmdbStore:
+    """Synced, which it is by default; keys rise, so pages are filled from left to right."""
+
+    def __init__(self, directory: Path, record: bytes) -> None:
+        import lmdb
+
+        self._base = lmdb.open(str(directory / "lmdb"), map_size=LMDB_BYTES)
+        self._record = record
+        self._next = 0
+
+    def commit(self, count: int) -> None:
+        """See Store."""
+        first, record, key = self._next, self._record, _KEY.pack
+        with self._base.begin(write=True) as transaction:
+            if count == 1:
+                transaction.put(key(first), record, append=True)
+            else:
+                items = [(key(number), record) for number in range(first, first + count)]
+                with transaction.cursor() as cursor:
+                    cursor.putmulti(items, append=True)
+        self._next += count
+
+    def close(self) -> None:
+        """See Store."""
+        self._base.close()
+
+
+class RocksStore:
+    """Each write synced; more than one record is one WriteBatch."""
+
+    def __init__(self, directory: Path, record: bytes) -> None:
+        import rocksdict
+
+        self._base = rocksdict.Rdict(str(directory / "rocksdb"), rocksdict.Options(raw_mode=True))
+        options = rocksdict.WriteOptions()
+        options.sync = True
+        self._options, self._batch = options, rocksdict.WriteBatch
+        self._base.set_write_options(options)
+        self._record = record
+        self._next = 0
+
+    def commit(self, count: int) -> None:
+        """See Store."""
+        first, record, key = self._next, self._record, _KEY.pack
+        if count == 1:
+            self._base[key(first)] = record
+        else:
+            batch = self._batch(raw_mode=True)
+            for number in range(first, first + count):
+                batch.put(key(number), record)
+            self._base.write(batch, self._options)
+        self._next += count
+
+    def close(self) -> None:
+        """See Store."""
+        self._base.close()
+
+
+INSTALL = "pip install lmdb rocksdict  (./dev bench does so: they are in the group `bench` of pyproject.toml)"
+PEERS: dict[str, Callable[[Path, bytes], Store]] = {
+    "sqlite": SqliteStore,
+    "lmdb": LmdbStore,
+    "rocksdb": RocksStore,
+}
+
+
+@contextmanager
+def opened(names: list[str], directory: Path, payload_bytes: int) -> Iterator[dict[str, Store]]:
+    """Brim and those peers that can be had; one that cannot is named, loudly."""
+    with ExitStack() as stack:
+        brim = BrimLog(directory / "brim", payload_bytes)
+        stack.callback(brim.close)
+        brim.warm()
+        inline = InlineLog(directory / "inline", payload_bytes)
+        stack.callback(inline.close)
+        inline.warm()
+        stores: dict[str, Store] = {"brim": brim, "inline": inline}
+        for name in names:
+            try:
+                store = PEERS[name](directory, TOPIC + bytes(payload_bytes))
+            except ImportError as missing:
+                rule = "=" * 78
+                print(f"{rule}\n{name} is NOT MEASURED: {missing}; {INSTALL}\n{rule}", flush=True)
+                continue
+            stack.callback(store.close)
+            stores[name] = store
+        yield stores
+
+
+def commit_rate(store: Store, count: int, seconds: float) -> float:
+    """Records a second, in commits of `count`."""
+    commits, started = 0, time.perf_counter()
+    while (now := time.perf_counter()) - started < seconds:
+        store.commit(count)
+        commits += 1
+    return commits * count / (now - started)
+
+
+def ack_p50s(brim: BrimLog, syncs: Callable[[int], list[float]], count: int) -> tuple[float, float]:
+    """µs: of the log's ack and of a bare write and sync, turn by turn."""
+    acks: list[float] = []
+    bare: list[float] = []
+    while len(acks) < count:
+        acks += [brim.ack() for _ in range(10)]
+        bare += syncs(10)
+    return statistics.median(acks), statistics.median(bare)
