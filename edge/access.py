@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -24,7 +24,9 @@ __all__ = [
     "Conversation",
     "EnhancedAuthenticator",
     "ListenerPolicy",
+    "Reach",
     "Step",
+    "Surveyable",
     "TransportFacts",
     "Verdict",
     "anonymous_allowed",
@@ -93,6 +95,24 @@ class AccessList(Protocol):
         Must answer at once.  Asked when routes are made, when retained messages are sent and when the rules
         have changed, once for a client and topic.
         """
+
+
+class Reach(NamedTuple):
+    """What a client may receive of the topics of a filter, said by filters."""
+
+    filters: tuple[str, ...]  # it may receive nothing of the rest; the filter itself: there is no rest
+    surely: bool  # it may receive all that they match; else each topic is still to be asked about
+
+
+@runtime_checkable
+class Surveyable(AccessList, Protocol):
+    """One that knows more than a topic at a time: a million need not be asked about one by one."""
+
+    def publishes_all(self, client: ClientFacts) -> bool:
+        """Whether may_publish() is True of every topic that does not begin with $."""
+
+    def reach(self, client: ClientFacts, topic_filter: str) -> Reach | None:
+        """What `client` may receive of `topic_filter`, without `$share/group/`; None: too much to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,6 +332,7 @@ class Broker:
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access
         self.router.may_receive = None if access is None else self._permissions.may_receive
+        self.router.reach = self._permissions.reach
 
     def disconnect(self, client_id: str) -> bool:
         """End the connection of a client, as whoever runs the broker wants it: whether there was one."""

@@ -186,7 +186,7 @@ class Connecting:
             session.handle,
             packet.version,
             self._keep_alive_s(packet) * 1500 or limits.keep_alive_max_s * 1000,  # [MQTT-3.1.2-22]
-            self._permissions.access is None,
+            self._permissions.publishes_all(session.facts),
             min(limits.sessions.in_flight_max, wanted.receive_maximum or RECEIVE_MAXIMUM),
             wanted.maximum_packet_size_bytes or 0,
             min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),

@@ -14,6 +14,8 @@ from edge.access import (
     ClientFacts,
     EnhancedAuthenticator,
     ListenerPolicy,
+    Reach,
+    Surveyable,
     TransportFacts,
 )
 from edge.engine import Engine, Peer
@@ -95,6 +97,12 @@ class Permissions:
         """Whether messages of the client to `topic` are stored."""
         return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))
 
+    def publishes_all(self, facts: ClientFacts) -> bool:
+        """Whether there is nothing to ask about what the client publishes."""
+        if isinstance(self.access, Surveyable):
+            return self.access.publishes_all(facts)
+        return self.access is None
+
     def may_subscribe(self, facts: ClientFacts, topic_filter: str) -> Answer:
         """Whether the client may have this subscription; of a shared one the filter counts."""
         return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])
@@ -102,6 +110,10 @@ class Permissions:
     def may_receive(self, session: Session, topic: str) -> bool:
         """Whether messages of `topic` are for the client of `session`."""
         return self.access is None or self.access.may_receive(session.facts, topic)
+
+    def reach(self, session: Session, topic_filter: str) -> Reach | None:
+        """What the client of `session` may receive of `topic_filter`; None: only may_receive() can tell."""
+        return self.access.reach(session.facts, topic_filter) if isinstance(self.access, Surveyable) else None
 
     def peer(self, connection: int) -> str:
         """`127.0.0.1:50123`, for logs and rules."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge.config import Durability
+from edge.access import Reach
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
 from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
@@ -96,6 +97,7 @@ class Router:
         self._engine = engine
         self._partition_of = partition_of
         self.may_receive: Callable[[Session, str], bool] | None = None
+        self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
         self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
         self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
         self._queues = queues or SessionLimits()
@@ -141,11 +143,11 @@ class Router:
             return known is None
         session.marked += _marks(terms) - _marks(known)
         self._tree.add(topic_filter, session, terms)
-        topics = self.topics_under(topic_filter)
-        if session.marked == 0 and _only_adds(known, terms) and self.may_receive is None:
+        topics, surely = self._receivable(session, [topic_filter])
+        if session.marked == 0 and _only_adds(known, terms) and surely:
             self._engine.routes_merge(topics, session.handle, terms)
         else:
-            self._derive(session, topics, (topic_filter,))
+            self._derive(session, topics, (topic_filter,), surely)
         return known is None
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
@@ -165,9 +167,10 @@ class Router:
                 self._engine.replay_end(session.handle, topic_filter.encode())
                 session.marked -= _marks(terms)
                 self._tree.remove(topic_filter, session)
-        topics = [self.topics_under(topic_filter) for topic_filter in removed if not is_share(topic_filter)]
-        if topics:
-            self._derive(session, _union(topics), removed)
+        own = [topic_filter for topic_filter in removed if not is_share(topic_filter)]
+        if own:
+            topics, surely = self._receivable(session, own)
+            self._derive(session, topics, removed, surely)
         return gone
 
     def forget(self, session: Session) -> None:
@@ -190,13 +193,28 @@ class Router:
 
         None: there are many, and it may; whoever looks through all topics finds them.
         """
-        found = self._walked(topic_filter)
-        if self.may_receive is None:
+        filters, surely = self._reach(session, topic_filter)
+        if surely and filters == (topic_filter,):
+            found = self._walked(topic_filter)
             return None if found is None else array("I", self._engine.topics_retaining(found))
-        if found is None:
-            found = array("I", self._engine.topics_scan(topic_filter.encode()))
-        kept = array("I", self._engine.topics_retaining(found))
+        topics, surely = self._receivable(session, [topic_filter])
+        kept = array("I", self._engine.topics_retaining(topics))
+        if surely or self.may_receive is None:
+            return kept
         return array("I", (topic for topic in kept if self.may_receive(session, self._name(topic))))
+
+    def _reach(self, session: Session, topic_filter: str) -> Reach:
+        """Filters of all that `session` may receive of `topic_filter`; nothing else of it has ever routes."""
+        if self.may_receive is None:
+            return Reach((topic_filter,), surely=True)
+        reach = None if self.reach is None else self.reach(session, topic_filter)
+        return Reach((topic_filter,), surely=False) if reach is None else reach
+
+    def _receivable(self, session: Session, topic_filters: Iterable[str]) -> tuple[array[int], bool]:
+        """Known topics of filters that `session` may receive: surely, or each is still to be asked about."""
+        reaches = [self._reach(session, topic_filter) for topic_filter in topic_filters]
+        topics = [self.topics_under(its) for reach in reaches for its in reach.filters]
+        return _union(topics), all(reach.surely for reach in reaches)
 
     def _walked(self, topic_filter: str) -> array[int] | None:
         """Known topics that a filter matches, found one by one; None: they are too many for that."""
@@ -243,11 +261,16 @@ class Router:
 
     def _route_group(self, group: Group, shared_filter: str) -> None:
         topics = self.topics_under(split_share(shared_filter)[1])
-        if self.may_receive is not None:
+        if not self._gets_all(group, split_share(shared_filter)[1]):
             denied = array("I", (its for its in topics if not self._may_receive(group, self._name(its))))
             self._engine.routes_drop(denied, group.handle, 0)
             topics = array("I", set(topics).difference(denied))
         self._engine.routes_set(topics, group.handle, OF_GROUP)
+
+    def _gets_all(self, group: Group, topic_filter: str) -> bool:
+        """Whether each member may receive all of `topic_filter`."""
+        whole = Reach((topic_filter,), surely=True)
+        return all(self._reach(session, topic_filter) == whole for session in group.members)
 
     # ---- rules ----
 
@@ -299,14 +322,15 @@ class Router:
             return all(self.may_receive(session, name) for session in target.members)
         return self.may_receive(target, name)
 
-    def _derive(self, session: Session, topics: array[int], changed: Collection[str]) -> None:
-        """Make the routes of `topics` to `session` what its filters say together.
+    def _derive(self, session: Session, topics: array[int], changed: Collection[str], surely: bool) -> None:
+        """Make the routes of `topics` to `session` what its filters say together; `surely`: it may receive
+        them all.
 
         Those filters of it that can match none of `topics` do not overlap one of `changed`.
         """
         gone: array[int] = array("I")
         alike: dict[Terms, array[int]] = {}
-        for topic, terms in self._terms(session, topics, changed):
+        for topic, terms in self._terms(session, topics, changed, surely):
             if terms is None:
                 gone.append(topic)
             else:
@@ -321,14 +345,14 @@ class Router:
         self._drop(taken)
 
     def _terms(
-        self, session: Session, topics: array[int], changed: Collection[str]
+        self, session: Session, topics: array[int], changed: Collection[str], surely: bool
     ) -> Iterable[tuple[int, Terms | None]]:
         """On what terms `session` gets each of `topics`.
 
         Each is matched once, against the filters of this session alone.  Where there are many topics and few
         filters, it is those that are looked up, one by one.
         """
-        if self.may_receive is None and (len(topics) >= MANY or not session.subscriptions):
+        if surely and (len(topics) >= MANY or not session.subscriptions):
             others = [
                 its
                 for its in session.subscriptions
@@ -336,7 +360,7 @@ class Router:
             ]
             if len(others) <= FEW:
                 return self._terms_by_filter(session, topics, others)
-        return self._terms_by_topic(session, topics)
+        return self._terms_by_topic(session, topics, None if surely else self.may_receive)
 
     def _terms_by_filter(
         self, session: Session, topics: array[int], others: list[str]
@@ -350,11 +374,13 @@ class Router:
                     found[topic] = terms if held is None else combined(held, terms)
         return found.items()
 
-    def _terms_by_topic(self, session: Session, topics: array[int]) -> Iterator[tuple[int, Terms | None]]:
+    def _terms_by_topic(
+        self, session: Session, topics: array[int], may_receive: Callable[[Session, str], bool] | None
+    ) -> Iterator[tuple[int, Terms | None]]:
         for topic in topics:
             name = self._name(topic)
             terms = self._tree.match_one(name, session)
-            if terms is not None and self.may_receive is not None and not self.may_receive(session, name):
+            if terms is not None and may_receive is not None and not may_receive(session, name):
                 terms = None
             yield topic, terms
 

@@ -16,19 +16,20 @@ rules that do.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
 
-from edge.access import ClientFacts
+from edge.access import ClientFacts, Reach
 from edge.mqtt.topics import split_share
 
 __all__ = ["Access", "Rule", "Rules"]
 
 
 class Access(IntFlag):
-    """What a rule says."""
+    """What a rule says.  Trees hold plain numbers, which cost a tenth of it to combine."""
 
     NONE = 0
     READ = 1
@@ -51,8 +52,8 @@ class Rule:
 class _Node:
     """One level of a tree.  `here`: rules that end with this level; `below`: that end with # behind it."""
 
-    here: Access = Access.NONE
-    below: Access = Access.NONE
+    here: int = 0
+    below: int = 0
     children: dict[str, _Node] = field(default_factory=dict)  # "+" is a name like others
     templates: dict[str, _Node] = field(default_factory=dict)  # levels with %c or %u in them
 
@@ -60,13 +61,15 @@ class _Node:
         node = self
         for level in rule.topic_filter.split("/"):
             if level == "#":
-                node.below |= rule.access
+                node.below |= int(rule.access)
                 return
             has_name = rule.is_pattern and _NAMES.search(level)
             node = (node.templates if has_name else node.children).setdefault(level, _Node())
-        node.here |= rule.access
+        node.here |= int(rule.access)
 
 
+READ, WRITE, DENY = int(Access.READ), int(Access.WRITE), int(Access.DENY)
+REACH_MOST = 64  # filters that a client's reach is told in
 NO_TOPIC = ("",)  # one empty level: `+` and `/#` have nothing else in common, and no topic is empty
 _NAMES = re.compile("%[cu]")
 _EMPTY = _Node()
@@ -89,11 +92,30 @@ class Rules:
 
     def may_publish(self, client: ClientFacts, topic: str) -> bool:
         """Whether a rule lets `client` write to `topic`, and none denies it."""
-        return self._allows(client, topic, Access.WRITE)
+        return self._allows(client, topic, WRITE)
 
     def may_receive(self, client: ClientFacts, topic: str) -> bool:
         """Whether a rule lets `client` read `topic`, and none denies it."""
-        return self._allows(client, topic, Access.READ)
+        return self._allows(client, topic, READ)
+
+    def publishes_all(self, client: ClientFacts) -> bool:
+        """See edge.access.Surveyable."""
+        trees = self._trees(client)
+        return any(tree.writes_all() for tree in trees) and not any(tree.denies_some(["#"]) for tree in trees)
+
+    def reach(self, client: ClientFacts, topic_filter: str) -> Reach | None:
+        """See edge.access.Surveyable."""
+        levels, trees = topic_filter.split("/"), self._trees(client)
+        filters: set[str] = set()
+        for common in itertools.chain.from_iterable(tree.common(levels) for tree in trees):
+            filters.add("/".join(common))
+            if topic_filter in filters:
+                filters = {topic_filter}
+                break
+            if len(filters) > REACH_MOST:
+                return None
+        filters.discard("")
+        return Reach(tuple(filters), not any(tree.denies_some(levels) for tree in trees))
 
     def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
         """Whether there may be a topic for `topic_filter` that `client` may receive.
@@ -107,12 +129,12 @@ class Rules:
         readable = (common for tree in trees for common in tree.common(levels) if common != NO_TOPIC)
         return any(not any(tree.denies_all(common) for tree in trees) for common in readable)
 
-    def _allows(self, client: ClientFacts, topic: str, wanted: Access) -> bool:
+    def _allows(self, client: ClientFacts, topic: str, wanted: int) -> bool:
         levels = topic.split("/")
-        found = Access.NONE
+        found = 0
         for tree in self._trees(client):
             found |= tree.access(levels)
-        return bool(found & wanted) and not found & Access.DENY
+        return bool(found & wanted) and not found & DENY
 
     def _trees(self, client: ClientFacts) -> tuple[_Walk, _Walk]:
         names = {"%c": client.client_id, "%u": client.identity or ""}
@@ -127,16 +149,22 @@ class _Walk:
         self._root = root
         self._names = names
 
-    def access(self, levels: Sequence[str]) -> Access:
+    def access(self, levels: Sequence[str]) -> int:
         """Everything that is said about a topic."""
         steps = [(self._root, False)]
-        found = Access.NONE
+        found = 0
         for depth, level in enumerate(levels):
-            dollar = depth == 0 and level.startswith("$")
+            dollar = depth == 0 and level[:1] == "$"
             if not dollar:
-                found |= _said(steps, "below")
+                for node, strict in steps:
+                    found |= node.below & DENY if strict else node.below
             steps = [after for node, strict in steps for after in self._after(node, strict, level, dollar)]
-        return found | _said(steps, "below") | _said(steps, "here")
+            if not steps:
+                return found
+        for node, strict in steps:
+            said = node.below | node.here
+            found |= said & DENY if strict else said
+        return found
 
     def _after(self, node: _Node, strict: bool, level: str, dollar: bool) -> Iterator[tuple[_Node, bool]]:
         if child := node.children.get(level):
@@ -168,9 +196,9 @@ class _Walk:
         self, node: _Node, wanted: Sequence[str], above: tuple[str, ...]
     ) -> Iterator[tuple[str, ...]]:
         first = not above
-        if node.below & Access.READ and not (first and wanted[0].startswith("$")):
+        if node.below & READ and not (first and wanted[0].startswith("$")):
             yield (*above, *wanted)
-        if node.here & Access.READ and (not wanted or wanted[0] == "#"):
+        if node.here & READ and (not wanted or wanted[0] == "#"):
             yield above
         if not wanted:
             return
@@ -188,12 +216,32 @@ class _Walk:
             if text is not None and not (first and text.startswith("$")):
                 yield text, child
 
+    def writes_all(self) -> bool:
+        """Whether one rule lets write to every topic."""
+        return bool(self._root.below & WRITE)
+
+    def denies_some(self, wanted: Sequence[str]) -> bool:
+        """Whether a rule may deny a topic of the filter `wanted`: what begins with $ is not told apart."""
+        return self._denies_some(self._root, wanted)
+
+    def _denies_some(self, node: _Node, wanted: Sequence[str]) -> bool:
+        if node.below & DENY or (node.here & DENY and (not wanted or wanted[0] == "#")):
+            return True
+        if not wanted:
+            return False
+        rest = wanted if wanted[0] == "#" else wanted[1:]
+        return any(
+            self._denies_some(child, rest)
+            for level, child in self._denying_children(node, dollar=False)
+            if wanted[0] in {"#", "+", level} or level == "+"
+        )
+
     def denies_all(self, topics: Sequence[str]) -> bool:
         """Whether one rule denies every topic of the filter `topics`."""
         steps = [self._root]
         for depth, level in enumerate(topics):
             dollar = depth == 0 and level.startswith("$")
-            if not dollar and any(node.below & Access.DENY for node in steps):
+            if not dollar and any(node.below & DENY for node in steps):
                 return True
             if level == "#":
                 return False
@@ -203,7 +251,7 @@ class _Walk:
                 for name, child in self._denying_children(node, dollar=dollar)
                 if name == level or (name == "+" and not dollar)
             ]
-        return any((node.below | node.here) & Access.DENY for node in steps)
+        return any((node.below | node.here) & DENY for node in steps)
 
     def _denying_children(self, node: _Node, *, dollar: bool) -> Iterator[tuple[str, _Node]]:
         yield from node.children.items()
@@ -211,14 +259,6 @@ class _Walk:
             return
         for template, child in node.templates.items():
             yield self._filled(template) or "+", child
-
-
-def _said(steps: Iterable[tuple[_Node, bool]], where: str) -> Access:
-    found = Access.NONE
-    for node, strict in steps:
-        access: Access = getattr(node, where)
-        found |= access & Access.DENY if strict else access
-    return found
 
 
 def _both(wanted: str, level: str, *, first: bool) -> str | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edge import router as router_module
-from edge.access import ClientFacts
+from edge.access import ClientFacts, Reach
 from edge.engine import EngineLimits
 from edge.mqtt import Subscription, matches, split_share
 from edge.sessions import Session
@@ -117,14 +117,27 @@ class RouterMachine(RuleBasedStateMachine):
             self.router.forget(client.session)
             self.bench.broker.sessions.close(client.session)
 
-    @rule(denied=st.sets(st.tuples(NAMES, TOPICS), max_size=6), on=st.booleans())
-    def change_rules(self, denied: set[tuple[str, str]], on: bool) -> None:
+    @rule(denied=st.sets(st.tuples(NAMES, TOPICS), max_size=6), on=st.booleans(), reach=st.integers(0, 2))
+    def change_rules(self, denied: set[tuple[str, str]], on: bool, reach: int) -> None:
         self.denied = denied if on else set()
         self.router.may_receive = self.may_receive if on else None
+        self.router.reach = (None, self.reach, self.narrow_reach)[reach]
         self.router.rules_changed(client.session for client in self.clients.values())
 
     def may_receive(self, session: Session, topic: str) -> bool:
         return (session.client_id, topic) not in self.denied
+
+    def reach(self, session: Session, topic_filter: str) -> Reach:
+        """All of the filter, perhaps less."""
+        denied = any(matches(topic_filter, topic) for name, topic in self.denied if name == session.client_id)
+        return Reach((topic_filter,), surely=not denied)
+
+    def narrow_reach(self, session: Session, topic_filter: str) -> Reach | None:
+        """Topic by topic."""
+        known = [
+            self.bench.engine.topic_name(topic).decode() for topic in self.router.topics_under(topic_filter)
+        ]
+        return Reach(tuple(topic for topic in known if self.may_receive(session, topic)), surely=True)
 
     # ---- what the model says ----
 

@@ -1,6 +1,7 @@
 """What rules allow: against a plain reading of them, rule by rule, and against Mosquitto."""
 
 import itertools
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -240,3 +241,39 @@ def test_rules_of_other_users_cost_nothing():
     assert len(tree.children["of"].children) == 1
     assert many.may_receive(client("user7"), "of/7/x")
     assert not many.may_receive(client("user7"), "of/8/x")
+
+
+@given(some_rules(), filters(), st.sampled_from(["a", "b", "+"]))
+def test_what_may_be_received_is_said_by_filters_as_well(rules, topic_filter, client_id):
+    compiled, who = Rules(rules), client("a", client_id)
+    reach = compiled.reach(who, topic_filter)
+    assert reach is not None
+    for topic in filter(partial(matches, topic_filter), TOPICS):
+        reached = any(matches(its, topic) for its in reach.filters)
+        received = compiled.may_receive(who, topic)
+        assert (reached is received) if reach.surely else (reached or not received), topic
+    if compiled.publishes_all(who):
+        assert all(compiled.may_publish(who, topic) for topic in TOPICS if topic[0] != "$")
+
+
+def test_rules_without_denials_are_sure_of_their_reach():
+    rules = Rules([Rule(Access.READ, "a/+/c", "ann"), Rule(Access.READWRITE, "of/%u/#", is_pattern=True)])
+    assert rules.reach(ANN, "#") == (("a/+/c", "of/ann/#"), True) or rules.reach(ANN, "#") == (
+        ("of/ann/#", "a/+/c"),
+        True,
+    )
+    assert rules.reach(ANN, "a/b/#") == (("a/b/c",), True)
+    assert rules.reach(ANN, "of/ann/x/+") == (("of/ann/x/+",), True)
+    assert rules.reach(ANN, "of/bob/#") == ((), True)
+    denied = Rules([Rule(Access.READWRITE, "#", "ann"), Rule(Access.DENY, "a/b/c", "ann")])
+    assert denied.reach(ANN, "a/#") == (("a/#",), False)
+    assert denied.reach(ANN, "b/#") == (("b/#",), True)
+    assert not denied.publishes_all(ANN)
+    assert Rules([Rule(Access.READWRITE, "#", "ann")]).publishes_all(ANN)
+    assert not Rules([Rule(Access.READ, "#", "ann")]).publishes_all(ANN)
+
+
+def test_a_reach_of_very_many_filters_is_not_told():
+    many = Rules([Rule(Access.READ, f"of/{i}/#", "ann") for i in range(1_000)])
+    assert many.reach(ANN, "of/#") is None
+    assert many.reach(ANN, "of/7/#") == (("of/7/#",), True)
