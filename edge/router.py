@@ -143,12 +143,16 @@ class Router:
             return known is None
         session.marked += _marks(terms) - _marks(known)
         self._tree.add(topic_filter, session, terms)
+        self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
+        return known is None
+
+    def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> None:
+        """Make routes for a subscription of `session`, which takes none away if it `only_adds`."""
         topics, surely = self._receivable(session, [topic_filter])
-        if session.marked == 0 and _only_adds(known, terms) and surely:
+        if session.marked == 0 and surely and only_adds:
             self._engine.routes_merge(topics, session.handle, terms)
         else:
             self._derive(session, topics, (topic_filter,), surely)
-        return known is None
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
         """Which of them there were."""
@@ -170,7 +174,10 @@ class Router:
         own = [topic_filter for topic_filter in removed if not is_share(topic_filter)]
         if own:
             topics, surely = self._receivable(session, own)
-            self._derive(session, topics, removed, surely)
+            if self._overlapping(session, own):
+                self._derive(session, topics, own, surely)
+            else:
+                self._engine.routes_drop(topics, session.handle, 0)
         return gone
 
     def forget(self, session: Session) -> None:
@@ -275,13 +282,19 @@ class Router:
     # ---- rules ----
 
     def rules_changed(self, sessions: Iterable[Session]) -> None:
-        """may_receive has changed: route every topic anew, and take back what waits and is denied now."""
+        """may_receive has changed: make all routes anew, and take back what waits and is denied now.
+
+        `sessions`: all of them.  By session, not by topic: that costs what routes there are.
+        """
         for topic in array("I", self._engine.topics()):
             self._engine.routes_clear(topic)
-            self._route(topic, self._name(topic))
-        for group in self._groups.values():
+        for shared_filter, group in self._groups.items():
+            self._route_group(group, shared_filter)
             self._purge(group)
         for session in sessions:
+            for topic_filter, terms in session.subscriptions.items():
+                if not is_share(topic_filter):
+                    self._add(session, topic_filter, terms, only_adds=True)
             self._purge(session)
 
     def _purge(self, target: Session | Group) -> None:
@@ -353,14 +366,18 @@ class Router:
         filters, it is those that are looked up, one by one.
         """
         if surely and (len(topics) >= MANY or not session.subscriptions):
-            others = [
-                its
-                for its in session.subscriptions
-                if not is_share(its) and any(overlap(its, one) for one in changed)
-            ]
+            others = self._overlapping(session, changed)
             if len(others) <= FEW:
                 return self._terms_by_filter(session, topics, others)
         return self._terms_by_topic(session, topics, None if surely else self.may_receive)
+
+    def _overlapping(self, session: Session, changed: Collection[str]) -> list[str]:
+        """Filters of `session` that may match what one of `changed` matches."""
+        return [
+            its
+            for its in session.subscriptions
+            if not is_share(its) and any(overlap(its, one) for one in changed)
+        ]
 
     def _terms_by_filter(
         self, session: Session, topics: array[int], others: list[str]
