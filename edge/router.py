@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge.config import Durability
 from edge.access import Reach
+from edge.config import Durability
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
 from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
