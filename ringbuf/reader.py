@@ -13,7 +13,7 @@ from ringbuf.bell import Bell
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.core import Batch, CReader, Record, ffi, lib
 from ringbuf.memory import Mapping
-from ringbuf.registry import Seat
+from ringbuf.registry import Seat, Unseated
 
 RANGES_MOST = 1024  # as many as one pwritev takes (IOV_MAX)
 
@@ -44,16 +44,16 @@ class Reader(CReader):
     """
 
     _mapping: Mapping
-    _seat: Seat
+    _seat: Seat | Unseated
     _epoch: int
 
-    def _take(self, mapping: Mapping, seat: Seat, epoch: int) -> Self:
+    def _take(self, mapping: Mapping, seat: Seat | Unseated, epoch: int) -> Self:
         self._mapping, self._seat, self._epoch = mapping, seat, epoch
         return self
 
     @property
     def slot(self) -> int:
-        """Number of its slot, in the cursor file or (own=True) in the ring's header."""
+        """Number of its slot, in the cursor file or (own=True) in the ring's header; -1: it has none."""
         return self._seat.slot
 
     def close(self) -> None:

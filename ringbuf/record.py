@@ -74,6 +74,20 @@ def scan_records(data: Buffer, epoch: int) -> Scan:
     )
 
 
+def bytes_of_records(data: Buffer, epoch: int, first_offset: int, count: int) -> int:
+    """How many bytes the first `count` records take, of a run that begins at `first_offset`; all of it if it
+    has fewer.  Raises Corrupt when one of them does not verify.  Releases the GIL.
+    """
+    sizes = ffi.new("rb_decode_sizes *")
+    with memoryview(data) as view:
+        result = lib.rb_decode_measure(
+            ffi.from_buffer(view), view.nbytes, epoch, first_offset, count, view.nbytes, sizes
+        )
+    if result != lib.RB_OK:
+        raise Corrupt(f"the record with offset {first_offset + sizes.rows} does not verify")
+    return int(sizes.consumed_bytes)
+
+
 def payload_position(key_length: int, properties_length: int) -> int:
     """Where the payload begins, from byte 0 of the record."""
     return -(-(RECORD_HEADER_BYTES + key_length + properties_length) // 8) * 8

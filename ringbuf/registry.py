@@ -35,6 +35,15 @@ class Seat:
         self._left = True
 
 
+class Unseated:
+    """What a reader has that takes no slot."""
+
+    slot = -1
+
+    def leave(self) -> None:
+        """There is nothing to give back."""
+
+
 class Registry:
     """The slots of one file as this process sees them."""
 

@@ -38,7 +38,7 @@ from ringbuf.errors import (
 )
 from ringbuf.memory import Mapping
 from ringbuf.reader import Reader
-from ringbuf.registry import Registry
+from ringbuf.registry import Registry, Unseated
 
 WRITER_LOCK_BYTE = 0
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so spinning that long pays
@@ -237,6 +237,7 @@ class Ring:
         overrun: Literal["raise", "count"] = "raise",
         verify: bool = False,
         spin_ns: int = SPIN_NS,
+        seated: bool = True,
     ) -> Reader:
         """A new reader.
 
@@ -244,16 +245,24 @@ class Ring:
         it is not there).  `gating`: hold the writer back rather than be lapped.  `own`: a slot that only the
         writing process can take, and that is never evicted (log, bridge).  `overrun`: raise Overrun, or count
         it in Reader.lost and go on.  `verify`: check every record's checksum: for rings that others write.
-        `spin_ns`: how long a wait spins before it sleeps.
+        `spin_ns`: how long a wait spins before it sleeps.  `seated=False`: without a slot: nobody sees it, it
+        cannot gate, and a wait looks now and then instead of being woken; there may be any number of these.
         Raises RegistryFull; close() a reader to give its slot back.
         """
         if own:
             self._require_writable()
         registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
         self._require_open()
-        seat = registry.take(name)
+        seat = registry.take(name) if seated else Unseated()
         reader = Reader(
-            self._memory.memory, slots.memory, own, seat.slot, gating, overrun == "count", verify, spin_ns
+            self._memory.memory,
+            slots.memory if seated else None,
+            own,
+            seat.slot,
+            gating,
+            overrun == "count",
+            verify,
+            spin_ns,
         )._take(self._memory, seat, self.epoch)
         self._readers.add(reader)
         try:

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "bridge.sinks.objects": {"bridge", "obstore"},
     "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "msgpack", "numpy", "pyarrow", "pyspark"},
     "edge.mqtt": set(),
-    "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "websockets", "zmq"},
+    "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "pyroaring", "websockets", "zmq"},
     "edge.auth": {"edge", "edge.auth.amqtt_plugins", "edge.mqtt", "argon2"},
     "edge.auth.amqtt_plugins": {"edge", "edge.auth", "amqtt", "dacite"},
     "edge.cli": {"edge", "bridge", "persistence", "ringbuf", "msgpack", "msgspec", "rich", "zmq"},

@@ -92,6 +92,8 @@ int64_t monotonic_ns(void);
 
 PyObject *record_new(reader_object *reader, batch_object *batch, const rb_view *view, uint64_t lease_number);
 PyObject *batch_new(reader_object *reader, Py_ssize_t limit);
+/* What stands for a ring where records lie in bytes of a Python object: positions are places in them. */
+reader_object *reader_of_bytes(PyObject *bytes);
 int reader_next(reader_object *self, rb_view *view);
 PyObject *reader_trouble(reader_object *self, int result);
 int reader_usable(const reader_object *self);

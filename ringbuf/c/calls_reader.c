@@ -344,6 +344,25 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
+reader_object *reader_of_bytes(PyObject *bytes)
+{
+    static const rb_header nothing; /* granted is 0: all that is there holds */
+    allocfunc allocate = (allocfunc)PyType_GetSlot(reader_type, Py_tp_alloc);
+    reader_object *self = (reader_object *)allocate(reader_type, 0);
+    if (self == NULL)
+        return NULL;
+    if (PyObject_GetBuffer(bytes, &self->ring, PyBUF_SIMPLE) != 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->reader.header = &nothing;
+    self->reader.data = self->ring.buf;
+    self->reader.capacity = (uint64_t)self->ring.len;
+    self->reader.mask = UINT64_MAX;
+    self->forks = forks;
+    return self;
+}
+
 static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
     if (self->open && self->forks == forks)

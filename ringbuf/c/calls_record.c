@@ -290,6 +290,86 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
     return (PyObject *)self;
 }
 
+/* ---- a batch over bytes ---- */
+
+/* Records in `length` bytes, up to the first whose lengths cannot be: their checksums are for later. */
+static Py_ssize_t records_in(const uint8_t *bytes, uint64_t length)
+{
+    rb_record header;
+    rb_parts parts;
+    Py_ssize_t count = 0;
+    for (uint64_t at = 0, span, unused; at < length; at += span, count++)
+        if ((span = rb_record_at(bytes + at, length - at, &header, &parts, &unused)) == 0)
+            break;
+    return count;
+}
+
+/* Puts those that verify, and pass the filter, into the batch.  0, or -1 with an exception. */
+static int batch_fill(batch_object *self, uint64_t length, uint32_t epoch, uint64_t offset,
+                      filter_object *match)
+{
+    rb_view view;
+    uint64_t unused;
+    for (uint64_t at = 0, span; at < length; at += span, offset++) {
+        view.position = at;
+        view.bytes = self->reader->reader.data + at;
+        span = rb_record_at(view.bytes, length - at, &view.header, &view.parts, &unused);
+        if (span == 0 || view.header.offset != offset ||
+            !rb_record_verifies(&view.header, &view.parts, view.bytes, epoch)) {
+            fail("Corrupt", "(s)",
+                 "a record in these bytes has lengths, a number or a checksum that cannot be");
+            return -1;
+        }
+        int accepted = match == NULL ? 1
+                                     : filter_judge(match, view.bytes + RB_RECORD_HEADER_BYTES,
+                                                    view.header.key_length, view.header.key_hash);
+        if (accepted < 0)
+            return -1;
+        if (accepted && self->count < self->room)
+            batch_put(self, &view);
+    }
+    return 0;
+}
+
+static PyObject *batch_of(PyObject *Py_UNUSED(type), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4 || (args[3] != Py_None && Py_TYPE(args[3]) != filter_type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "of() takes bytes, epoch, the first offset, and a KeyFilter or None");
+        return NULL;
+    }
+    unsigned long long epoch = PyLong_AsUnsignedLongLong(args[1]);
+    unsigned long long offset = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    reader_object *reader = reader_of_bytes(args[0]);
+    if (reader == NULL)
+        return NULL;
+    uint64_t length = (uint64_t)reader->ring.len;
+    batch_object *self = PyObject_New(batch_object, batch_type);
+    if (self == NULL) {
+        Py_DECREF((PyObject *)reader);
+        return NULL;
+    }
+    self->reader = reader; /* the batch's from now on */
+    self->lease = NO_LEASE;
+    self->count = 0;
+    self->room = records_in(reader->reader.data, length);
+    void *memory = PyMem_Malloc((size_t)(self->room + 1) * BYTES_PER_RECORD);
+    self->offsets = memory;
+    if (memory == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    batch_lay_out(self, memory);
+    filter_object *match = args[3] == Py_None ? NULL : (filter_object *)args[3];
+    if (batch_fill(self, length, (uint32_t)epoch, offset, match) != 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
 static void batch_dealloc(PyObject *object)
 {
     batch_object *self = (batch_object *)object;
@@ -357,7 +437,18 @@ COLUMN(key_hashes, "I")
 COLUMN(key_lengths, "H")
 COLUMN(flags, "H")
 
+/* So that nobody has to look at each for what few have. */
+static PyObject *batch_any_flags(batch_object *self, void *Py_UNUSED(closure))
+{
+    unsigned long flags = 0;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        flags |= self->flags[i];
+    return PyLong_FromUnsignedLong(flags);
+}
+
 static PyMethodDef batch_methods[] = {
+    {"of", (PyCFunction)(void (*)(void))batch_of, METH_FASTCALL | METH_CLASS,
+     "The records in bytes: a run of one epoch from an offset on, each checked; those that a filter takes."},
     {"release", (PyCFunction)batch_release, METH_NOARGS,
      "Give up a gating reader's hold on all its records."},
     {"valid", (PyCFunction)batch_valid, METH_NOARGS, "Whether memory still holds all of its records."},
@@ -375,6 +466,7 @@ static PyGetSetDef batch_fields[] = {
     {"key_hashes", (getter)batch_key_hashes, NULL, "u32 memoryview.", NULL},
     {"key_lengths", (getter)batch_key_lengths, NULL, "u16 memoryview.", NULL},
     {"flags", (getter)batch_flags, NULL, "u16 memoryview.", NULL},
+    {"any_flags", (getter)batch_any_flags, NULL, "The flags that any of its records has.", NULL},
     {0},
 };
 

@@ -1,0 +1,178 @@
+"""Dead letters: records that were handed out in vain often enough, published to a topic of their own.
+
+Topic: {dead_letter_topic}/{group}/{topic}, as any message, so a [[stream]] may keep them, and a group may
+consume them.  Payload, QoS and MQTT 5 properties are the record's; user properties are added:
+
+    brim-group, brim-ring, brim-epoch, brim-offset    which record it was, and of which group
+    brim-tries                                        how often it was handed out
+    brim-cause                                        why the last time was in vain
+
+A record is done when its dead letter is stored.  One that cannot be published at all (its topic would be too
+long, or it is a dead letter of the same group) is dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, Protocol
+
+from edge.consumers.delivery import RETRY_S, ColdThread
+from edge.consumers.groups import Group, Holding
+from edge.consumers.ledger import Ledger
+from edge.consumers.source import Found, Gone
+from edge.consumers.window import Span
+from edge.logs import pairs
+from edge.mqtt.codec import Body
+from edge.mqtt.errors import ProtocolError, Version
+from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties, record_properties
+from ringbuf import FLAG_EXPIRY, FLAG_QOS, Batch, Record
+from ringbuf.errors import Corrupt
+
+__all__ = ["Burials", "Fate", "Outgoing", "Outlet"]
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 1 << 20
+BATCH_RECORDS = 256
+
+Fate = Literal["stored", "refused", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to store.  `properties` as in a record, `expires` if one of them says when."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: bytes = b""
+    expires: bool = False
+
+
+class Outlet(Protocol):
+    """Stores messages as the broker does."""
+
+    def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None], /) -> None:
+        """`done` is called on the thread that calls this, later, with what became of each."""
+
+
+class Burials:
+    """Puts the dead of all groups aside."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        cold: ColdThread,
+        outlet: Outlet,
+        clock: Callable[[], float],
+        counts: Counter[str],
+    ) -> None:
+        self._ledger = ledger
+        self._cold = cold
+        self._outlet = outlet
+        self._clock = clock
+        self._counts = counts
+
+    def look(self, now_s: float) -> None:
+        """Begins with what is dead by now: one run of records of each partition at a time."""
+        for group, holding in self._ledger.holdings():
+            if holding.burying or holding.retry_s > now_s:
+                continue
+            dead = holding.window.dead()
+            if dead:
+                self._begin(group, holding, dead[0])
+
+    def _begin(self, group: Group, holding: Holding, span: Span) -> None:
+        entry = self._ledger.rings[holding.ring]
+        if not self._ledger.settings.dead_letter_topic:
+            holding.window.bury(span.first, span.end)
+            return
+        holding.burying = True
+        count = min(span.end - span.first, BATCH_RECORDS)
+        go_on = partial(self._publish, group, holding, span)
+        if holding.epoch == entry.source.epoch:
+            found = entry.source.read(span.first, BATCH_BYTES, count)
+            if not isinstance(found, Gone):
+                go_on(found)
+                return
+        self._cold.read(entry.source, holding.epoch, span.first, BATCH_BYTES, count, go_on)
+
+    def _publish(self, group: Group, holding: Holding, span: Span, found: Found | OSError | None) -> None:
+        if isinstance(found, OSError):
+            holding.burying, holding.retry_s = False, self._clock() + RETRY_S
+            return
+        first = span.first
+        if found is None or found.offset >= span.end:
+            holding.burying = False
+            holding.window.skip(first, span.end)
+            return
+        try:
+            wanted = {
+                offset
+                for begin, count in holding.window.missing(found.offset, min(found.end, span.end))
+                for offset in range(begin, begin + count)
+            }
+            letters = [
+                letter
+                for record in Batch.of(found.data, found.epoch, found.offset, None)
+                if record.offset in wanted and (letter := self._letter(group, holding, span, record))
+            ]
+        except Corrupt:
+            holding.burying = False
+            holding.window.skip(first, min(found.end, span.end))
+            return
+        end = min(found.end, span.end)
+        log.warning(
+            "records put aside as dead letters %s",
+            pairs(group=group.name, ring=holding.ring, offset=first, records=len(letters), cause=span.cause),
+        )
+        self._outlet(letters, partial(self._done, holding, first, end))
+
+    def _letter(self, group: Group, holding: Holding, span: Span, record: Record) -> Outgoing | None:
+        prefix = f"{self._ledger.settings.dead_letter_topic}/{group.name}/"
+        topic = record.key.decode(errors="replace")
+        if topic.startswith(prefix):
+            self._counts["dead_letters_dropped"] += 1
+            return None
+        known = _properties_of(record)
+        added = (
+            ("brim-group", group.name),
+            ("brim-ring", holding.ring),
+            ("brim-epoch", str(holding.epoch)),
+            ("brim-offset", str(record.offset)),
+            ("brim-tries", str(span.tries)),
+            ("brim-cause", span.cause),
+        )
+        properties = record_properties(replace(known, user=(*known.user, *added)))
+        expires = bool(record.flags & FLAG_EXPIRY) and known.message_expiry_interval_s is not None
+        return Outgoing(
+            prefix + topic, bytes(record), record.flags & FLAG_QOS, properties=properties, expires=expires
+        )
+
+    def _done(self, holding: Holding, first: int, end: int, fates: list[Fate]) -> None:
+        holding.burying = False
+        if "full" in fates:  # those that were stored come twice rather than that one is lost
+            holding.retry_s = self._clock() + RETRY_S
+            return
+        _count(self._counts, fates)
+        holding.window.bury(first, end)
+
+
+def _count(counts: Counter[str], fates: Iterable[Fate]) -> None:
+    for fate in fates:
+        counts["dead_letters" if fate == "stored" else "dead_letters_dropped"] += 1
+
+
+def _properties_of(record: Record) -> Properties:
+    wire = record.properties
+    if not wire:
+        return NO_PROPERTIES
+    try:
+        return decode_properties(Body(wire, Version.V5), In.PUBLISH)
+    except ProtocolError:  # of a local producer, who may write anything
+        return NO_PROPERTIES

@@ -1,0 +1,201 @@
+"""Delivery: what a member is handed when it asks.
+
+Owns how a window's offers become records: from the ring while it has them, else from the log, which another
+thread reads while the member waits.  What is in neither is skipped and counted as lost; an epoch that is over
+gives way to the next one when all of it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Final, Literal
+
+from edge.consumers.groups import ColdAnswer, Group, Holding
+from edge.consumers.ledger import Ledger
+from edge.consumers.messages import BatchFacts
+from edge.consumers.source import Found, Gone, Source
+from edge.consumers.window import Offer
+from edge.logs import pairs
+
+__all__ = ["ColdThread", "Delivery", "Taken"]
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0  # a disk that fails is asked again
+STEPS_MAX = 64  # of one partition for one fetch: skips and batches
+BATCHES_MAX = 64  # in one answer
+
+
+class ColdThread:
+    """One thread that reads the log, from the first need on; `wake` is called there when an answer is in."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        self._thread: ThreadPoolExecutor | None = None
+        self._answers: list[Callable[[], None]] = []
+
+    def read(
+        self,
+        source: Source,
+        epoch: int,
+        offset: int,
+        limit_bytes: int,
+        count: int | None,
+        take: Callable[[Found | OSError | None], None],
+    ) -> None:
+        """`take` is called by run() with what Source.read_cold() says."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-cold")
+        future = self._thread.submit(source.read_cold, epoch, offset, limit_bytes, count)
+        future.add_done_callback(partial(self._answer, take))
+
+    def run(self) -> None:
+        """Gives out the answers that are in."""
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer()
+
+    def close(self) -> None:
+        """Waits for the read that is under way."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+
+    def _answer(self, take: Callable[[Found | OSError | None], None], future: Future[Found | None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None and not isinstance(error, OSError):
+            log.error("records of the log cannot be handed out %s", pairs(reason=repr(error)))
+        found = None if error is not None else future.result()
+        self._answers.append(partial(take, error if isinstance(error, OSError) else found))
+        self._wake()
+
+
+@dataclass(slots=True)
+class Taken:
+    """Batches for one answer."""
+
+    facts: list[BatchFacts]
+    frames: list[bytes]
+    bytes_left: int
+
+    def add(self, holding: Holding, found: Found, tries: int, runs: list[tuple[int, int]]) -> None:
+        """Another one."""
+        whole = runs == [(found.offset, found.count)]
+        facts = BatchFacts(
+            holding.ring, found.epoch, found.offset, found.count, tries, () if whole else tuple(runs)
+        )
+        self.facts.append(facts)
+        self.frames.append(found.data)
+        self.bytes_left -= len(found.data)
+
+
+class _Over(Enum):
+    """The log has nothing from there on."""
+
+    NOTHING = 0
+
+
+NOTHING: Final = _Over.NOTHING
+
+
+class Delivery:
+    """Takes records for members."""
+
+    def __init__(self, ledger: Ledger, cold: ColdThread, clock: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._cold = cold
+        self._clock = clock
+
+    def take(self, group: Group, member: str, max_bytes: int, now_s: float) -> Taken:
+        """About `max_bytes` for `member`: its from now on.  Nothing when nothing is there yet."""
+        taken = Taken([], [], max_bytes)
+        for holding in group.open_to(member):
+            if holding.idle or holding.reading or holding.retry_s > now_s:
+                continue
+            for _ in range(STEPS_MAX):
+                if taken.bytes_left <= 0 or len(taken.facts) >= BATCHES_MAX:
+                    return taken
+                if not self._step(group, holding, member, taken, now_s):
+                    break
+        return taken
+
+    def _step(self, group: Group, holding: Holding, member: str, taken: Taken, now_s: float) -> bool:
+        """One batch, or one gap, of a holding.  False: nothing more for now."""
+        window = holding.window
+        offer = window.offer(now_s)
+        found = self._look(holding, offer, taken.bytes_left) if offer is not None else None
+        if offer is None or found is None:
+            return False
+        if found is NOTHING:
+            return self._over(group, holding, offer)
+        if isinstance(found, Gone):
+            window.skip(offer.first, min(found.nearest, offer.end or found.nearest))
+            return True
+        if found.offset > offer.first:
+            holding.cold = ColdAnswer(found.epoch, found.offset, found)
+            window.skip(offer.first, min(found.offset, offer.end or found.offset))
+            return True
+        runs = window.deliver(found.offset, found.end, member, now_s)
+        taken.add(holding, found, offer.tries, runs)
+        return True
+
+    def _over(self, group: Group, holding: Holding, offer: Offer) -> bool:
+        """The epoch has no more records than were handed out."""
+        if offer.end is not None:
+            holding.window.skip(offer.first, offer.end)
+            return True
+        # What is under way of this epoch comes first.
+        return not holding.window.spans and self._ledger.next_epoch(group, holding)
+
+    def _look(
+        self, holding: Holding, offer: Offer, limit_bytes: int
+    ) -> Found | Gone | Literal[_Over.NOTHING] | None:
+        """The records of an offer, as far as they are there.  None: not yet."""
+        source = self._ledger.rings[holding.ring].source
+        if holding.epoch != source.epoch:
+            return self._look_in_log(holding, source, offer, limit_bytes)
+        found = source.read(offer.first, limit_bytes, offer.limit)
+        if found is None:
+            holding.idle = offer.end is None
+        if not isinstance(found, Gone):
+            return found
+        cold = self._look_in_log(holding, source, offer, limit_bytes)
+        if cold is None or (cold is not NOTHING and cold.offset < found.nearest):
+            return cold
+        return found
+
+    def _look_in_log(
+        self, holding: Holding, source: Source, offer: Offer, limit_bytes: int
+    ) -> Found | Literal[_Over.NOTHING] | None:
+        """What the log has for the offer.  None: it is being read."""
+        if source.cold is None:
+            return NOTHING
+        answer, holding.cold = holding.cold, None
+        if answer is not None and (answer.epoch, answer.offset) == (holding.epoch, offer.first):
+            if answer.found is None:
+                return NOTHING
+            if answer.found.count <= offer.limit:
+                return answer.found
+        holding.reading = True
+        take = partial(self._read, holding, holding.epoch, offer.first)
+        self._cold.read(source, holding.epoch, offer.first, limit_bytes, offer.limit, take)
+        return None
+
+    def _read(self, holding: Holding, epoch: int, offset: int, found: Found | OSError | None) -> None:
+        """The log's answer."""
+        holding.reading = False
+        if isinstance(found, OSError):
+            reason = found.strerror
+            log.warning(
+                "the log cannot be read, a consumer waits %s", pairs(ring=holding.ring, reason=reason)
+            )
+            holding.retry_s = self._clock() + RETRY_S
+        else:
+            holding.cold = ColdAnswer(epoch, offset, found)

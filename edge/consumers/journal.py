@@ -1,0 +1,203 @@
+"""Journal: a small file of records, only ever appended to, and written anew when it has grown.
+
+    byte  size
+       0     8  magic "BRIMCONS"
+       8     4  version, 1
+      12     4  zeros
+      16        records, each at a multiple of 8:
+                   0  4  length of the body, 1 .. 64 MiB
+                   4  4  crc32c of those four bytes and the body
+                   8     body, then zeros up to a multiple of 8
+
+Little-endian.  What bodies say is offsets.py's; each says what holds from then on, so that one that is lost
+costs what it said and nothing else.
+
+Appended bytes survive the process at once, and a power cut when sync() has returned.  After an error of the
+disk nothing is tried again on that file: `broken` says that rewrite() is due, which makes a new one.  A
+rewrite goes to NAME.new, is synced, and takes the name; a crash leaves the old file or the new one.
+
+Recovery takes what verifies.  A tail that does not is cut; what does not in the middle is passed over and
+counted.  A file that is none of ours is put aside as NAME.damaged.
+
+Rule for change: other layouts raise the version; a reader refuses versions it does not know by putting the
+file aside, so read the old one and rewrite.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from persistence.files import Files
+from ringbuf import crc32c
+
+__all__ = ["BODY_MAX_BYTES", "Journal", "pack_header", "pack_record"]
+
+log = logging.getLogger(__name__)
+
+MAGIC, VERSION = b"BRIMCONS", 1
+BODY_MAX_BYTES = 64 << 20
+ALIGN_BYTES = 8
+COMPACT_MIN_BYTES = 1 << 20  # below it a rewrite is not worth a sync
+COMPACT_FACTOR = 4  # times what the last rewrite took: so a rewrite costs a third of a byte for each appended
+WRITE_BUFFERS = 512  # in one pwritev
+_HEADER = struct.Struct("<8sI4x")
+_RECORD = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+
+
+def pack_header() -> bytes:
+    """What the file begins with."""
+    return _HEADER.pack(MAGIC, VERSION)
+
+
+def pack_record(body: bytes) -> bytes:
+    """A record, with what fills it up."""
+    crc = crc32c(body, crc32c(_LENGTH.pack(len(body))))
+    record = _RECORD.pack(len(body), crc) + body
+    return record + bytes(-len(record) % ALIGN_BYTES)
+
+
+class Journal:
+    """The journal `name` in `directory`, which is there.  One thread uses it; one process writes it."""
+
+    def __init__(self, files: Files, directory: str, name: str) -> None:
+        self.damaged = 0  # places passed over in recovery
+        self.broken = False  # the disk has refused something: rewrite()
+        self.unsynced = False
+        self._files = files
+        self._directory = directory
+        self._name = os.path.join(directory, name)
+        self._handle: int | None = None
+        self._end = 0
+        self._compact_bytes = COMPACT_MIN_BYTES
+
+    def recover(self) -> list[bytes]:
+        """The bodies that are there, in order; from now on append() works.  Raises OSError."""
+        files = self._files
+        with suppress(FileNotFoundError):
+            files.unlink(f"{self._name}.new")
+        try:
+            handle = files.open(self._name)
+        except FileNotFoundError:
+            self.rewrite(())
+            return []
+        try:
+            data = files.read(handle, files.size(handle), 0)
+        finally:
+            files.close(handle)
+        if data[: _HEADER.size] != pack_header():
+            log.warning(
+                "consumers' journal is none of ours, put aside file=%s bytes=%d", self._name, len(data)
+            )
+            files.rename(self._name, f"{self._name}.damaged")
+            self.damaged += 1
+            self.rewrite(())
+            return []
+        bodies, end = self._parsed(data)
+        self._handle = files.open(self._name, create=True)
+        self._end = end
+        self._compact_bytes = max(COMPACT_MIN_BYTES, COMPACT_FACTOR * sum(map(len, bodies)))
+        if end < len(data):
+            files.ftruncate(self._handle, end)
+        files.fdatasync(self._handle)  # what is read is believed, so it must not vanish
+        return bodies
+
+    def append(self, bodies: Sequence[bytes]) -> None:
+        """Writes them in one go.  Raises OSError; then the journal is broken."""
+        assert self._handle is not None
+        assert not self.broken
+        try:
+            self._end = self._write(self._handle, map(pack_record, bodies), self._end)
+        except OSError:
+            self.broken = True
+            raise
+        self.unsynced = True
+
+    def sync(self) -> None:
+        """Returns when what was appended survives a power cut.  Raises OSError; then it is broken."""
+        if not self.unsynced:
+            return
+        assert self._handle is not None
+        try:
+            self._files.fdatasync(self._handle)
+        except OSError:
+            self.broken = True
+            raise
+        self.unsynced = False
+
+    @property
+    def wants_rewrite(self) -> bool:
+        """Whether the file has grown enough, or cannot be used any more."""
+        return self.broken or self._end > self._compact_bytes
+
+    def rewrite(self, bodies: Iterable[bytes]) -> None:
+        """A new file with these alone, synced, in the place of the old one.  Raises OSError: nothing has
+        changed.
+        """
+        files, temporary = self._files, f"{self._name}.new"
+        with suppress(FileNotFoundError):
+            files.unlink(temporary)  # of a try that failed: none of its bytes are to be trusted
+        handle = files.open(temporary, create=True)
+        try:
+            end = self._write(handle, [pack_header(), *map(pack_record, bodies)], 0)
+            files.fdatasync(handle)
+            files.rename(temporary, self._name)
+            files.dirsync(self._directory)
+        except OSError:
+            files.close(handle)
+            self.broken = True
+            raise
+        if self._handle is not None:
+            files.close(self._handle)
+        self._handle, self._end, self.broken, self.unsynced = handle, end, False, False
+        self._compact_bytes = max(COMPACT_MIN_BYTES, COMPACT_FACTOR * end)
+
+    def close(self) -> None:
+        """Lets go of the file.  May be called twice."""
+        if self._handle is not None:
+            self._files.close(self._handle)
+            self._handle = None
+
+    def _write(self, handle: int, parts: Iterable[bytes], at: int) -> int:
+        waiting = [memoryview(it) for it in parts]
+        while waiting:
+            written = self._files.pwritev(handle, waiting[:WRITE_BUFFERS], at)
+            at += written
+            while waiting and written >= len(waiting[0]):
+                written -= len(waiting.pop(0))
+            if written:
+                waiting[0] = waiting[0][written:]
+        return at
+
+    def _parsed(self, data: bytes) -> tuple[list[bytes], int]:
+        """The bodies, and where the last one ends."""
+        bodies, end = [], _HEADER.size
+        for at, body in _records(memoryview(data)):
+            if at != end:
+                self.damaged += 1
+                log.warning("damage in the consumers' journal passed over place=%d bytes=%d", end, at - end)
+            bodies.append(body)
+            end = at + _span(len(body))
+        return bodies, min(end, len(data))
+
+
+def _span(body_bytes: int) -> int:
+    return -(-(_RECORD.size + body_bytes) // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _records(data: memoryview) -> Iterator[tuple[int, bytes]]:
+    """(place, body) of all that verifies, in order."""
+    at = _HEADER.size
+    while at + _RECORD.size < len(data):
+        length, crc = _RECORD.unpack_from(data, at)
+        body = data[at + _RECORD.size : at + _RECORD.size + length]
+        good = 0 < length <= BODY_MAX_BYTES and len(body) == length
+        if good and crc32c(body, crc32c(_LENGTH.pack(length))) == crc:
+            yield at, bytes(body)
+            at += _span(length)
+        else:
+            at += ALIGN_BYTES

@@ -1,0 +1,242 @@
+"""Ledger: the groups in use, the rings there are, and what is stored of both; opens groups and partitions.
+
+Owns the way from what a journal remembers to windows, and back: collect() notes what has changed since, for
+the store to write.  Decides where a group begins in a ring that it has not seen:
+
+    a new group         where its first member says
+    a known group       at the oldest record: the ring came while it was not looking
+    an epoch gone by    what the log has of it comes first, then the next one, from its beginning
+
+No sockets; files only through the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pyroaring import BitMap64
+
+from edge.consumers.errors import NotDone
+from edge.consumers.groups import Group, Holding, Mode
+from edge.consumers.offsets import GroupState, OffsetStore, Place
+from edge.consumers.source import Source
+from edge.consumers.window import Rules, Window
+from edge.local import filters_meet
+from edge.logs import pairs
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+
+__all__ = ["Ledger", "RingEntry", "Settings"]
+
+log = logging.getLogger(__name__)
+
+Durability = Literal["process", "interval", "disk", "upstream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What [consumers] says."""
+
+    lease_ms: int = 30_000
+    tries_max: int = 5
+    backoff_ms: int = 100
+    backoff_max_ms: int = 60_000
+    records_max: int = 1_000_000
+    dead_letter_topic: str = "dead"
+    groups_max: int = 256
+    members_max: int = 256
+
+    def rules(self, *, ordered: bool) -> Rules:
+        """Of windows."""
+        return Rules(
+            ordered,
+            self.lease_ms / 1000,
+            self.tries_max,
+            self.backoff_ms / 1000,
+            self.backoff_max_ms / 1000,
+            self.records_max,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RingEntry:
+    """A ring that may be consumed.  `topics` None: nobody says which it holds."""
+
+    source: Source
+    stream: str
+    topics: tuple[str, ...] | None
+    durability: Durability = "process"
+    sync_interval_ms: int = 1_000
+
+    def may_hold(self, filters: Iterable[str]) -> bool:
+        """Whether a record of it may be of a topic that one of the filters matches."""
+        topics = self.topics
+        return topics is None or any(filters_meet(mine, theirs) for mine in topics for theirs in filters)
+
+
+class Ledger:
+    """One thread."""
+
+    def __init__(self, store: OffsetStore, settings: Settings, wall_ns: Callable[[], int]) -> None:
+        self.store = store
+        self.settings = settings
+        self.rings: dict[str, RingEntry] = {}
+        self.groups: dict[str, Group] = {}  # those that are in use
+        self._wall_ns = wall_ns
+        self._by_ring: dict[str, list[Holding]] = {}
+
+    # ---- rings ----
+
+    def add_ring(self, entry: RingEntry) -> None:
+        """Another ring; groups in use get it from its beginning on."""
+        self.rings[entry.source.name] = entry
+        for group in self.groups.values():
+            if entry.may_hold(group.filters):
+                self._hold(group, entry, "oldest")
+
+    def rang(self, ring: str) -> None:
+        """That ring has news."""
+        for holding in self._by_ring.get(ring, ()):
+            holding.idle = False
+
+    def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
+        """The rings that may hold records for some filters."""
+        return [it for it in self.rings.values() if it.may_hold(filters)]
+
+    # ---- groups ----
+
+    def open(
+        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
+    ) -> Group:
+        """The group, in use from now on, made if need be.  Raises NotDone: it is another than that."""
+        _check_filters(filters)
+        known = self.store.groups.get(name)
+        if known is None and len(self.store.groups) >= self.settings.groups_max:
+            raise NotDone(
+                f"there are {len(self.store.groups)} groups, as many as consumers.groups_max allows",
+                "full",
+                "remove one with `brim consumers forget`, or raise consumers.groups_max",
+            )
+        group = self.groups.get(name)
+        same = known is not None and known.mode == mode and set(known.filters) == set(filters)
+        if group is not None and group.members and not same:
+            raise NotDone(
+                f"group {name} is at work as {group.mode} on {', '.join(group.filters)}",
+                "refused",
+                "join it with the same mode and filters, or choose another name",
+            )
+        if group is not None and same:
+            return group
+        if not same:
+            self.store.note_group(name, mode, filters, self._wall_ns())
+        return self._load(name, mode, filters, "oldest" if same else start)
+
+    def unload(self, name: str) -> None:
+        """The group is not in use any more; what is stored of it stays."""
+        group = self.groups.pop(name, None)
+        for holding in group.holdings.values() if group is not None else ():
+            self._by_ring[holding.ring].remove(holding)
+
+    def holdings(self) -> Iterator[tuple[Group, Holding]]:
+        """All of all groups in use."""
+        for group in self.groups.values():
+            for holding in group.holdings.values():
+                yield group, holding
+
+    def collect(self) -> set[str]:
+        """Notes what has changed in windows; of which rings."""
+        changed = set()
+        for group, holding in self.holdings():
+            done = holding.window.take_changes()
+            if done is not None:
+                self.store.note_place(
+                    group.name, holding.ring, holding.epoch, holding.window.floor, done, self._wall_ns()
+                )
+                changed.add(holding.ring)
+        return changed
+
+    def place_of(self, group: str, ring: str) -> Place | None:
+        """Where the group is in the ring, as the store has it."""
+        state = self.store.groups.get(group)
+        return state.places.get(ring) if state is not None else None
+
+    def put(self, group: str, ring: str, epoch: int, offset: int) -> None:
+        """The group begins there, whatever it has done before."""
+        self.store.note_place(group, ring, epoch, offset, None, self._wall_ns(), whole=True)
+
+    def next_epoch(self, group: Group, holding: Holding) -> bool:
+        """All of the holding's epoch is done, or gone: goes on with the next.  False: there is none."""
+        following = self.rings[holding.ring].source.next_epoch(holding.epoch)
+        if following is None:
+            return False
+        holding.epoch = following.epoch
+        holding.window = Window(following.first_offset, self.settings.rules(ordered=group.ordered))
+        holding.idle, holding.cold = False, None
+        self.put(group.name, holding.ring, following.epoch, following.first_offset)
+        return True
+
+    # ---- inside ----
+
+    def _load(
+        self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
+    ) -> Group:
+        self.unload(name)
+        group = self.groups[name] = Group(name, mode, filters)
+        for entry in self.entries_for(filters):
+            self._hold(group, entry, start)
+        return group
+
+    def _hold(self, group: Group, entry: RingEntry, start: Literal["oldest", "latest"]) -> None:
+        ring = entry.source.name
+        place = _believable(self.place_of(group.name, ring), entry.source)
+        if place is None:
+            epoch, offset = _start_of(entry.source, start)
+            self.put(group.name, ring, epoch, offset)
+            place = Place(epoch, offset, BitMap64(), 0)
+        window = Window(place.floor, self.settings.rules(ordered=group.ordered), place.done)
+        holding = Holding(ring, place.epoch, window)
+        self._by_ring.setdefault(ring, []).append(holding)
+        group.add(holding)
+
+
+def _start_of(source: Source, start: Literal["oldest", "latest"]) -> tuple[int, int]:
+    """(epoch, offset)."""
+    oldest, end = source.ends()
+    if start == "latest":
+        return source.epoch, end
+    if source.cold is None:
+        return source.epoch, oldest
+    first = source.epochs()[0]
+    return first.epoch, first.first_offset
+
+
+def _believable(place: Place | None, source: Source) -> Place | None:
+    """The place, unless no ring of this life can have led there."""
+    if place is None:
+        return None
+    end = source.ends()[1]
+    if place.epoch > source.epoch or (place.epoch == source.epoch and place.floor > end):
+        log.warning(
+            "a committed offset is of no record of this ring, the group begins at its end %s",
+            pairs(ring=source.name, epoch=place.epoch, offset=place.floor, end=end),
+        )
+        return Place(source.epoch, end, BitMap64(), place.time_ns)
+    return place
+
+
+def _check_filters(filters: Iterable[str]) -> None:
+    for topic_filter in filters:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise NotDone(error.detail, "refused", "mend the filter") from error
+
+
+def lag_of(state: GroupState, ring: str, source: Source) -> int:
+    """Records that are not done, of a group that is not in use."""
+    place = state.places[ring]
+    end = source.ends()[1]
+    return max(end - place.floor - len(place.done), 0)

@@ -1,0 +1,199 @@
+"""OffsetStore: what groups have done, in memory and in a journal; and the bodies of the journal's records.
+
+A body is a msgpack array whose first field says what it is.  Fields are only ever appended.
+
+    ["group", name, mode, [filter, ...], time_ns]       the group is there, like this
+    ["place", group, ring, epoch, floor, done, whole, time_ns]
+                   of this ring, everything below `floor` is done in `epoch`; `done`, in the portable form of
+                   64-bit Roaring bitmaps, is done above it: beside what was before, or, `whole`, instead
+    ["gone", group, ring]                               forget it; ring "": the whole group
+
+Only what has changed is written, in one write for all.  What is read back is what was written, so floors of
+one epoch never go back unless somebody reset them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+from pyroaring import BitMap64
+
+from edge.consumers.groups import Mode
+from edge.consumers.journal import Journal
+
+__all__ = ["GroupState", "OffsetStore", "Place", "decode_body", "encode_body"]
+
+
+class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
+    """See above."""
+
+    name: str
+    mode: Mode
+    filters: tuple[str, ...]
+    time_ns: int
+
+
+class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
+    """See above."""
+
+    group: str
+    ring: str
+    epoch: int
+    floor: int
+    done: bytes
+    whole: bool
+    time_ns: int
+
+
+class GoneBody(msgspec.Struct, tag="gone", array_like=True, frozen=True):
+    """See above."""
+
+    group: str
+    ring: str = ""
+
+
+Body = GroupBody | PlaceBody | GoneBody
+
+encode_body = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Body).decode
+
+
+def decode_body(data: bytes) -> Body:
+    """What a body says.  Raises ValueError."""
+    try:
+        body: Body = _decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    return body
+
+
+@dataclass(slots=True)
+class Place:
+    """How far a group is in a ring."""
+
+    epoch: int
+    floor: int
+    done: BitMap64
+    time_ns: int  # of the last change, wall clock
+
+
+@dataclass(slots=True)
+class GroupState:
+    """A group as it is remembered."""
+
+    mode: Mode
+    filters: tuple[str, ...]
+    time_ns: int
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+class OffsetStore:
+    """All groups.  Changes are noted, and written by flush(); one thread."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.groups: dict[str, GroupState] = {}
+        self.unreadable = 0  # bodies that say nothing we know
+        self._journal = journal
+        self._waiting: list[Body] = []
+        for data in journal.recover():
+            try:
+                self._apply(decode_body(data))
+            except ValueError:
+                self.unreadable += 1
+
+    def note_group(self, name: str, mode: Mode, filters: tuple[str, ...], time_ns: int) -> None:
+        """The group is there, like this."""
+        self._note(GroupBody(name, mode, filters, time_ns))
+
+    def note_place(
+        self,
+        group: str,
+        ring: str,
+        epoch: int,
+        floor: int,
+        done: BitMap64 | None,
+        time_ns: int,
+        *,
+        whole: bool = False,
+    ) -> None:
+        """Everything below `floor`, and `done`, is done."""
+        packed = done.serialize() if done else b""
+        self._note(PlaceBody(group, ring, epoch, floor, packed, whole, time_ns))
+
+    def forget(self, group: str) -> None:
+        """The group is no more."""
+        self._note(GoneBody(group))
+
+    @property
+    def damaged(self) -> int:
+        """Places of the journal that could not be read."""
+        return self._journal.damaged + self.unreadable
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether a power cut would cost something that flush() has written."""
+        return self._journal.unsynced
+
+    @property
+    def broken(self) -> bool:
+        """Whether the last flush() has failed, so that what is noted waits."""
+        return self._journal.broken
+
+    def flush(self, *, sync: bool) -> None:
+        """Writes what has been noted, and syncs if asked.  Raises OSError: it is still only noted, and the
+        next flush() tries with a new file.
+        """
+        journal = self._journal
+        if journal.wants_rewrite:
+            journal.rewrite(map(encode_body, self._snapshot()))
+            self._waiting.clear()
+        elif self._waiting:
+            journal.append(list(map(encode_body, self._waiting)))
+            self._waiting.clear()
+        if sync:
+            journal.sync()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._journal.close()
+
+    def _note(self, body: Body) -> None:
+        self._apply(body)
+        if not self._journal.broken:  # else the next file holds all there is
+            self._waiting.append(body)
+
+    def _snapshot(self) -> Iterable[Body]:
+        for name, group in self.groups.items():
+            yield GroupBody(name, group.mode, group.filters, group.time_ns)
+            yield from _places_of(name, group)
+
+    def _apply(self, body: Body) -> None:
+        match body:
+            case GroupBody():
+                known = self.groups.setdefault(body.name, GroupState(body.mode, body.filters, body.time_ns))
+                known.mode, known.filters, known.time_ns = body.mode, body.filters, body.time_ns
+            case PlaceBody():
+                self._apply_place(body)
+            case GoneBody(group=group, ring=""):
+                self.groups.pop(group, None)
+            case GoneBody(group=group, ring=ring) if group in self.groups:
+                self.groups[group].places.pop(ring, None)
+
+    def _apply_place(self, body: PlaceBody) -> None:
+        # Without its group's own record, which damage may have taken, a place still counts.
+        group = self.groups.setdefault(body.group, GroupState("ordered", (), body.time_ns))
+        done = BitMap64.deserialize(body.done) if body.done else BitMap64()
+        place = group.places.get(body.ring)
+        if place is None or body.whole or place.epoch != body.epoch:
+            place = group.places[body.ring] = Place(body.epoch, body.floor, BitMap64(), body.time_ns)
+        place.floor, place.time_ns = body.floor, body.time_ns
+        place.done |= done
+        place.done.remove_range(0, place.floor)
+
+
+def _places_of(name: str, group: GroupState) -> Iterator[PlaceBody]:
+    for ring, it in group.places.items():
+        packed = it.done.serialize() if it.done else b""
+        yield PlaceBody(name, ring, it.epoch, it.floor, packed, True, it.time_ns)

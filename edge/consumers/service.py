@@ -1,0 +1,410 @@
+"""Service: requests in, answers out, without sockets.  The endpoint is a shell around it; tests need none.
+
+Owns who waits for what: fetches for records, acknowledgements for the journal, publishers for the broker's
+thread and the disk.  One turn does all that has come in at once: what it changes is written in one append,
+and synced once if a ring's durability asks for that before an answer.
+
+    receive() ... receive() -> turn() -> outbox
+
+Bounds: one fetch and some reads wait for each member or peer; everything else is answered in its turn.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from edge.consumers.dead_letters import Burials, Fate, Outgoing, Outlet
+from edge.consumers.delivery import ColdThread, Delivery
+from edge.consumers.errors import NotDone
+from edge.consumers.groups import Group, Holding, Member
+from edge.consumers.inspection import Inspection, answer_of
+from edge.consumers.ledger import Ledger, RingEntry
+from edge.consumers.messages import (
+    Ack,
+    Acked,
+    Alive,
+    Answer,
+    Commit,
+    Done,
+    Failed,
+    Fetch,
+    Fetched,
+    Forget,
+    GroupList,
+    Groups,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Letter,
+    Nack,
+    Publish,
+    Published,
+    Read,
+    Request,
+    Reset,
+    RingList,
+    Rings,
+    decode_request,
+    encode,
+)
+from edge.consumers.source import Found, Gone
+from edge.mqtt.properties import Properties, record_properties
+
+__all__ = ["NOT_BEFORE", "Service"]
+
+NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
+SWEEP_S = 0.05  # between looks for what has run out of time
+IDLE_S = 1.0
+READS_MAX = 64  # of all peers, that wait for the log
+PUBLISHING_MAX = 256  # requests whose messages are on their way to the broker's thread
+FLUSH_RETRY_S = 1.0
+
+Frames = Sequence[bytes]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A fetch that has not been answered."""
+
+    peer: bytes
+    request: Fetch
+    group: Group
+    member: Member
+    until_s: float
+
+
+@dataclass(slots=True)
+class _Held:
+    """An answer that waits for the journal."""
+
+    peer: bytes
+    answer: Answer
+
+
+class Service:
+    """One thread, but for what `cold` and `outlet` do."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outlet: Outlet,
+        *,
+        clock: Callable[[], float],
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.ledger = ledger
+        self.outbox: deque[tuple[bytes, list[bytes]]] = deque()  # (peer, frames)
+        self.counts: Counter[str] = Counter()
+        self._clock = clock
+        self._outlet = outlet
+        self._cold = ColdThread(wake)
+        self._delivery = Delivery(ledger, self._cold, clock)
+        self._burials = Burials(ledger, self._cold, outlet, clock, self.counts)
+        self._inspection = Inspection(ledger)
+        self._fetches: dict[str, _Waiting] = {}  # by member
+        self._held: list[_Held] = []
+        self._reads = 0
+        self._publishing = 0
+        self._sweep_s = 0.0
+        self._sync_s = float("inf")  # when what is written is to be synced
+        self._flush_retry_s = 0.0
+
+    def add_ring(self, entry: RingEntry) -> None:
+        """Another ring to consume."""
+        self.ledger.add_ring(entry)
+
+    def rang(self, ring: str) -> None:
+        """That ring has news."""
+        self.ledger.rang(ring)
+
+    def close(self) -> None:
+        """Writes what is to be written, and lets go of the journal and the thread."""
+        self._cold.close()
+        self.ledger.collect()
+        try:
+            self.ledger.store.flush(sync=True)
+        finally:
+            self.ledger.store.close()
+
+    # ---- a turn ----
+
+    def receive(self, peer: bytes, data: bytes, frames: Frames = ()) -> None:
+        """A request of `peer`; what answers it comes in this turn's outbox, or in a later one."""
+        number, request = decode_request(data)
+        self.counts["requests"] += 1
+        if isinstance(request, Failed):
+            self.counts["malformed"] += 1
+            self._answer(peer, request)
+            return
+        try:
+            self._do(peer, request, frames)
+        except NotDone as error:
+            self.counts[error.code] += 1
+            self._answer(peer, Failed(number, str(error), error.code, error.hint))
+
+    def turn(self) -> float:
+        """Does what is due; seconds until there may be more."""
+        now_s = self._clock()
+        self._cold.run()
+        if now_s >= self._sweep_s:
+            self._sweep(now_s)
+        for waiting in list(self._fetches.values()):
+            self._try(waiting, now_s)
+        self._flush(now_s)
+        return self._pause_s(now_s)
+
+    def _sweep(self, now_s: float) -> None:
+        for group in self.ledger.groups.values():
+            for member in group.expire(now_s):
+                self.counts["members_lost"] += 1
+                self._fetches.pop(member.id, None)
+            for holding in group.holdings.values():
+                holding.window.expire(now_s)
+            group.settle()
+        self._burials.look(now_s)
+        self._sweep_s = now_s + SWEEP_S
+
+    def _pause_s(self, now_s: float) -> float:
+        until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
+        if any(group.members for group in self.ledger.groups.values()) or self._publishing:
+            until_s = min(until_s, self._sweep_s)
+        return max(min(until_s, self._sync_s, now_s + IDLE_S) - now_s, 0.0)
+
+    def _flush(self, now_s: float) -> None:
+        """Writes what has changed, and lets go the answers that waited for it."""
+        changed = self.ledger.collect()
+        store = self.ledger.store
+        if store.broken and now_s < self._flush_retry_s:
+            self._refuse_held("its journal cannot be written")
+            return
+        entries = [self.ledger.rings[ring] for ring in changed if ring in self.ledger.rings]
+        now_synced = any(it.durability == "disk" for it in entries) or now_s >= self._sync_s
+        try:
+            store.flush(sync=now_synced)
+        except OSError as error:
+            self.counts["journal_errors"] += 1
+            self._flush_retry_s = now_s + FLUSH_RETRY_S
+            self._refuse_held(f"its journal cannot be written: {error.strerror}")
+            return
+        if not store.unsynced:
+            self._sync_s = float("inf")
+        else:
+            soonest_ms = min((it.sync_interval_ms for it in entries if it.durability != "process"), default=0)
+            if soonest_ms:
+                self._sync_s = min(self._sync_s, now_s + soonest_ms / 1000)
+        held, self._held = self._held, []
+        for it in held:
+            self._answer(it.peer, it.answer)
+
+    def _refuse_held(self, why: str) -> None:
+        held, self._held = self._held, []
+        for it in held:
+            error = f"what was acknowledged may be forgotten if the broker ends now: {why}"
+            self._answer(it.peer, Failed(it.answer.id, error, "full", "see the broker's log; ask again"))
+
+    def _answer(self, peer: bytes, answer: Answer, frames: Frames = ()) -> None:
+        self.outbox.append((peer, [encode(answer), *frames]))
+
+    # ---- requests ----
+
+    def _do(self, peer: bytes, request: Request, frames: Frames) -> None:
+        match request:
+            case Fetch():
+                self._fetch(peer, request)
+            case Ack() | Nack() | Commit():
+                self._held.append(_Held(peer, self._acked(request)))
+            case Join():
+                self._held.append(_Held(peer, self._join(request)))
+            case Heartbeat():
+                self._answer(peer, self._heartbeat(request))
+            case Leave():
+                self._leave(peer, request)
+            case Publish():
+                self._publish(peer, request, frames)
+            case Read():
+                self._read(peer, request)
+            case Rings():
+                self._answer(peer, RingList(request.id, self._inspection.rings(request.filters)))
+            case Groups():
+                facts = self._inspection.groups(request.group)
+                self._answer(peer, GroupList(request.id, facts, dict(self.counts)))
+            case Reset():
+                self._inspection.reset(request)
+                self._held.append(_Held(peer, Done(request.id)))
+            case Forget():
+                self._inspection.forget(request.group)
+                self._held.append(_Held(peer, Done(request.id)))
+
+    def _join(self, request: Join) -> Answer:
+        settings = self.ledger.settings
+        group = self.ledger.open(request.group, request.mode, request.filters, request.start)
+        for earlier in [
+            it for it in group.members.values() if request.instance and it.instance == request.instance
+        ]:
+            self._end(group, earlier)
+        if len(group.members) >= settings.members_max:
+            text = f"group {group.name} has {len(group.members)} members, as many as members_max allows"
+            raise NotDone(text, "full", "stop some, or raise consumers.members_max")
+        now_s, session_s = self._clock(), request.session_ms / 1000
+        member = Member(secrets.token_hex(8), request.name, request.instance, session_s, now_s + session_s)
+        group.join(member)
+        return Joined(
+            request.id,
+            member.id,
+            group.generation,
+            request.session_ms // 3,
+            settings.lease_ms,
+            tuple(group.rings_of(member.id)),
+        )
+
+    def _heartbeat(self, request: Heartbeat) -> Answer:
+        group, member = self._member(request.group, request.member)
+        if request.working:
+            for holding in group.holdings.values():
+                holding.window.extend(member.id, self._clock())
+        return Alive(request.id, group.generation, tuple(group.rings_of(member.id)))
+
+    def _leave(self, peer: bytes, request: Leave) -> None:
+        group, member = self._member(request.group, request.member)
+        self._end(group, member)
+        self._answer(peer, Done(request.id))
+
+    def _end(self, group: Group, member: Member) -> None:
+        waiting = self._fetches.pop(member.id, None)
+        if waiting is not None:
+            self._answer(waiting.peer, Fetched(waiting.request.id, group.generation))
+        group.leave(member.id, self._clock(), "its consumer left", died=False)
+
+    def _member(self, name: str, member_id: str) -> tuple[Group, Member]:
+        group = self.ledger.groups.get(name)
+        member = group.members.get(member_id) if group is not None else None
+        if group is None or member is None:
+            raise NotDone(f"group {name} has no member {member_id[:8]}", "unknown", "join it")
+        group.touch(member, self._clock())
+        return group, member
+
+    # ---- records out ----
+
+    def _fetch(self, peer: bytes, request: Fetch) -> None:
+        group, member = self._member(request.group, request.member)
+        if member.id in self._fetches:
+            raise NotDone("this member waits for records already", "full", "await one fetch before the next")
+        until_s = self._clock() + request.max_wait_ms / 1000
+        self._fetches[member.id] = _Waiting(peer, request, group, member, until_s)
+
+    def _try(self, waiting: _Waiting, now_s: float) -> None:
+        """Answers a fetch if there is something, or its time is over."""
+        group, request = waiting.group, waiting.request
+        taken = self._delivery.take(group, waiting.member.id, request.max_bytes, now_s)
+        if taken.facts or now_s >= waiting.until_s:
+            del self._fetches[waiting.member.id]
+            fetched = Fetched(request.id, group.generation, tuple(taken.facts))
+            self._answer(waiting.peer, fetched, taken.frames)
+
+    def _read(self, peer: bytes, request: Read) -> None:
+        entry, epoch, offset = self._inspection.place_to_read(request)
+        source = entry.source
+        found: Found | Gone | None = None
+        if epoch == source.epoch:
+            found = source.read(offset, request.max_bytes)
+        if source.cold is not None and (epoch != source.epoch or isinstance(found, Gone)):
+            if self._reads >= READS_MAX:
+                raise NotDone(f"{self._reads} reads of the log wait", "full", "ask again later")
+            self._reads += 1
+            take = partial(self._read_done, peer, request, entry, (epoch, offset), found)
+            self._cold.read(source, epoch, offset, request.max_bytes, None, take)
+            return
+        self._give(peer, answer_of(request.id, source, epoch, offset, found), found)
+
+    def _read_done(
+        self,
+        peer: bytes,
+        request: Read,
+        entry: RingEntry,
+        place: tuple[int, int],
+        hot: Found | Gone | None,
+        found: Found | OSError | None,
+    ) -> None:
+        """The log's answer to a Read."""
+        self._reads -= 1
+        if isinstance(found, OSError):
+            text = f"the log cannot be read: {found.strerror}"
+            self._answer(peer, Failed(request.id, text, "full", "see the broker's log; ask again"))
+            return
+        best = found
+        if isinstance(hot, Gone) and (found is None or found.offset >= hot.nearest):
+            self._give(peer, answer_of(request.id, entry.source, *place, hot), None)
+            return
+        self._give(peer, answer_of(request.id, entry.source, *place, best), best)
+
+    def _give(self, peer: bytes, answer: Answer, found: Found | Gone | None) -> None:
+        self._answer(peer, answer, [found.data] if isinstance(found, Found) else ())
+
+    # ---- what becomes of them ----
+
+    def _acked(self, request: Ack | Nack | Commit) -> Answer:
+        group, member = self._member(request.group, request.member)
+        holding = group.holdings.get(request.ring)
+        if holding is None or holding.epoch != request.epoch:
+            raise NotDone(f"group {group.name} is not in epoch {request.epoch} of {request.ring}", "fenced")
+        if not group.may_speak(member.id, holding, request.generation):
+            text = f"{request.ring} has gone to another member since generation {request.generation}"
+            raise NotDone(text, "fenced", "leave these records to it")
+        if isinstance(request, Commit):
+            accepted, wanted = self._commit(group, holding, member, request)
+        elif isinstance(request, Ack):
+            wanted = sum(count for _, count in request.runs)
+            accepted = holding.window.ack(request.runs, member.id)
+        else:
+            wanted = sum(count for _, count in request.runs)
+            accepted = self._nack(holding, member, request)
+        if group.ordered and holding.successor is not None:
+            group.settle()
+        return Acked(request.id, accepted, wanted - accepted)
+
+    def _commit(self, group: Group, holding: Holding, member: Member, request: Commit) -> tuple[int, int]:
+        if not group.ordered:
+            raise NotDone(f"group {group.name} is a queue", "refused", "acknowledge its records one by one")
+        window = holding.window
+        floor = window.floor
+        if request.offset <= floor:
+            return 0, 0
+        return window.ack([(floor, request.offset - floor)], member.id), request.offset - floor
+
+    def _nack(self, holding: Holding, member: Member, request: Nack) -> int:
+        delay_s = None if request.delay_ms is None else request.delay_ms / 1000
+        return holding.window.give_back(
+            request.runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts
+        )
+
+    # ---- records in ----
+
+    def _publish(self, peer: bytes, request: Publish, frames: Frames) -> None:
+        if len(frames) != len(request.letters):
+            text = f"{len(request.letters)} letters and {len(frames)} payload frames"
+            raise NotDone(text, "malformed", "send one frame for each")
+        if self._publishing >= PUBLISHING_MAX:
+            raise NotDone(f"{self._publishing} requests to publish are under way", "full", "ask again later")
+        messages = [_outgoing(*it) for it in zip(request.letters, frames, strict=True)]
+        self._publishing += 1
+        self._outlet(messages, partial(self._published, peer, request.id))
+
+    def _published(self, peer: bytes, number: int, fates: list[Fate]) -> None:
+        self._publishing -= 1
+        stored = sum(fate == "stored" for fate in fates)
+        self.counts["published"] += stored
+        self.counts["publish_dropped"] += len(fates) - stored
+        self._answer(peer, Published(number, stored, len(fates) - stored))
+
+
+def _outgoing(letter: Letter, payload: bytes) -> Outgoing:
+    user = letter.user
+    if letter.not_before_ns is not None:
+        user = (*user, (NOT_BEFORE, str(letter.not_before_ns)))
+    properties = record_properties(Properties(user=user)) if user else b""
+    return Outgoing(letter.topic, payload, letter.qos, letter.retain, properties)

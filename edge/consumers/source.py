@@ -1,0 +1,170 @@
+"""Source: the records of one ring, by offset: from the ring while they are hot, from the log when it
+moved on.
+
+Owns a cursor over the ring, which nobody sees and which holds no writer back.  Hands out runs of records as
+bytes of their own, whole, as they lie in ring and log: nothing is done for a record here.
+
+A ring may be written over while it is read, so what was copied counts only if the ring still holds it
+afterwards.  Checksums are for who decodes the bytes.  What is read from the log is durable; what is read from
+the ring is as far as `durable` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from persistence.reading import Epoch
+from ringbuf import Range, Ring, bytes_of_records, scan_records
+from ringbuf.errors import Corrupt, OffsetGone, Overrun
+
+__all__ = ["ColdLog", "Found", "Gone", "Source"]
+
+ATTEMPTS = 3  # of a ring that laps us each time
+
+
+class ColdLog(Protocol):
+    """What is asked of a log; persistence.LogReader has it."""
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> list[Range]:
+        """Ranges from `offset` on, or from the first one behind it that is left."""
+
+    def epochs(self, ring_name: str, /) -> list[Epoch]:
+        """What is there of a ring, in the order of the epochs."""
+
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int, /) -> int:
+        """The offset of the first record at or after that time, or the end of the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`count` records of one epoch from `offset` on, without a gap."""
+
+    epoch: int
+    offset: int
+    count: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset behind them."""
+        return self.offset + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The ring has not got it any more; the first that it has is `nearest`."""
+
+    nearest: int
+
+
+class Source:
+    """One ring.  read() and its kin on one thread; read_cold() on another if need be."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        cold: ColdLog | None = None,
+        *,
+        durable: Callable[[], int] | None = None,
+    ) -> None:
+        """`durable`: position up to which records may be seen, of a stream that shows only what is synced."""
+        self.name = ring.name
+        self.epoch = ring.epoch
+        self.ring = ring
+        self.cold = cold
+        self._durable = durable
+        self._reader = ring.reader(seated=False, start="latest")
+
+    def read(self, offset: int, limit_bytes: int, count: int | None = None) -> Found | Gone | None:
+        """Records of the ring's own epoch from `offset` on, at most `count`; None: there are none yet."""
+        for _ in range(ATTEMPTS):
+            if self._reader.offset != offset:
+                try:
+                    self._reader.seek(offset)
+                except OffsetGone as gone:
+                    return Gone(gone.nearest) if gone.nearest > offset else None
+            try:
+                ranges = self._reader.ranges(limit_bytes)
+            except Overrun:
+                continue
+            found = self._copied(ranges, offset)
+            if found is not None:
+                return None if found.count == 0 else _cut(found, count)
+        return Gone(self.ring.extremes().oldest_offset)
+
+    def _copied(self, ranges: list[Range], offset: int) -> Found | None:
+        """What is in them, or None if it was written over meanwhile."""
+        data = b"".join([it.view for it in ranges])  # the one copy
+        if ranges and not self._reader.holds(ranges[0].position):
+            return None
+        found = Found(self.epoch, offset, sum(it.count for it in ranges), data)
+        if self._durable is None or not ranges:
+            return found
+        limit, kept = self._durable(), 0
+        for it in ranges:
+            kept += min(max(limit - it.position, 0), len(it.view))
+        return found if kept == len(data) else _cut_at(found, kept)
+
+    def read_cold(self, epoch: int, offset: int, limit_bytes: int, count: int | None = None) -> Found | None:
+        """Records of `epoch` that the log has, from `offset` on or from the next that is left; None: it has
+        none.  Reads files.  Raises OSError.
+        """
+        ranges: list[Range] = []
+        for it in self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ():
+            if ranges and it.offset != ranges[-1].offset + ranges[-1].count:
+                break  # a hole: what lies behind it is for the next read
+            ranges.append(it)
+        if not ranges:
+            return None
+        data = b"".join([it.view for it in ranges])
+        return _cut(Found(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
+
+    def epochs(self) -> list[Epoch]:
+        """All that can be read, in rising order: of what the log has, and the ring's own at the end."""
+        found = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
+        ends = self.ring.extremes()
+        return [*found, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
+
+    def next_epoch(self, epoch: int) -> Epoch | None:
+        """What comes behind that epoch; None: nothing, it is the ring's own or one that is not known."""
+        return next((it for it in self.epochs() if it.epoch > epoch), None)
+
+    def ends(self) -> tuple[int, int]:
+        """(oldest offset in the ring, offset that comes next)."""
+        found = self.ring.extremes()
+        return found.oldest_offset, found.end_offset
+
+    def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
+        """(epoch, offset) of the first record at or after that time, in ring or log.  Reads files then."""
+        self._reader.seek_time(timestamp_ns)
+        offset = self._reader.offset
+        if self.cold is None or offset > self.ring.extremes().oldest_offset:
+            return self.epoch, offset
+        for it in self.cold.epochs(self.name):
+            found = self.cold.seek_time(self.name, it.epoch, timestamp_ns)
+            if found < it.end_offset:
+                return it.epoch, found
+        return self.epoch, offset
+
+    def close(self) -> None:
+        """Lets go of the ring."""
+        self._reader.close()
+
+
+def _cut(found: Found, count: int | None) -> Found:
+    """The first `count` records of it."""
+    if count is None or found.count <= count:
+        return found
+    try:
+        length = bytes_of_records(found.data, found.epoch, found.offset, count)
+    except Corrupt:  # whoever decodes it will say so
+        return found
+    return Found(found.epoch, found.offset, count, found.data[:length])
+
+
+def _cut_at(found: Found, length: int) -> Found:
+    """The records of it that end within the first `length` bytes."""
+    scan = scan_records(found.data[:length], found.epoch)
+    return Found(found.epoch, found.offset, scan.count, found.data[: scan.good_bytes])

@@ -1,0 +1,422 @@
+"""Window: what one group has of one partition: handed out, acknowledged, to come again.  No I/O, no clock.
+
+Offsets only.  Everything below `floor` is done; `done` has what is done above it; from `next` on nothing has
+been handed out yet.  What lies between and is not done is in spans, each in one of three states:
+
+    in flight    a member has it until due_s; then it comes again
+    waiting      for due_s, and then for somebody to ask
+    dead         handed out in vain tries_max times: to be put aside, and then done
+
+Invariants: spans do not overlap, rise, and cover each offset of [floor, next) that is not done; next - floor
+is at most records_max, and the spans are at most spans_max.
+
+Two rules of order.  `ordered` (one member has the partition): what comes again takes everything behind it
+along, so nothing overtakes it but what is done already; while it may not come yet, nothing does.  Otherwise
+(a queue) what comes again comes when it is due, and new records do not wait for it.
+
+The last try of a record is made with that record alone, so that one that kills who takes it does not take
+others with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+__all__ = ["Counts", "Offer", "Rules", "Span", "Window"]
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Of a window.  Names as in the configuration file."""
+
+    ordered: bool
+    lease_s: float = 30.0  # how long a member has a record before it comes again
+    tries_max: int = 5  # then it is dead; 0: never
+    backoff_s: float = 0.1  # before the second try; doubled each time, up to
+    backoff_max_s: float = 60.0
+    records_max: int = 1_000_000  # between the floor and what is handed out next
+    spans_max: int = 4_096
+
+
+@dataclass(slots=True)
+class Span:
+    """Records first .. end - 1, but for those that are done."""
+
+    first: int
+    end: int
+    tries: int  # in vain, so far
+    due_s: float
+    member: str | None = None  # who has it in flight
+    cause: str = ""  # of the last try that was in vain
+    dead: bool = False
+
+
+class Offer(NamedTuple):
+    """What may be handed out: records from `first` on, up to `end` if that is given, `limit` of them."""
+
+    first: int
+    end: int | None  # None: they are new; as many as there are
+    limit: int
+    tries: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened, in records."""
+
+    delivered: int = 0  # each time counts
+    redelivered: int = 0  # of them, not for the first time
+    acked: int = 0
+    refused: int = 0  # acknowledgements of what the member does not have (any more)
+    expired: int = 0  # not acknowledged in time
+    returned: int = 0  # given back by who had them
+    dead: int = 0  # put aside
+    lost: int = 0  # gone from memory and log before they were handed out
+
+
+class Window:
+    """One group's view of one partition.  Times are seconds of a clock that never goes back."""
+
+    def __init__(self, floor: int, rules: Rules, done: BitMap64 | None = None) -> None:
+        self.floor = floor
+        self.next = floor
+        self.done = BitMap64()
+        self._fresh = BitMap64()  # done since take_changes()
+        self.counts = Counts()
+        self._rules = rules
+        self._spans: list[Span] = []
+        self._next_due_s: float | None = NEVER  # None: to be worked out
+        self._idle_until_s = 0.0  # before it, nothing that waits is due; 0: look
+        if done:
+            self.done |= done
+            self.done.remove_range(0, floor)
+        if self.done:
+            self.next = self.done.max() + 1
+            self._spans = [Span(floor, self.next, 0, 0.0)]
+            self._trim()
+
+    # ---- looking ----
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """A copy of the list, not of the spans."""
+        return tuple(self._spans)
+
+    def in_flight(self, member: str | None = None) -> int:
+        """Records that `member` has, or that anybody has."""
+        return sum(
+            self._open(it.first, it.end)
+            for it in self._spans
+            if it.member is not None and member in {None, it.member}
+        )
+
+    def has_in_flight(self, member: str) -> bool:
+        """Whether `member` has any."""
+        return any(it.member == member for it in self._spans)
+
+    def undone(self, end: int) -> int:
+        """How many records below `end` (where the partition ends) are not done: the lag."""
+        return max(end - self.floor - self.done.range_cardinality(self.floor, max(end, self.floor)), 0)
+
+    def missing(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(offset, count) of each run of [first, end) that is not done."""
+        runs = []
+        at = self._first_open(first, end)
+        while at < end:
+            stop = min(self._next_done(at), end)
+            runs.append((at, stop - at))
+            at = self._first_open(stop, end)
+        return runs
+
+    def next_due_s(self) -> float:
+        """When expire() has something to do."""
+        if self._next_due_s is None:
+            self._next_due_s = min((it.due_s for it in self._spans if it.member is not None), default=NEVER)
+        return self._next_due_s
+
+    def waits_until_s(self, now_s: float) -> float:
+        """When what waits becomes due; infinite when nothing does, or it is due already."""
+        return min((it.due_s for it in self._spans if _waits(it) and it.due_s > now_s), default=NEVER)
+
+    # ---- handing out ----
+
+    def offer(self, now_s: float) -> Offer | None:
+        """What may be handed out now.  None: nothing, until acknowledgements or time change that."""
+        span = self._due(now_s)
+        if span is not None:
+            last = bool(self._rules.tries_max) and span.tries == self._rules.tries_max - 1 and span.tries > 0
+            return Offer(span.first, span.end, 1 if last else span.end - span.first, span.tries)
+        room = self._rules.records_max - (self.next - self.floor)
+        if room <= 0 or len(self._spans) >= self._rules.spans_max:
+            return None
+        if self._rules.ordered and any(map(_waits, self._spans)):
+            return None
+        return Offer(self.next, None, room, 0)
+
+    def deliver(self, first: int, end: int, member: str, now_s: float) -> list[tuple[int, int]]:
+        """`member` has the records first .. end - 1 of an offer from now on: the runs that are not done."""
+        assert first < end
+        due_s = now_s + self._rules.lease_s
+        again = first != self.next
+        if not again:
+            self._spans.append(Span(first, end, 0, due_s, member))
+            self.next = end
+        else:
+            index = self._find(first)
+            span = self._spans[index]
+            assert _waits(span)
+            assert span.first == first
+            assert end <= span.end
+            taken = Span(first, end, span.tries, due_s, member, span.cause)
+            rest = [Span(end, span.end, span.tries, span.due_s, None, span.cause)] if end < span.end else []
+            self._spans[index : index + 1] = [taken, *rest]
+            self._trim()
+        self._changed()
+        runs = self.missing(first, end)
+        count = sum(length for _, length in runs)
+        self.counts.delivered += count
+        self.counts.redelivered += count if again else 0
+        return runs
+
+    def skip(self, first: int, end: int) -> None:
+        """Records first .. end - 1 are gone for good: nobody will see them."""
+        if first == self.next:
+            self._spans.append(Span(first, end, 0, 0.0))
+            self.next = end
+        lost = self._open(first, end)
+        self._finish(first, end)
+        self.counts.lost += lost
+
+    # ---- what becomes of it ----
+
+    def ack(self, runs: Iterable[tuple[int, int]], member: str) -> int:
+        """The records of each run (offset, count) are done, says `member`: how many are, by now.  The others
+        it may not speak for: another has them, or nobody has had them yet.
+        """
+        accepted = wanted = 0
+        for offset, count in runs:
+            wanted += count
+            accepted += max(min(offset + count, self.floor) - offset, 0)
+            first, end = max(offset, self.floor), min(offset + count, self.next)
+            if first < end:
+                accepted += self.done.range_cardinality(first, end) + self._ack(first, end, member)
+        self._trim()
+        self.counts.refused += wanted - accepted
+        return accepted
+
+    def _ack(self, first: int, end: int, member: str) -> int:
+        fresh = 0
+        for it in self._between(first, end):
+            if it.member in {None, member} and not it.dead:
+                a, b = max(first, it.first), min(end, it.end)
+                fresh += self._open(a, b)
+                self.done.add_range(a, b)
+                self._fresh.add_range(a, b)
+        self.counts.acked += fresh
+        return fresh
+
+    def give_back(
+        self,
+        runs: Iterable[tuple[int, int]],
+        member: str,
+        now_s: float,
+        delay_s: float | None,
+        cause: str = "",
+        *,
+        counts: bool = True,
+    ) -> int:
+        """`member` does not want the records of each run (offset, count): how many come again, after
+        `delay_s`, or, None, after a time that grows with each try.
+
+        `counts`: as a try in vain.  Ordered, everything behind them comes again as well.
+        """
+        returned, lowest = 0, NEVER
+        for offset, count in runs:
+            first, end = max(offset, self.floor), min(offset + count, self.next)
+            for it in [it for it in self._between(first, end) if it.member == member] if first < end else ():
+                a, b = max(first, it.first), min(end, it.end)
+                if len(self._spans) + 2 > self._rules.spans_max:
+                    a, b = it.first, it.end  # no room for pieces: all of it
+                returned += self._open(a, b)
+                lowest = min(lowest, a)
+                self._fail(self._split(it, a, b), now_s, cause, counts=counts, delay_s=delay_s)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self.counts.returned += returned
+        self._settle()
+        return returned
+
+    def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
+        """`member` has left, or died (which counts as a try): what it had comes again, at once."""
+        lowest = NEVER
+        for it in self._spans:
+            if it.member == member:
+                lowest = min(lowest, it.first)
+                self._fail(it, now_s, cause, counts=counts, delay_s=0.0)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self._settle()
+
+    def expire(self, now_s: float) -> int:
+        """Takes back what was not acknowledged in time: how many records."""
+        if self.next_due_s() > now_s:
+            return 0
+        expired, lowest = 0, NEVER
+        for it in self._spans:
+            if it.member is not None and it.due_s <= now_s:
+                expired += self._open(it.first, it.end)
+                lowest = min(lowest, it.first)
+                self._fail(it, now_s, "not acknowledged in time", counts=True, delay_s=None)
+        if lowest < NEVER and self._rules.ordered:
+            self._rewind(int(lowest))
+        self.counts.expired += expired
+        self._settle()
+        return expired
+
+    def extend(self, member: str, now_s: float) -> None:
+        """`member` is still at work on all it has: its leases begin anew."""
+        for it in self._spans:
+            if it.member == member:
+                it.due_s = now_s + self._rules.lease_s
+        self._changed()
+
+    def take_changes(self) -> BitMap64 | None:
+        """What is done above the floor that was not when this was asked before; None: nothing is, at all."""
+        if not self._fresh:
+            return None
+        fresh, self._fresh = self._fresh, BitMap64()
+        fresh.remove_range(0, self.floor)
+        return fresh
+
+    def dead(self) -> list[Span]:
+        """What has been tried often enough."""
+        return [it for it in self._spans if it.dead]
+
+    def bury(self, first: int, end: int) -> None:
+        """The dead records first .. end - 1 have been put aside."""
+        self.counts.dead += self._open(first, end)
+        self._finish(first, end)
+
+    # ---- inside ----
+
+    def _due(self, now_s: float) -> Span | None:
+        """What waits and may be handed out: the first such span."""
+        if self._rules.ordered:
+            span = next((it for it in self._spans if _waits(it)), None)
+            return span if span is not None and span.due_s <= now_s else None
+        if now_s < self._idle_until_s:
+            return None
+        span = next((it for it in self._spans if _waits(it) and it.due_s <= now_s), None)
+        if span is None:
+            self._idle_until_s = self.waits_until_s(now_s)
+        return span
+
+    def _fail(self, it: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
+        """Lets a span wait again, or declares it dead.  `delay_s` None: as the number of tries says."""
+        rules = self._rules
+        it.member, it.cause = None, cause or it.cause
+        it.tries += counts
+        it.dead = bool(rules.tries_max) and it.tries >= rules.tries_max
+        backoff_s = min(rules.backoff_s * 2.0 ** min(max(it.tries - 1, 0), 60), rules.backoff_max_s)
+        it.due_s = now_s + (backoff_s if delay_s is None else delay_s)
+
+    def _rewind(self, first: int) -> None:
+        """What is in flight behind `first` comes again after it, which is no try in vain."""
+        for it in self._spans:
+            if it.first >= first and it.member is not None:
+                it.member, it.due_s = None, 0.0
+
+    def _finish(self, first: int, end: int) -> None:
+        self.done.add_range(first, end)
+        self._fresh.add_range(first, end)
+        self._trim()
+
+    def _split(self, it: Span, a: int, b: int) -> Span:
+        """Makes a .. b a span of its own, of `it`, which holds it."""
+        index = self._find(it.first)
+        middle = replace(it, first=a, end=b)
+        before = [replace(it, end=a)] if it.first < a else []
+        behind = [replace(it, first=b)] if b < it.end else []
+        self._spans[index : index + 1] = [*before, middle, *behind]
+        return middle
+
+    def _settle(self) -> None:
+        """Joins neighbours that wait alike, so that pieces do not add up."""
+        joined: list[Span] = []
+        for it in self._spans:
+            before = joined[-1] if joined else None
+            if (
+                before is not None
+                and _waits(before)
+                and _waits(it)
+                and (before.end, before.tries, before.due_s, before.cause)
+                == (it.first, it.tries, it.due_s, it.cause)
+            ):
+                before.end = it.end
+            else:
+                joined.append(it)
+        self._spans = joined
+        self._trim()
+
+    def _trim(self) -> None:
+        """Drops what is done from the ends of the spans, and raises the floor."""
+        kept = []
+        for it in self._spans:
+            it.first = self._first_open(it.first, it.end)
+            if it.first < it.end:
+                kept.append(it)
+        self._spans = kept
+        self.floor = kept[0].first if kept else self.next
+        self.done.remove_range(0, self.floor)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._next_due_s = None
+        self._idle_until_s = 0.0
+
+    def _open(self, first: int, end: int) -> int:
+        """Records of [first, end), at or above the floor, that are not done."""
+        first = max(first, self.floor)
+        return end - first - self.done.range_cardinality(first, end) if first < end else 0
+
+    def _first_open(self, first: int, end: int) -> int:
+        """The first offset of [first, end) that is not done; `end` if all are."""
+        if first not in self.done:
+            return first
+        step = 1
+        while first < end:
+            stop = min(first + step, end)
+            if self.done.contains_range(first, stop):
+                first, step = stop, step * 2
+            elif step == 1:
+                return first
+            else:
+                step = max(step // 4, 1)
+        return end
+
+    def _next_done(self, offset: int) -> int:
+        """The first offset from `offset` on that is done; a very large one if there is none."""
+        try:
+            return self.done.next_set_bit(offset)
+        except ValueError:
+            return 1 << 63
+
+    def _find(self, offset: int) -> int:
+        """The index of the span that holds `offset`."""
+        return bisect_right(self._spans, offset, key=lambda it: it.first) - 1
+
+    def _between(self, first: int, end: int) -> list[Span]:
+        begin = max(self._find(first), 0)
+        stop = bisect_right(self._spans, end - 1, key=lambda it: it.first)
+        return [it for it in self._spans[begin:stop] if it.end > first]
+
+
+def _waits(it: Span) -> bool:
+    return it.member is None and not it.dead
