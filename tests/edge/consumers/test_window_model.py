@@ -30,10 +30,10 @@ class WindowMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules = Rules(
+        self.limits = Rules(
             self.ordered, lease_s=10.0, tries_max=3, backoff_s=1.0, backoff_max_s=4.0, records_max=30
         )
-        self.window = Window(0, self.rules)
+        self.window = Window(0, self.limits)
         self.model: list[Fate] = []
         self.now_s = 100.0
 
@@ -164,7 +164,7 @@ class WindowMachine(RuleBasedStateMachine):
     @rule()
     def it_is_stored_and_loaded(self) -> None:
         """What is done is done in the next life, too; all else comes again, as if for the first time."""
-        fresh = Window(self.window.floor, self.rules, self.window.done)
+        fresh = Window(self.window.floor, self.limits, self.window.done)
         for it in self.model:
             if it.state != "done":
                 it.state, it.due_s, it.tries = "waiting", 0.0, 0
