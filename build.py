@@ -5,8 +5,8 @@
     pip install .                into the wheel, through BuildHook
     pip install -e .             into the checkout, through BuildHook
 
-The module is every .c file of ringbuf/c and of its folders mqtt and load, and the bindings that cffi writes
-for every declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler,
+The module is every .c file of ringbuf/c and of its folders, and the bindings that cffi writes for every
+declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler,
 through the one header that includes it, its owner; so a declaration and its definition cannot drift apart.
 
 CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` stands for the flags of a sanitizer build.
@@ -146,7 +146,7 @@ def units(toolchain: Toolchain) -> Iterator[Unit]:
     headers: list[str | bytes] = []
     for path in sorted(C.rglob("*.h")):
         headers += [str(path.relative_to(C)), path.read_bytes()]
-    for source in sorted([*C.glob("*.c"), *C.glob("mqtt/*.c"), *C.glob("load/*.c")]):
+    for source in sorted(C.rglob("*.c")):
         yield Unit(source, digest(source.read_bytes(), *headers))
     bound = digest(Path(__file__).read_bytes(), importlib.metadata.version("cffi"), *headers)
     yield Unit(toolchain.objects / "_ringbuf.c", bound)

@@ -5,7 +5,9 @@
         LogClosed         used after close()
         EpochConflict     a ring that contradicts what the log holds under its name; .name, .epoch
         TooManyRings      more rings than one log thread waits for
-        FormatError       bytes that are no segment header, extent or catalogue of ours
+        FormatError       bytes that are no segment header, extent, catalogue or archive of ours
+        ArchiveUnavailable  the compressor is not installed
+        NotArchived       a segment that stays as it is; the message says why
 
 Errors of the disk are not among them: they stay OSError, on their way to LogWriter, which alone decides what
 becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside and skipped.
@@ -13,7 +15,16 @@ becomes of them (writer.py).  Damage in files is no error either: it is counted,
 
 from __future__ import annotations
 
-__all__ = ["EpochConflict", "FormatError", "LogClosed", "LogError", "LogLocked", "TooManyRings"]
+__all__ = [
+    "ArchiveUnavailable",
+    "EpochConflict",
+    "FormatError",
+    "LogClosed",
+    "LogError",
+    "LogLocked",
+    "NotArchived",
+    "TooManyRings",
+]
 
 
 class LogError(Exception):
@@ -43,3 +54,11 @@ class TooManyRings(LogError):
 
 class FormatError(LogError):
     """These bytes are not what they should be: wrong magic, version, checksum or lengths."""
+
+
+class ArchiveUnavailable(LogError):
+    """Archives cannot be written or read here, for want of zstd."""
+
+
+class NotArchived(LogError):
+    """A segment that cannot be archived, or not now."""

@@ -34,8 +34,8 @@ NOT_IN_THE_ENGINE = {
 
 # Too heavy for whoever only wants to start the broker: loaded by what needs them, when it needs them.
 LOADED_LATE = {
-    "amqtt", "argon2", "matplotlib", "numpy", "obstore", "paho", "psutil", "pyarrow", "pyspark", "rich",
-    "typer",
+    "amqtt", "argon2", "backports", "matplotlib", "numpy", "obstore", "paho", "psutil", "pyarrow", "pyspark",
+    "rich", "typer",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(
