@@ -14,9 +14,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["MARK_BYTES", "ExtentRows", "Mark", "Row"]
+from ringbuf.core import ffi
+
+__all__ = ["MARK_BYTES", "Columns", "ExtentRows", "Mark", "Row"]
 
 MARK_BYTES = 64 << 10  # of the file, between two marks of a ring
 
@@ -39,6 +41,30 @@ class Mark(NamedTuple):
     offset: int  # of the first record of its row
     place: int  # of that record, in the file
     timestamp_ns: int  # the latest of all records from the first row up to the next mark
+
+
+class Columns:
+    """Room for rows of one ring and epoch as C fills them: an rb_rows (ringbuf/c/scan/scan_api.h)."""
+
+    ROWS = ("first_offset", "count", "place", "length", "ring_position")
+    MARKS = ("mark_offset", "mark_place", "mark_time")
+
+    def __init__(self, rows: int, marks: int) -> None:
+        self.rows = rows
+        self.pointer = ffi.new("rb_rows *")
+        self.pointer.marks_room = marks
+        self._memory = ffi.new("uint64_t[]", 5 * rows + 3 * marks)  # zeros: what is filled counts
+        at = self._memory
+        for name in self.ROWS:
+            setattr(self.pointer, name, at)
+            at += rows
+        for name in self.MARKS:
+            setattr(self.pointer, name, at)
+            at += marks
+
+    def take(self, name: str, count: int) -> Any:
+        """The first `count` values of a column, as bytes."""
+        return ffi.buffer(getattr(self.pointer, name), 8 * count)
 
 
 class ExtentRows:
@@ -85,6 +111,37 @@ class ExtentRows:
         self._mark(row, latest_ns)
         self.first_timestamp_ns = min(earliest_ns, self.first_timestamp_ns) if self.records else earliest_ns
         self.records += row.count
+
+    def columns(self, rows: int, mark_bytes: int) -> Columns:
+        """Room for `rows` more of them, and for the marks that they may make; the last mark stands there."""
+        marks = self._mark_place[-1:]
+        columns = Columns(rows, len(marks) + rows)
+        state = columns.pointer
+        state.marks, state.mark_bytes = len(marks), mark_bytes
+        state.end_offset, state.records = self.end_offset, self.records
+        state.earliest_ns = self.first_timestamp_ns
+        for name, values in zip(Columns.MARKS, self._marks(), strict=True):
+            if marks:
+                getattr(state, name)[0] = values[-1]
+        return columns
+
+    def extend(self, columns: Columns) -> None:
+        """Takes the rows that columns() was given room for."""
+        names = zip(Columns.ROWS, self._rows(), strict=True)
+        for name, values in names:
+            values.frombytes(columns.take(name, columns.rows))
+        self._whole.frombytes(b"\1" * columns.rows)
+        for name, values in zip(Columns.MARKS, self._marks(), strict=True):
+            del values[-1:]  # It stands in the columns, perhaps raised.
+            values.frombytes(columns.take(name, columns.pointer.marks))
+        self.records = columns.pointer.records
+        self.first_timestamp_ns = columns.pointer.earliest_ns
+
+    def _rows(self) -> tuple[array[int], ...]:
+        return self._first_offset, self._count, self._place, self._length, self._ring_position
+
+    def _marks(self) -> tuple[array[int], ...]:
+        return self._mark_offset, self._mark_place, self._mark_time
 
     def _mark(self, row: Row, latest_ns: int) -> None:
         latest_ns = max(latest_ns, self.last_timestamp_ns)

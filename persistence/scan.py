@@ -11,35 +11,27 @@ covered by.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from persistence.errors import FormatError
 from persistence.extents import ExtentRows, Row
 from persistence.files import Files
 from persistence.format import (
-    ALIGN_BYTES,
     CATALOGUE_RING_ID,
     EXTENT_HEADER_BYTES,
     HEADER_PAGE_BYTES,
     CatalogueEntry,
-    ExtentHeader,
     SegmentHeader,
-    extent_headers,
-    extent_verifies,
     unpack_catalogue,
     unpack_extent,
 )
 from persistence.salvage import Window, owner_of, salvage
-from ringbuf import Scan, scan_records
+from persistence.walk import LOOK, FileBytes, Group, Walk
 
-__all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_around", "read_header", "read_table"]
+__all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_header", "read_table", "walk_table"]
 
-READ_AHEAD_BYTES = 1 << 20
-_PAGE_BYTES = 4096
-_SECTOR_BYTES = 512
-_ZEROS = bytes(_PAGE_BYTES)
 _OFFSET_END = 2**64
 
 
@@ -91,9 +83,15 @@ class SegmentTable:
         helps out where its own is lost.
         """
         self.rows(ring_id, epoch).append(row, *times)
+        self.proceed(ring_id, epoch, row.first_offset + row.count, known)
+
+    def proceed(
+        self, ring_id: int, epoch: int, next_offset: int, known: Mapping[int, CatalogueEntry]
+    ) -> None:
+        """What comes next of a ring, as its records say."""
         entry = self.catalogue.get(ring_id) or known.get(ring_id)
         if entry is not None:
-            self.catalogue[ring_id] = CatalogueEntry(entry.name, epoch, row.first_offset + row.count)
+            self.catalogue[ring_id] = CatalogueEntry(entry.name, epoch, next_offset)
 
     def announce(self, entries: dict[int, CatalogueEntry]) -> None:
         """Enters a catalogue."""
@@ -102,17 +100,22 @@ class SegmentTable:
         self.catalogue.update(entries)
 
 
-class _Found(NamedTuple):
-    """A valid extent."""
+class _Run(NamedTuple):
+    """Whole extents of rings, one behind the other: walk[first:last]."""
 
     place: int
-    header: ExtentHeader
-    scan: Scan | None  # None for a catalogue
-    entries: dict[int, CatalogueEntry] | None  # of a catalogue
+    end: int
+    first: int
+    last: int
 
-    @property
-    def end(self) -> int:
-        return self.place + EXTENT_HEADER_BYTES + self.header.length
+
+class _Found(NamedTuple):
+    """A valid extent that is a catalogue, or in which not all is good records."""
+
+    place: int
+    end: int
+    number: int  # in the walk
+    entries: dict[int, CatalogueEntry] | None  # of a catalogue
 
 
 class _Gap(NamedTuple):
@@ -122,41 +125,7 @@ class _Gap(NamedTuple):
     end: int
 
 
-class _Bytes:
-    """The bytes of a file, read ahead: most extents are far shorter than a read should be."""
-
-    def __init__(self, files: Files, handle: int, end: int) -> None:
-        self._files, self._handle = files, handle
-        self.end = end
-        self._place = 0
-        self._data = memoryview(b"")
-
-    def at(self, place: int, length: int) -> memoryview:
-        """Up to `length` bytes there; fewer only at the end."""
-        length = min(length, self.end - place)
-        if length <= 0:
-            return memoryview(b"")
-        if place < self._place or place + length > self._place + len(self._data):
-            wanted = min(max(length, READ_AHEAD_BYTES), self.end - place)
-            self._data = memoryview(read_around(self._files, self._handle, wanted, place))
-            self._place = place
-        begin = place - self._place
-        return self._data[begin : begin + length]
-
-
-def read_around(files: Files, handle: int, length: int, place: int) -> bytes:
-    """The bytes there, with zeros where the disk does not give them: they are then damage like any other."""
-    try:
-        return files.read(handle, length, place)
-    except OSError:
-        data = bytearray()
-        for at in range(place, place + length, _SECTOR_BYTES):
-            wanted = min(_SECTOR_BYTES, place + length - at)
-            try:
-                data += files.read(handle, wanted, at)
-            except OSError:
-                data += bytes(wanted)
-        return bytes(data)
+_Part = _Run | _Found | _Gap
 
 
 def read_header(files: Files, handle: int) -> SegmentHeader:
@@ -168,10 +137,14 @@ def open_table(files: Files, handle: int, name: str) -> SegmentTable:
     """The header and the first catalogue alone.  Raises FormatError when the header is lost."""
     header = read_header(files, handle)
     table = SegmentTable(name, header, proven=header.base_position)
-    found = _extent_at(_Bytes(files, handle, files.size(handle)), table.seed, HEADER_PAGE_BYTES)
-    if found is not None and found.entries is not None:
-        table.announce(found.entries)
-        table.first_is_whole = True
+    data = FileBytes(files, handle, files.size(handle))
+    head = data.at(HEADER_PAGE_BYTES, EXTENT_HEADER_BYTES)
+    if len(head) == EXTENT_HEADER_BYTES and (opening := unpack_extent(head)).ring_id == CATALOGUE_RING_ID:
+        data.end = min(data.end, HEADER_PAGE_BYTES + EXTENT_HEADER_BYTES + opening.length)
+        for part in _parts(data, Walk(data, table.seed, HEADER_PAGE_BYTES), None):
+            if isinstance(part, _Found) and part.entries is not None:
+                table.announce(part.entries)
+                table.first_is_whole = True
     return table
 
 
@@ -190,162 +163,179 @@ def read_table(
     and later catalogues say, for a segment whose own are damaged.  Raises FormatError when the header is
     lost.
     """
+    return walk_table(files, handle, name, ends_at=ends_at, known=known)[0]
+
+
+def walk_table(
+    files: Files,
+    handle: int,
+    name: str,
+    *,
+    ends_at: int | None = None,
+    known: Mapping[int, CatalogueEntry] | None = None,
+    topics: bool = False,
+) -> tuple[SegmentTable, Walk]:
+    """As read_table(), with the walk that it was made of."""
     header = read_header(files, handle)
     size = files.size(handle)
-    data = _Bytes(files, handle, size if ends_at is None else min(ends_at, size))
+    data = FileBytes(files, handle, size if ends_at is None else min(ends_at, size))
     table = SegmentTable(name, header)
-    table.proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
-    place = _enter_chain(table, data, known or {})
-    found, gaps = _walk(data, table.seed, header.base_position, place)
-    table.proven = max([table.proven, *(it.header.durable_position for it in found)])
-    table.end = _end(place, found, gaps, table.proven - header.base_position)
+    walk = Walk(data, table.seed, HEADER_PAGE_BYTES, topics=topics)
+    parts = list(_parts(data, walk, header.base_position))
+    proven = header.base_position + (HEADER_PAGE_BYTES if ends_at is None else ends_at)
+    table.proven = max(proven, walk.durable_position)
+    table.end = _end(parts, table.proven - header.base_position)
     if table.end > data.end:
-        gaps.append(_Gap(data.end, table.end))
-    _enter_parts(table, data, found, gaps, known or {})
-    return table
+        parts.append(_Gap(data.end, table.end))
+    _enter_parts(table, data, walk, parts, known or {})
+    return table, walk
 
 
 def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
     """Enters what a living writer has appended and proven since, and no more."""
-    data = _Bytes(files, handle, files.size(handle))
+    data = FileBytes(files, handle, files.size(handle))
     base = table.header.base_position
-    found = []
-    place = table.end
-    while (it := _extent_at(data, table.seed, place)) is not None:
-        found.append(it)
-        place = it.end
-    table.proven = max([table.proven, *(it.header.durable_position for it in found)])
-    for it in found:
-        if base + it.end <= table.proven:
-            _enter(table, data, it, [], {})
-            table.end = it.end
+    walk = Walk(data, table.seed, table.end)
+    parts = list(_parts(data, walk, None))
+    table.proven = max(table.proven, walk.durable_position)
+    proven = table.proven - base
+    for part in parts:
+        if isinstance(part, _Run) and (last := walk.below(proven, part.first, part.last)) > part.first:
+            end = walk.end_of(last - 1)
+            _enter_run(table, data, walk, _Run(part.place, end, part.first, last), parts, {})
+            table.end = end
+        elif isinstance(part, _Found) and part.end <= proven:
+            _enter_found(table, data, walk, part, parts, {})
+            table.end = part.end
 
 
-def _extent_at(data: _Bytes, seed: int, place: int) -> _Found | None:
-    head = data.at(place, EXTENT_HEADER_BYTES)
-    if len(head) < EXTENT_HEADER_BYTES:
-        return None
-    header = unpack_extent(head)
-    room = data.end - place - EXTENT_HEADER_BYTES
-    if header.length == 0 or header.length % ALIGN_BYTES or header.length > room:
-        return None
-    extent = data.at(place, EXTENT_HEADER_BYTES + header.length)
-    if not extent_verifies(seed, header, extent):
-        return None
-    body = extent[EXTENT_HEADER_BYTES:]
-    if header.ring_id != CATALOGUE_RING_ID:
-        return _Found(place, header, scan_records(body, header.ring_epoch), None)
-    try:
-        return _Found(place, header, None, unpack_catalogue(body))
-    except FormatError:
-        return None
+def _parts(data: FileBytes, walk: Walk, base: int | None) -> Iterator[_Part]:
+    """All valid extents, and the gaps between them and behind them; without `base`, up to the first gap."""
+    begin = walk.place
+    while begin < data.end:
+        first = len(walk)
+        stop = walk.run()
+        last = len(walk) - (stop == LOOK)
+        if last > first:
+            yield _Run(begin, walk.end_of(last - 1), first, last)
+            begin = walk.end_of(last - 1)
+        if stop == LOOK and (found := _look(data, walk, begin)) is not None:
+            yield found
+            begin = found.end
+            continue
+        if base is None:
+            return
+        walk.place = begin
+        behind = walk.search(base)
+        yield _Gap(begin, walk.place if behind else data.end)
+        if not behind:
+            return
+        begin = walk.place
 
 
-def _enter_chain(table: SegmentTable, data: _Bytes, known: Mapping[int, CatalogueEntry]) -> int:
-    """Enters extents from the first one on, up to the first place that does not verify: that place.
-
-    In an undamaged segment that is all; nothing but the table's rows is kept of it.
-    """
-    place = HEADER_PAGE_BYTES
-    while (it := _extent_at(data, table.seed, place)) is not None:
-        table.proven = max(table.proven, it.header.durable_position)
-        _enter(table, data, it, [], known)
-        place = it.end
-    return place
-
-
-def _walk(data: _Bytes, seed: int, base: int, place: int) -> tuple[list[_Found], list[_Gap]]:
-    """All valid extents from `place` on, in their order, and the gaps between them and behind them."""
-    found: list[_Found] = []
-    gaps: list[_Gap] = []
-    while place < data.end:
-        it = _extent_at(data, seed, place)
-        if it is None:
-            it = _search(data, seed, base, place)
-            gaps.append(_Gap(place, data.end if it is None else it.place))
-            if it is None:
-                break
-        found.append(it)
-        place = it.end
-    return found, gaps
+def _look(data: FileBytes, walk: Walk, place: int) -> _Found | None:
+    """The last extent of the walk, which is more than records; None: a catalogue that makes no sense."""
+    index = len(walk) - 1
+    extent = walk[index]
+    entries = None
+    if extent.ring_id == CATALOGUE_RING_ID:
+        try:
+            entries = unpack_catalogue(data.at(place + EXTENT_HEADER_BYTES, extent.length))
+        except FormatError:
+            return None
+    return _Found(place, walk.end_of(index), index, entries)
 
 
-def _search(data: _Bytes, seed: int, base: int, place: int) -> _Found | None:
-    """The first valid extent behind `place`.
-
-    Its fields are compared before any checksum is: nothing below the segment's base is claimed in it, nothing
-    at or beyond the extent itself.  Zeros, and what an earlier life of the file has left, pass that hardly
-    ever.
-    """
-    at = place + ALIGN_BYTES
-    while len(page := data.at(at, _PAGE_BYTES)) >= EXTENT_HEADER_BYTES:
-        if page != _ZEROS[: len(page)]:
-            for index, (length, _, _, _, _, durable) in enumerate(extent_headers(page)):
-                candidate = at + index * ALIGN_BYTES
-                if length and not length % ALIGN_BYTES and base <= durable <= base + candidate:
-                    found = _extent_at(data, seed, candidate)
-                    if found is not None:
-                        return found
-        at += len(page)
-    return None
-
-
-def _end(place: int, found: list[_Found], gaps: list[_Gap], proven: int) -> int:
-    """Where a segment ends whose chain breaks at `place`, if all below the place `proven` was on the disk."""
-    for gap in gaps:
-        if gap.end > proven:
-            return max(gap.place, proven)
-    return max(found[-1].end if found else place, proven)
+def _end(parts: list[_Part], proven: int) -> int:
+    """Where a segment of these parts ends, if all below the place `proven` was on the disk."""
+    end = HEADER_PAGE_BYTES
+    for part in parts:
+        if not isinstance(part, _Gap):
+            end = part.end
+        elif part.end > proven:
+            return max(part.place, proven)
+    return max(end, proven)
 
 
 def _enter_parts(
     table: SegmentTable,
-    data: _Bytes,
-    found: list[_Found],
-    gaps: list[_Gap],
+    data: FileBytes,
+    walk: Walk,
+    parts: list[_Part],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Enters what lies behind the chain and below the end, in the order of the file."""
-    parts: list[_Found | _Gap] = [*found, *gaps]
-    for part in sorted(parts, key=lambda part: part.place):
+    """Enters what lies below the end, in the order of the file."""
+    for part in parts:
         if part.place >= table.end:
             break
-        if isinstance(part, _Gap):
-            _save(table, data, _Gap(part.place, min(part.end, table.end)), found, known)
+        if isinstance(part, _Run):
+            _enter_run(table, data, walk, part, parts, known)
+        elif isinstance(part, _Found):
+            _enter_found(table, data, walk, part, parts, known)
         else:
-            _enter(table, data, part, found, known)
+            _save(table, data, walk, _Gap(part.place, min(part.end, table.end)), parts, known)
 
 
-def _enter(
+def _enter_run(
     table: SegmentTable,
-    data: _Bytes,
-    part: _Found,
-    found: list[_Found],
+    data: FileBytes,
+    walk: Walk,
+    run: _Run,
+    parts: list[_Part],
     known: Mapping[int, CatalogueEntry],
 ) -> None:
-    """Enters one valid extent; its records may be damaged all the same, if they were when it was written."""
-    scan, header = part.scan, part.header
-    if scan is None:
-        table.announce(part.entries or {})
-        table.first_is_whole |= part.place == HEADER_PAGE_BYTES
-        return
-    dense = scan.good_bytes == header.length and scan.last_offset - scan.first_offset == scan.count - 1
-    if dense and scan.first_offset >= table.rows(header.ring_id, header.ring_epoch).end_offset:
-        place = part.place + EXTENT_HEADER_BYTES
-        row = Row(scan.first_offset, scan.count, place, header.length, header.ring_position, whole=True)
-        table.add(header.ring_id, header.ring_epoch, row, _span(scan), known)
+    order, groups = walk.groups(run.first, run.last)
+    for group in groups:
+        rows = table.rows(group.ring_id, group.epoch)
+        if walk.gather(run.first, order, group, rows):
+            table.proceed(group.ring_id, group.epoch, rows.end_offset, known)
+        else:
+            _enter_each(table, data, walk, run, order, group, parts, known)
+
+
+def _enter_each(
+    table: SegmentTable,
+    data: FileBytes,
+    walk: Walk,
+    run: _Run,
+    order: Any,
+    group: Group,
+    parts: list[_Part],
+    known: Mapping[int, CatalogueEntry],
+) -> None:
+    """Enters extents of which some repeat or precede what was there before."""
+    for at in order[group.first : group.first + group.length]:
+        it = walk[run.first + at]
+        if it.first_offset >= table.rows(group.ring_id, group.epoch).end_offset:
+            place = it.place + EXTENT_HEADER_BYTES
+            row = Row(it.first_offset, it.count, place, it.length, it.ring_position, whole=True)
+            table.add(group.ring_id, group.epoch, row, (it.earliest_ns, it.latest_ns), known)
+        else:
+            _save(table, data, walk, _Gap(it.place, walk.end_of(run.first + at)), parts, known)
+
+
+def _enter_found(
+    table: SegmentTable,
+    data: FileBytes,
+    walk: Walk,
+    part: _Found,
+    parts: list[_Part],
+    known: Mapping[int, CatalogueEntry],
+) -> None:
+    if part.entries is None:
+        _save(table, data, walk, _Gap(part.place, part.end), parts, known)
     else:
-        _save(table, data, _Gap(part.place, part.end), found, known)
-
-
-def _span(scan: Scan) -> tuple[int, int]:
-    """Earliest and latest timestamp of a run; where the clock was set back within it, at its ends."""
-    times = scan.first_timestamp_ns, scan.last_timestamp_ns
-    return min(times), max(times)
+        table.announce(part.entries)
+        table.first_is_whole |= part.place == HEADER_PAGE_BYTES
 
 
 def _save(
-    table: SegmentTable, data: _Bytes, gap: _Gap, found: list[_Found], known: Mapping[int, CatalogueEntry]
+    table: SegmentTable,
+    data: FileBytes,
+    walk: Walk,
+    gap: _Gap,
+    parts: list[_Part],
+    known: Mapping[int, CatalogueEntry],
 ) -> None:
     """Enters what can be saved of a damaged place, and the damage."""
     region = data.at(gap.place, gap.end - gap.place)
@@ -356,7 +346,7 @@ def _save(
         owner = owner_of(table.seed, region, catalogue)
         if owner is not None:
             name = catalogue[owner.ring_id].name
-            window = _window(table, gap, found, owner.ring_id, owner.epoch)
+            window = _window(table, walk, gap, parts, owner.ring_id, owner.epoch)
             for row, times in salvage(region, gap.place, owner, window):
                 table.add(owner.ring_id, owner.epoch, row, times, known)
                 rows.append(row)
@@ -364,14 +354,18 @@ def _save(
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept))
 
 
-def _window(table: SegmentTable, gap: _Gap, found: list[_Found], ring_id: int, epoch: int) -> Window:
+def _window(
+    table: SegmentTable, walk: Walk, gap: _Gap, parts: list[_Part], ring_id: int, epoch: int
+) -> Window:
     """Offsets that the ring can have in the gap: behind what came before, before what comes after."""
     first = table.rows(ring_id, epoch).end_offset
     entry = table.catalogue.get(ring_id)
     if entry is not None and entry.epoch == epoch:
         first = max(first, entry.next_offset)
-    for it in found:
-        if it.place >= gap.end and (it.header.ring_id, it.header.ring_epoch) == (ring_id, epoch):
-            assert it.scan is not None
-            return Window(first, it.scan.first_offset)
+    for part in parts:
+        if part.place >= gap.end and not isinstance(part, _Gap):
+            numbers = range(part.first, part.last) if isinstance(part, _Run) else (part.number,)
+            for it in map(walk.__getitem__, numbers):
+                if (it.ring_id, it.ring_epoch) == (ring_id, epoch) and it.count:
+                    return Window(first, it.first_offset)
     return Window(first, _OFFSET_END)

@@ -13,7 +13,8 @@ from persistence.extents import Row
 from persistence.files import Files
 from persistence.format import EXTENT_HEADER_BYTES, extent_verifies, unpack_extent
 from persistence.salvage import Run, Window, runs_of
-from persistence.scan import Damage, SegmentTable, read_around, read_header
+from persistence.scan import Damage, SegmentTable, read_header
+from persistence.walk import read_around
 from ringbuf import RECORD_ALIGN, Range, scan_records
 from ringbuf.record import HEADER as RECORD
 

@@ -109,7 +109,7 @@ def test_one_flipped_bit_costs_at_most_the_record_it_is_in(segment: int) -> None
 def test_without_the_proof_one_flipped_bit_costs_all_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake of every log that cuts at the first bad byte: the test above would see it."""
     path = segments(WRITTEN.files)[-1]
-    monkeypatch.setattr(scan, "_end", lambda place, found, gaps, proven: place)
+    monkeypatch.setattr(scan, "_end", lambda parts, proven: parts[0].end)
     files = WRITTEN.files.kill()
     files.flip(path, (extents(WRITTEN.files, path)[1][0] + 40) * 8)
     assert len(lost(files)) > 1

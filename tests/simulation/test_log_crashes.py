@@ -11,11 +11,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from persistence import Log, LogWriter, recovery, scan
+from persistence import Log, LogWriter, recovery, scan, walk
 from persistence.format import SegmentHeader
 from persistence.segment import ActiveSegment
 from tests.support.log_simulation import Simulation, Violation
 from tests.support.simfiles import SimFiles
+from tests.support.walk_twin import WalkTwin
 
 SEEDS = 24
 MUTANT_SEEDS = 100  # within which each mistake must show
@@ -140,12 +141,12 @@ def sync_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan, "extent_verifies", lambda seed, header, extent: True)
+    patch.setattr(walk, "lib", WalkTwin(checks=False))
 
 
 def tail_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        scan, "_end", lambda place, found, gaps, proven: max((it.end for it in found), default=place)
+        scan, "_end", lambda parts, proven: max(it.end for it in parts if not isinstance(it, scan._Gap))
     )
 
 
