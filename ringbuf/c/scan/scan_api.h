@@ -25,7 +25,7 @@ typedef struct rb_walk {
     uint64_t durable_position; /* the highest seen */
     rb_extent *extent;         /* where extents go; `extents` of `extents_room` are filled */
     uint64_t extents, extents_room;
-    uint32_t *key_hash;        /* of each record of whole extents, and its place / 32; NULL: nobody wants them */
+    uint32_t *key_hash;        /* of each record of whole extents, and its place / 32; NULL: not wanted */
     uint32_t *record_place;
     uint64_t records, records_room;
     uint32_t seed;             /* of the segment */
@@ -55,8 +55,8 @@ typedef struct rb_group {
     uint64_t first, count; /* order[first .. first + count] are its extents, as they stand in the file */
 } rb_group;
 
-/* Sorts `count` extents by ring and epoch, those that are not whole left out.  `order` has room for `count`, and so has `scratch`; `slots`
- * has room for `slots_room` (a power of two, at least 2 * groups_room).
+/* Sorts `count` extents by ring and epoch, those that are not whole left out.  `order` has room for `count`,
+ * and so has `scratch`; `slots` has room for `slots_room` (a power of two, at least 2 * groups_room).
  * How many groups, in the order in which they appear, or RB_FULL: there are more than groups_room. */
 int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *order, uint32_t *scratch,
                          uint32_t *slots, uint64_t slots_room, rb_group *groups, uint64_t groups_room);
