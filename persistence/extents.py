@@ -153,6 +153,11 @@ class ExtentRows:
             self._mark_time[-1] = latest_ns
 
     @property
+    def bytes(self) -> int:
+        """What its records take together."""
+        return sum(self._length)
+
+    @property
     def first_offset(self) -> int:
         """The offset of the first record; 0 when there is none."""
         return self._first_offset[0] if self._first_offset else 0

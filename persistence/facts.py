@@ -9,7 +9,7 @@ from persistence.scan import Damage, SegmentTable
 
 __all__ = ["RingFacts", "SegmentFacts", "SegmentState", "ring_facts"]
 
-SegmentState = Literal["active", "sealed", "lost"]
+SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class RingFacts:
     records: int
     first_timestamp_ns: int  # the earliest
     last_timestamp_ns: int  # the latest
+    bytes: int = 0  # as they stood in the ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class SegmentFacts:
     base: int
     bytes: int  # of log; the file may have more room
     file_bytes: int
-    state: SegmentState  # active: the last one; lost: nothing in it can be told, `reason` says why
+    # active: the last one; sealed: whole, and synced; flushed: its footer, too; archived: compressed, and
+    # the segment has gone; lost: nothing in it can be told, `reason` says why
+    state: SegmentState
     first_timestamp_ns: int
     last_timestamp_ns: int
     rings: tuple[RingFacts, ...]
@@ -62,6 +65,7 @@ def ring_facts(table: SegmentTable) -> tuple[RingFacts, ...]:
                 rows.records,
                 rows.first_timestamp_ns,
                 rows.last_timestamp_ns,
+                rows.bytes,
             )
         )
     return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))

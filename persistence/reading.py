@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from persistence.archive.store import Archive
 from persistence.extents import Row
 from persistence.facts import SegmentFacts, SegmentState, ring_facts
 from persistence.files import Files
@@ -55,6 +56,7 @@ class LogReader:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._shelf = Shelf(files, directory)
+        self.archive = Archive(files, directory)  # of segments that are here no more: all are older
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -68,6 +70,7 @@ class LogReader:
     def refresh(self) -> None:
         """Looks what a writer in another process has made and proven since."""
         self._shelf.refresh()
+        self.archive.refresh()
 
     def begin(self, base: int, table: SegmentTable) -> None:
         """See Shelf.begin()."""
@@ -94,12 +97,19 @@ class LogReader:
         return [it.base for it in self._shelf.segments()]
 
     def segments(self) -> list[SegmentFacts]:
-        """What each segment holds, rising.  Those whose tables are not at hand are read."""
-        return [self._facts(it) for it in self._shelf.segments()]
+        """What each segment holds, rising, archived ones first.  Tables that are not at hand are read."""
+        segments = self._shelf.segments()
+        here = {it.base for it in segments}
+        archived = [it for it in self.archive.segments() if it.base not in here]
+        return archived + [self._facts(it) for it in segments]
+
+    def segment(self, base: int) -> SegmentFacts | None:
+        """What the segment at that log position holds; None: it has gone, or is archived."""
+        return next((self._facts(it) for it in self._shelf.segments() if it.base == base), None)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What the log holds of a ring, in the order of the epochs."""
-        spans: dict[int, tuple[int, int]] = {}
+        spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
         segments = self._shelf.segments()
         for index, shelved in enumerate(segments):
             here = self._shelf.entry(shelved, ring_name)
@@ -131,15 +141,21 @@ class LogReader:
         The first begins at `offset` itself, or at the next record that the log has of this epoch.  Empty:
         there is none.  The bytes are the caller's own.  Raises OSError when the disk does not give them.
         """
-        for shelved in self._from(ring_name, epoch, offset):
-            ranges = self._read(shelved, ring_name, epoch, offset, limit_bytes)
-            if ranges:
-                ranges[0] = from_offset(ranges[0], offset)
-                return ranges
-        return []
+        archived = self.archive.first_offset(ring_name, epoch, offset)
+        if archived != offset:
+            for shelved in self._from(ring_name, epoch, offset):
+                ranges = self._read(shelved, ring_name, epoch, offset, limit_bytes)
+                if ranges and (archived is None or ranges[0].offset <= archived):
+                    ranges[0] = from_offset(ranges[0], offset)
+                    return ranges
+                if ranges:
+                    break
+        return [] if archived is None else self.archive.read(ring_name, epoch, offset, limit_bytes)
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """As read(), from the extent on that holds the ring position, all of it, or from the next behind."""
+        if archived := self.archive.read_at(ring_name, epoch, position, limit_bytes):
+            return archived
         for shelved in self._from_position(ring_name, epoch, position):
             rows = self._shelf.rows(shelved, ring_name, epoch)
             with self._shelf.lock:
@@ -158,6 +174,10 @@ class LogReader:
         Empty: there is none up to where the log ends now.  Otherwise as read().
         """
         key, found, total = topic.encode(), [], 0
+        archived = self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes)
+        if archived:
+            return archived
+        offset = max(offset, self.archive.end_offset(ring_name, epoch))
         for run in self._each(ring_name, epoch, offset):
             for part in _of_topic(run, key):
                 found.append(part)
@@ -173,7 +193,9 @@ class LogReader:
         Times are the wall clock's when a record was claimed.  Where that was set back, the first place
         counts at which it had got so far.
         """
-        end = 0
+        end = self.archive.end_offset(ring_name, epoch)
+        if (archived := self.archive.seek_time(ring_name, epoch, timestamp_ns)) is not None:
+            return archived
         for shelved in self._shelf.segments():
             rows = self._shelf.rows(shelved, ring_name, epoch)
             if rows is None:

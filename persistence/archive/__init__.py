@@ -10,7 +10,7 @@ when an archive goes (retention.py).
 
 from persistence.archive.file import ArchiveFile
 from persistence.archive.layout import archive_name, base_of_archive
-from persistence.archive.store import Archive, ArchivedRing
+from persistence.archive.store import Archive
 from persistence.archive.writing import Archived, Sizes, archive_segment
 from persistence.archive.zstd import check_available
 
@@ -18,7 +18,6 @@ __all__ = [
     "Archive",
     "ArchiveFile",
     "Archived",
-    "ArchivedRing",
     "Sizes",
     "archive_name",
     "archive_segment",

@@ -37,6 +37,8 @@ class Columns(NamedTuple):
     head: memoryview
     body: memoryview
     cuts: list[int]  # where each block of the body ends
+    first_timestamp_ns: int  # the earliest
+    last_timestamp_ns: int  # the latest
 
 
 class NamePage(NamedTuple):
@@ -101,7 +103,8 @@ class Keys:
         if result != lib.RB_OK:
             raise FormatError("records that are not what their extents say")
         filled = memoryview(body)[: out.body_bytes]
-        return Columns(memoryview(head), filled, list(cuts[0 : out.cut_count]))
+        times = out.first_timestamp_ns, out.last_timestamp_ns
+        return Columns(memoryview(head), filled, list(cuts[0 : out.cut_count]), *times)
 
 
 def page_names(data: bytes, count: int) -> Iterator[bytes]:

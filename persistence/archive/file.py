@@ -181,6 +181,12 @@ class ArchiveFile:
             return run.first_offset + at
         return None
 
+    def not_before(self, ring_name: str, epoch: int, timestamp_ns: int) -> Iterator[int]:
+        """First offsets of runs that may hold a record of that time or later."""
+        for run in self.runs(ring_name, epoch):
+            if self.footer.windows[run.window].last_timestamp_ns >= timestamp_ns:
+                yield run.first_offset
+
     def find(self, handle: int, cache: Cache, topic: bytes) -> tuple[int, int]:
         """The rank of a topic and the windows that it may be in (bit n: window n modulo 64); -1: in none."""
         pages = self.footer.pages

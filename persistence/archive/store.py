@@ -14,29 +14,28 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from persistence.archive.file import ArchiveFile, Cache
-from persistence.archive.layout import archive_name, base_of_archive
+from persistence.archive.layout import WINDOW_BYTES, archive_name, base_of_archive
 from persistence.errors import ArchiveUnavailable, FormatError
+from persistence.facts import RingFacts, SegmentFacts
 from persistence.files import Files
+from persistence.verified import from_offset, from_time
 from ringbuf import Range
 
-__all__ = ["Archive", "ArchivedRing"]
+__all__ = ["Archive"]
 
 CACHE_BYTES = 24 << 20  # two windows of records, with their heads: one who reads on, and one who looks back
 
-Result = TypeVar("Result")
 
+class _Span(NamedTuple):
+    """What an archive holds of a ring and epoch: first <= offset < end, perhaps with gaps."""
 
-class ArchivedRing(NamedTuple):
-    """What an archive holds of a ring and epoch: first_offset <= offset < end_offset, perhaps with gaps."""
-
-    name: str
-    epoch: int
-    first_offset: int
-    end_offset: int
-    record_bytes: int  # as they stood in the ring
+    first: int
+    end: int
+    end_position: int  # in the ring
+    base: int
 
 
 class Archive:
@@ -47,10 +46,11 @@ class Archive:
         self.reads = 0  # calls that found something here
         self._files = files
         self._directory = directory
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what there is; held for look-ups
+        self._reading = threading.Lock()  # of what has been decompressed
         self._cache = Cache(cache_bytes)
         self._files_by_base: dict[int, ArchiveFile] | None = None
-        self._spans: dict[tuple[str, int], list[tuple[int, int, int]]] = {}  # first, end offset, base
+        self._spans: dict[tuple[str, int], list[_Span]] = {}
 
     # ---- what is there ----
 
@@ -73,13 +73,14 @@ class Archive:
         with self._lock:
             self._known().pop(base, None)
             self.unreadable.pop(base, None)
-            self._cache.forget(base)
             self._index()
+        with self._reading:
+            self._cache.forget(base)
         self._files.unlink(os.path.join(self._directory, archive_name(base)))
 
     def forget(self) -> None:
         """Lets go of what has been decompressed."""
-        with self._lock:
+        with self._reading:
             self._cache.forget()
 
     def all(self) -> list[ArchiveFile]:
@@ -88,37 +89,46 @@ class Archive:
             here = self._known()
             return [here[base] for base in sorted(here)]
 
-    def rings(self, file: ArchiveFile) -> list[ArchivedRing]:
-        """What is in an archive."""
-        found = []
-        lengths: dict[tuple[str, int], int] = {}
-        for window in file.footer.windows:
-            for run in window.runs:
-                ring = file.footer.rings[run.ring]
-                lengths[ring] = lengths.get(ring, 0) + run.length
-        for name, epoch in file.rings():
-            runs = file.runs(name, epoch)
-            span = runs[0].first_offset, runs[-1].end_offset
-            found.append(ArchivedRing(name, epoch, *span, lengths[name, epoch]))
-        return found
+    def segments(self) -> list[SegmentFacts]:
+        """What each archive holds, rising; also of those that cannot be read."""
+        found = [_facts(it) for it in self.all()]
+        with self._lock:
+            unreadable = dict(self.unreadable)
+        found += [
+            SegmentFacts(base, 0, 0, "lost", 0, 0, (), (), reason=why) for base, why in unreadable.items()
+        ]
+        return sorted(found, key=lambda it: it.base)
+
+    def facts(self, base: int) -> SegmentFacts | None:
+        """What one of them holds; None: it is not there, or cannot be read."""
+        with self._lock:
+            found = self._known().get(base)
+        return None if found is None else _facts(found)
 
     def epochs(self, ring_name: str) -> list[tuple[int, int, int]]:
         """Epoch, first and end offset of what is there of a ring, in the order of the log."""
         with self._lock:
             self._known()
-            spans = [(its[0][2], epoch, its[0][0], its[-1][1]) for (name, epoch), its in self._spans.items()
-                     if name == ring_name]  # fmt: skip
+            spans = [(its[0].base, epoch, its[0].first, its[-1].end)
+                     for (name, epoch), its in self._spans.items() if name == ring_name]  # fmt: skip
         return [(epoch, first, end) for _, epoch, first, end in sorted(spans)]
 
     def first_offset(self, ring_name: str, epoch: int, offset: int) -> int | None:
         """The first offset from `offset` on that an archive has, or None."""
         with self._lock:
-            self._known()
-            for _, end, base in self._spans.get((ring_name, epoch), ()):
-                if end > offset:
-                    runs = self._known()[base].runs(ring_name, epoch)
+            here = self._known()
+            for span in self._spans.get((ring_name, epoch), ()):
+                if span.end > offset:
+                    runs = here[span.base].runs(ring_name, epoch)
                     return next(max(run.first_offset, offset) for run in runs if run.end_offset > offset)
             return None
+
+    def end_offset(self, ring_name: str, epoch: int) -> int:
+        """One more than the last offset of that epoch; 0: there is none."""
+        with self._lock:
+            self._known()
+            spans = self._spans.get((ring_name, epoch))
+            return spans[-1].end if spans else 0
 
     # ---- reading ----
 
@@ -127,7 +137,7 @@ class Archive:
         least one record.  Empty: there is none.  Raises OSError, ArchiveUnavailable.
         """
         return self._from(
-            ring_name, epoch, offset,
+            ring_name, epoch, lambda span: span.end > offset,
             lambda it, handle: it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes),
         )  # fmt: skip
 
@@ -137,7 +147,7 @@ class Archive:
         """As read(), but only records of that topic."""
         key = ring_name, epoch, topic
         return self._from(
-            ring_name, epoch, offset,
+            ring_name, epoch, lambda span: span.end > offset,
             lambda it, handle: it.read_topic(handle, self._cache, key, offset, limit_bytes),
         )  # fmt: skip
 
@@ -150,9 +160,22 @@ class Archive:
                 return []
             return it.read(handle, self._cache, ring_name, epoch, offset, limit_bytes)
 
-        return self._from(ring_name, epoch, 0, at)
+        return self._from(ring_name, epoch, lambda span: span.end_position > position, at)
 
-    # ---- inside; the lock is held ----
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int | None:
+        """The offset of the first record of that time or later; None: all are earlier."""
+
+        def later(it: ArchiveFile, handle: int) -> list[Range]:
+            for offset in it.not_before(ring_name, epoch, timestamp_ns):
+                for found in it.read(handle, self._cache, ring_name, epoch, offset, WINDOW_BYTES):
+                    if (first := from_time(found, timestamp_ns)) is not None:
+                        return [from_offset(found, first)]
+            return []
+
+        found = self._from(ring_name, epoch, lambda span: True, later)
+        return found[0].offset if found else None
+
+    # ---- inside: _lock is held, but in _from() ----
 
     def _known(self) -> dict[int, ArchiveFile]:
         return self._list() if self._files_by_base is None else self._files_by_base
@@ -189,24 +212,60 @@ class Archive:
         for base in sorted(here):
             for ring in here[base].rings():
                 runs = here[base].runs(*ring)
-                span = runs[0].first_offset, runs[-1].end_offset, base
+                span = _Span(runs[0].first_offset, runs[-1].end_offset, runs[-1].end_position, base)
                 self._spans.setdefault(ring, []).append(span)
 
     def _from(
-        self, ring_name: str, epoch: int, offset: int, read: Callable[[ArchiveFile, int], list[Range]]
+        self,
+        ring_name: str,
+        epoch: int,
+        may: Callable[[_Span], bool],
+        read: Callable[[ArchiveFile, int], list[Range]],
     ) -> list[Range]:
-        """What the first archive gives that gives something."""
+        """What the first archive gives that gives something, of those that may."""
         with self._lock:
             here = self._known()
-            for _, end, base in self._spans.get((ring_name, epoch), ()):
-                if end <= offset or base not in here:
-                    continue
-                try:
-                    with here[base].opened() as handle:
-                        found = read(here[base], handle)
-                except FileNotFoundError:
-                    continue
-                if found:
+            spans = [it for it in self._spans.get((ring_name, epoch), ()) if may(it)]
+            files = [here[it.base] for it in spans]
+        for file in files:
+            try:
+                with self._reading, file.opened() as handle:
+                    found = read(file, handle)
+            except FileNotFoundError:
+                continue
+            if found:
+                with self._lock:
                     self.reads += 1
-                    return found
-            return []
+                return found
+        return []
+
+
+def _facts(file: ArchiveFile) -> SegmentFacts:
+    """An archive as a segment."""
+    lengths: dict[tuple[str, int], int] = {}
+    times: dict[tuple[str, int], tuple[int, int]] = {}
+    for window in file.footer.windows:
+        for run in window.runs:
+            ring = file.footer.rings[run.ring]
+            first, last = times.get(ring, (window.first_timestamp_ns, window.last_timestamp_ns))
+            lengths[ring] = lengths.get(ring, 0) + run.length
+            times[ring] = min(first, window.first_timestamp_ns), max(last, window.last_timestamp_ns)
+    rings = []
+    for ring in sorted(file.rings()):
+        runs = file.runs(*ring)
+        records = sum(run.end_offset - run.first_offset for run in runs)
+        rings.append(
+            RingFacts(*ring, runs[0].first_offset, runs[-1].end_offset, records, *times[ring], lengths[ring])
+        )
+    return SegmentFacts(
+        file.base,
+        file.footer.end,
+        file.size,
+        "archived",
+        min((it.first_timestamp_ns for it in rings), default=0),
+        max((it.last_timestamp_ns for it in rings), default=0),
+        tuple(rings),
+        (),
+        indexed=True,
+        reason="; ".join(f"{part}: {why}" for part, why in file.damage.items()),
+    )

@@ -27,7 +27,6 @@ from persistence.archive.layout import (
     Footer,
     Frame,
     Page,
-    Run,
     Trailer,
     WindowEntry,
     archive_name,
@@ -38,7 +37,7 @@ from persistence.archive.zstd import check_available, compress
 from persistence.errors import FormatError, NotArchived
 from persistence.files import Buffer, Files
 from persistence.format import segment_name
-from ringbuf import crc32c, scan_records
+from ringbuf import crc32c
 
 __all__ = ["Archived", "Sizes", "archive_segment", "same_records"]
 
@@ -196,20 +195,9 @@ def _window(
         blocks.append(out.frame(columns.body[begin:cut]))
         begin = cut
     head = out.frame(columns.head)
-    first_ns, last_ns = _times(data, window.runs, epochs)
     count = sum(run.records for run in window.runs)
-    return WindowEntry(head, blocks, window.runs, count, first_ns, last_ns, crc32c(data, out.seed))
-
-
-def _times(data: memoryview, runs: list[Run], epochs: list[int]) -> tuple[int, int]:
-    """The earliest begin and the latest end of the runs."""
-    at, first, last = 0, 2**64 - 1, 0
-    for run, epoch in zip(runs, epochs, strict=True):
-        scan = scan_records(data[at : at + run.length], epoch)
-        first = min(first, scan.first_timestamp_ns)
-        last = max(last, scan.last_timestamp_ns)
-        at += run.length
-    return first, last
+    times = columns.first_timestamp_ns, columns.last_timestamp_ns
+    return WindowEntry(head, blocks, window.runs, count, *times, crc32c(data, out.seed))
 
 
 def _check(stopped: Callable[[], bool]) -> None:

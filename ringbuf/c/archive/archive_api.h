@@ -52,6 +52,7 @@ typedef struct rb_archive_columns {
     uint64_t *cuts;    /* where each block of the body ends: room for bytes / block_bytes + 1 */
     uint64_t body_bytes;
     uint64_t cut_count;
+    uint64_t first_timestamp_ns, last_timestamp_ns; /* the earliest and the latest */
 } rb_archive_columns;
 
 /* Fills the columns of a window.  A block ends with the record that takes it to `block_bytes`, or the last.

@@ -20,6 +20,7 @@ typedef struct split {
     uint64_t *by_order; /* by place in key order, the record */
     uint64_t *counts;   /* by rank, then where its records begin in key order */
     uint8_t *head;
+    uint64_t earliest, latest; /* timestamps */
 } split;
 
 static bool zeros(const uint8_t *bytes, const uint8_t *end)
@@ -60,6 +61,8 @@ static bool look_at(split *it, const rb_archive_run *run, uint64_t begin, uint64
         ar_put(it->head, it->records, AR_KEY, 4, row, (uint64_t)rank);
         ar_put(it->head, it->records, AR_TIME, 8, row, ar_zigzag(header.timestamp_ns - *time));
         *time = header.timestamp_ns;
+        it->earliest = *time < it->earliest ? *time : it->earliest;
+        it->latest = *time > it->latest ? *time : it->latest;
         at += span;
     }
     return at == run->length;
@@ -123,9 +126,11 @@ int rb_archive_split(const rb_keys *keys, uint64_t ranks, const uint8_t *bytes, 
                 .spots = out->scratch,
                 .by_order = out->scratch + records,
                 .counts = out->scratch + 2 * records,
-                .head = out->head};
+                .head = out->head,
+                .earliest = UINT64_MAX};
     if (!look(&it))
         return RB_CORRUPT;
+    out->first_timestamp_ns = it.earliest, out->last_timestamp_ns = it.latest;
     sort(&it);
     uint64_t cut = 0;
     out->body_bytes = out->cut_count = 0;
