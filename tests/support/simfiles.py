@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from random import Random
 
 from persistence.files import Buffer
 
 SECTOR_BYTES = 512
+
+_HANDLES = count(3)  # of all disks: one that outlives its disk must not be another's
 
 
 class PowerCut(BaseException):
@@ -117,7 +120,6 @@ class SimFiles:
         self.room_bytes: int | None = None
         self.operations = 0
         self._handles: dict[int, tuple[str, SimFile]] = {}
-        self._next_handle = 3
         self._locked: dict[int, str] = {}
 
     # ---- what may happen to it ----
@@ -194,14 +196,17 @@ class SimFiles:
             self._before("open", path)
             self.names[path] = SimFile()
             self.pending.append(("", path, self.names[path]))
-        handle = self._next_handle
-        self._next_handle += 1
+        handle = next(_HANDLES)
         self._handles[handle] = path, self.names[path]
         return handle
 
     def close(self, handle: int) -> None:
         del self._handles[handle]
         self._locked.pop(handle, None)
+
+    def holds(self, handle: int) -> bool:
+        """Whether that is open here."""
+        return handle in self._handles
 
     def size(self, handle: int) -> int:
         return len(self._handles[handle][1].cache)
