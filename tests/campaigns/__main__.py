@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from tests.campaigns import crashes
+from tests.campaigns import crashes, kills
 
 
 def main() -> int:
@@ -17,7 +17,12 @@ def main() -> int:
     log.add_argument("--states", type=int, default=1_000_000, help="different ones to judge (%(default)s)")
     log.add_argument("--seed", type=int, default=0, help="the first one (%(default)s)")
     log.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
+    kill = verbs.add_parser("kill", help="the broker killed with -9 under load")
+    kill.add_argument("--cycles", type=int, default=1_000, help="(%(default)s)")
+    kill.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     chosen = parser.parse_args()
+    if chosen.what == "kill":
+        return kills.run(chosen.cycles, chosen.seed)
     return crashes.run(chosen.states, chosen.seed, chosen.processes)
 
 

@@ -1,0 +1,1 @@
+"""Real brokers, killed and starved: what they acknowledged is there afterwards."""

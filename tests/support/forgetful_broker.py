@@ -1,0 +1,19 @@
+"""A broker with a mistake: it begins every ring anew, and never looks at what the last process has left."""
+
+import sys
+from pathlib import Path
+
+from edge import ring_files
+from edge.cli import main
+from ringbuf.ring import cursor_file, ring_file
+
+
+def forget(path: Path) -> None:
+    """The ring is gone."""
+    ring_file(path).unlink(missing_ok=True)
+    cursor_file(path).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    ring_files._left_behind = forget  # type: ignore[assignment]
+    sys.exit(main())
