@@ -52,10 +52,22 @@ class LoggedBroker:
         self._child: ModuleChild | None = None
         names = {"edge_id": "here", "runtime_dir": str(runtime_dir), "state_dir": str(state_dir)}
         lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
-        lines += ["[[listener]]", f"port = {self.port}", "[sys]", "interval_s = 0", "[zmq]", "enabled = false"]
+        lines += [
+            "[[listener]]",
+            f"port = {self.port}",
+            "[sys]",
+            "interval_s = 0",
+            "[zmq]",
+            "enabled = false",
+        ]
         lines += ["[log]", f"segment_bytes = {SEGMENT_BYTES}", f"retain_bytes = {RETAIN_BYTES}"]
         for name, level in levels.items():
-            lines += ["[[stream]]", f'name = "{name}"', f'topics = ["{name}/#"]', f"ring_bytes = {RING_BYTES}"]
+            lines += [
+                "[[stream]]",
+                f'name = "{name}"',
+                f'topics = ["{name}/#"]',
+                f"ring_bytes = {RING_BYTES}",
+            ]
             lines += [f'durability = "{level}"', "sync_interval_ms = 20", "sync_bytes = 65536"]
         self._config.write_text("\n".join([*lines, settings]))
 
