@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Self
 
 from tests.campaigns.ledger import Progress, show
 from tests.support.directories import memory_directory
@@ -78,7 +79,7 @@ class KillCycles:
         self.publishers = [it.publisher for it in self.ledgers.values()]
         self.counts: Counter[str] = Counter()
 
-    def __enter__(self) -> KillCycles:
+    def __enter__(self) -> Self:
         self.broker.start()
         return self
 
@@ -102,8 +103,8 @@ class KillCycles:
             self.broker.kill()
             self.counts["kills in a start"] += 1
         self.broker.start()
-        for it in self.ledgers.values():
-            it.check_ring(self.broker.runtime_dir)
+        for ledger in self.ledgers.values():
+            ledger.check_ring(self.broker.runtime_dir)
 
     def look_into_logs(self) -> None:
         """After a clean stop the logs have everything.  Raises Lost."""

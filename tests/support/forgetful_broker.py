@@ -15,5 +15,5 @@ def forget(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    ring_files._left_behind = forget  # type: ignore[assignment]
+    ring_files._left_behind = forget
     sys.exit(main())

@@ -156,7 +156,8 @@ def in_log(directory: Path, copy: Path, rings: list[str]) -> dict[str, Found]:
 
 
 def _logged(log: Log, name: str) -> Iterator[tuple[int, int]]:
-    for epoch, offset, _ in log.epochs(name):
+    for epoch, first_offset, _ in log.epochs(name):
+        offset = first_offset
         while ranges := log.read(name, epoch, offset, 1 << 20):
             for it in ranges:
                 yield from _messages(bytes(it.view), epoch)

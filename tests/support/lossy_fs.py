@@ -106,7 +106,7 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
         self.disk.room_bytes = None if more_bytes is None else used + more_bytes
         return used
 
-    def do_read_only(self, yes: bool) -> int:  # noqa: FBT001
+    def do_read_only(self, yes: bool) -> int:
         """Nothing may be changed."""
         self._read_only = yes
         return int(yes)
