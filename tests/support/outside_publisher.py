@@ -1,8 +1,8 @@
 """A publisher outside the broker, with a ledger: what it was told is safe, it will ask for.
 
 MQTT 3.1.1, QoS 1, spoken by hand: fast enough to be in the middle of everything when the broker is killed,
-and of no code of the broker's.  Each message is a number, dense from 0 in a topic, and filler that follows from
-the number; so what is found later can be judged without keeping it.
+and of no code of the broker's.  Each message is a number, dense from 0 in a topic, and filler that follows
+from the number; so what is found later can be judged without keeping it.
 """
 
 from __future__ import annotations

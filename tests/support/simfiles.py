@@ -170,7 +170,7 @@ class SimFiles:
 
     def makedirs(self, path: str) -> None:
         parts = path.strip("/").split("/")
-        for path_ in ("/" + "/".join(parts[: count + 1]) for count in range(len(parts))):
+        for path_ in ("/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):
             if path_ not in self.names:
                 self.mkdir(path_)
                 self.dirsync(path_.rpartition("/")[0])
