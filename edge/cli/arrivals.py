@@ -18,7 +18,7 @@ from edge.mqtt.properties import NO_PROPERTIES
 if TYPE_CHECKING:
     from edge.local_client import RingBatch
 
-__all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq"]
+__all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq", "property_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
         messages = client.subscribe(*args.filters, qos=args.qos)
         async for message in messages:
             facts: dict[str, Any] = {"qos": message.qos, "retain": message.retain}
-            facts |= _given(message.properties)
+            facts |= property_facts(message.properties)
             one = Arrival(message.topic, message.payload, facts)
             lost, dropped = messages.dropped - dropped, messages.dropped
             yield Arrivals(1, len(message.payload), iter((one,)), lost)
 
 
-def _given(properties: Properties) -> dict[str, Any]:
+def property_facts(properties: Properties) -> dict[str, Any]:
     """Those properties that an MQTT 5 message has, by their names."""
     if properties == NO_PROPERTIES:
         return {}

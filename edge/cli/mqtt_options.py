@@ -36,6 +36,7 @@ class Exit(IntEnum):
     """What the process ends with; 130, as for every verb, when it is interrupted."""
 
     OK = 0
+    INCOMPLETE = 1  # done, with something missing
     USAGE = 2
     CANNOT_CONNECT = 3  # or the connection broke
     REFUSED = 4  # the broker answers: no

@@ -21,7 +21,7 @@ from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_ze
 from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
 from edge.terminal import escaped, escaped_payload
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "line_form", "run"]
 
 RATE_PERIOD_S = 1.0
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 async def _subscribe(args: argparse.Namespace) -> Exit:
     _check(args)
     source = from_memory(args) if args.shm else from_zeromq(args) if args.zmq else from_mqtt(args)
-    show = _Rate(args.json) if args.rate else _Lines(_form(args))
+    show = _Rate(args.json) if args.rate else _Lines(line_form(as_json=args.json, verbose=args.verbose))
     try:
         async with asyncio.timeout(args.wait):
             await _show_all(source, show, args.count)
@@ -163,12 +163,11 @@ class _Rate:
         self._since = now
 
 
-def _form(args: argparse.Namespace) -> Callable[[Arrival], bytes]:
+def line_form(*, as_json: bool, verbose: bool) -> Callable[[Arrival], bytes]:
     """How a message becomes a line: on a terminal escaped, else as it is."""
-    if args.json:
+    if as_json:
         return _as_json
     safe = sys.stdout.isatty()
-    verbose = args.verbose
 
     def line(message: Arrival) -> bytes:
         payload = escaped_payload(message.payload).encode() if safe else message.payload

@@ -1,0 +1,93 @@
+"""Where a log is, and which part of it is meant: options of the verbs that read logs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from edge.cli.configuration import add_config_arguments, configured
+from edge.errors import EdgeError
+from edge.log_view import Place, stream_of
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+
+__all__ = ["add_log_arguments", "add_part_arguments", "chosen_rings", "log_directory", "place_of"]
+
+_AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_EPOCH = re.compile(r"@(\d+)(?:\.(\d{1,9}))?")
+_LIKE_A_NUMBER = re.compile(r"-\.?\d")
+PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00, 14:00Z added for UTC), -15m, or @SECONDS since 1970"
+
+
+def add_log_arguments(parser: argparse.ArgumentParser) -> None:
+    """--log, --config, --state-dir."""
+    parser.add_argument(
+        "--log", type=Path, metavar="DIR", help="the log's directory, if not the configured one"
+    )
+    add_config_arguments(parser)
+
+
+def add_part_arguments(parser: argparse.ArgumentParser) -> None:
+    """--from, --until, --topic, --stream, --ring."""
+    # So that `--from -15m` is an option with its value; argparse knows that of plain numbers alone.
+    parser._negative_number_matcher = _LIKE_A_NUMBER
+    parser.add_argument("--from", dest="first", metavar="PLACE", default="", help=PLACE_HELP)
+    parser.add_argument("--until", metavar="PLACE", default="", help="the same: before it (the log's end)")
+    parser.add_argument(
+        "-t", "--topic", action="append", default=[], metavar="FILTER", help="may be given more than once"
+    )
+    parser.add_argument(
+        "--stream", action="append", default=[], metavar="NAME", help="of these streams alone"
+    )
+    parser.add_argument("--ring", action="append", default=[], metavar="NAME", help="of these rings alone")
+
+
+def log_directory(arguments: argparse.Namespace) -> Path:
+    """The directory that holds the logs.  Raises ConfigError."""
+    given: Path | None = arguments.log
+    if given is not None:
+        return given.absolute()
+    ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
+    return configured(argparse.Namespace(**ours)).log_directory
+
+
+def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> Place:
+    """What `text` says; "": no place.  Raises EdgeError."""
+    if not text:
+        return Place()
+    if text.isascii() and text.isdigit():
+        return Place(offset=int(text))
+    if match := _AGO.fullmatch(text):
+        return Place(timestamp_ns=int((now_s() - float(match[1]) * _SECONDS[match[2]]) * 1e9))
+    if match := _EPOCH.fullmatch(text):
+        return Place(timestamp_ns=int(match[1]) * 10**9 + int((match[2] or "").ljust(9, "0")))
+    try:
+        when = datetime.fromisoformat(text)
+        return Place(timestamp_ns=int(when.timestamp()) * 10**9 + when.microsecond * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise EdgeError(f"{option} {text!r} is no place in a log", hint=f"write {PLACE_HELP}") from error
+
+
+def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[str]:
+    """Of `rings`, those that the options name.  Raises EdgeError for a name that there is not."""
+    streams = {stream_of(ring) for ring in rings}
+    for option, wanted, known in (
+        ("stream", arguments.stream, streams),
+        ("ring", arguments.ring, set(rings)),
+    ):
+        if unknown := [name for name in wanted if name not in known]:
+            hint = f"the log has {', '.join(sorted(known)) or 'none'}"
+            raise EdgeError(f"--{option} {unknown[0]}: there is none of that name in the log", hint=hint)
+    for topic_filter in arguments.topic:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise EdgeError(f"--topic: {error.detail}", hint="mend the filter") from error
+    if not arguments.stream and not arguments.ring:
+        return list(rings)
+    return [it for it in rings if it in arguments.ring or stream_of(it) in arguments.stream]

@@ -1,0 +1,163 @@
+"""Send again what a log holds: to standard output, an MQTT broker or ZeroMQ subscribers.
+
+    brim replay --from -15m --topic 'plant/+/temp'                    lines of JSON
+    brim replay --from 2026-11-21T14:00 --stream press --to mqtt://127.0.0.1:1883 --prefix again/
+    brim replay --to zmq --speed 10                                   ten times as fast as it came
+
+The broker whose log it is may run or not: nothing is locked, and what is durable is read.  Records of several
+rings come in the order of their times.  Exit status: 0 done, 1 done, but records were missing (damaged, or
+removed by retention meanwhile), 2 there is no such log, or no such place in it, 3 no broker is there or the
+connection broke, 4 the broker refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from edge.cli.log_options import (
+    add_log_arguments,
+    add_part_arguments,
+    chosen_rings,
+    log_directory,
+    place_of,
+)
+from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
+from edge.cli.progress import progress
+from edge.cli.replay_to import Target, target
+from edge.cli.words import count_in_words
+from edge.log_view import Cursor, LogRecord, LogView
+
+__all__ = ["add_arguments", "run"]
+
+LOOK_S = 0.2  # between two looks for what has come, with --follow
+TURN_RECORDS = 256  # then others of this process have a turn: keep-alives, acknowledgements
+LATE_ENOUGH_S = 0.001  # less is not slept
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim replay` takes."""
+    add_part_arguments(parser)
+    parser.add_argument(
+        "--to",
+        metavar="TARGET",
+        default="stdout",
+        help="stdout (default), mqtt://HOST:PORT, zmq, ipc://, tcp://",
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
+    )
+    parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N records")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--rate", type=float, metavar="N", help="records a second, at most")
+    pace.add_argument(
+        "--speed", type=float, metavar="X", help="X times as fast as they came; 1: as they came"
+    )
+    parser.add_argument(
+        "--format", choices=("json", "raw"), default="json", help="of lines (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="raw lines: the topic before each payload"
+    )
+    mqtt = parser.add_argument_group("to MQTT")
+    mqtt.add_argument("--prefix", default="", metavar="TEXT", help="before each topic, such as again/")
+    mqtt.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), help="of all (as each was published)")
+    mqtt.add_argument("-r", "--retain", action="store_true", help="retained messages are retained again")
+    mqtt.add_argument(
+        "--window", type=int, default=100, metavar="N", help="unacknowledged at most (%(default)s)"
+    )
+    add_log_arguments(parser)
+    add_connection_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reads and sends; the exit status."""
+    return run_verb("replay", _replay(arguments, log_directory(arguments)))
+
+
+async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
+    _check(arguments)
+    first, until = place_of(arguments.first, "--from"), place_of(arguments.until, "--until")
+    view = LogView(directory)
+    rings = chosen_rings(arguments, view.rings())
+    cursor = Cursor(view, rings, first, until, arguments.topic)
+    sent = 0
+    async with target(arguments) as to:
+        with progress("replaying", cursor.ahead(), unit="records", shown=arguments.to != "stdout") as advance:
+            pace, told = _Pace(arguments), 0
+            try:
+                async for record in _records(view, cursor, to, follow=arguments.follow):
+                    await pace.wait(record)
+                    await to.send(record)
+                    sent += 1
+                    if sent == arguments.count:
+                        break
+                    if sent % TURN_RECORDS == 0:
+                        advance(cursor.passed - told)
+                        told = cursor.passed
+                        await asyncio.sleep(0)
+            except asyncio.CancelledError:  # Ctrl-C: how one ends what has no end of its own
+                if not arguments.follow:
+                    raise
+            await to.settle()
+    return _told(arguments, sent, cursor.missing)
+
+
+async def _records(view: LogView, cursor: Cursor, to: Target, *, follow: bool) -> AsyncIterator[LogRecord]:
+    """Those that there are, and those that come."""
+    while True:
+        for record in cursor.records():
+            yield record
+        if not follow:
+            return
+        await to.settle()
+        await asyncio.sleep(LOOK_S)
+        view.look()
+
+
+def _told(arguments: argparse.Namespace, sent: int, missing: int) -> Exit:
+    if arguments.to != "stdout":
+        print(f"{count_in_words(sent)} records sent", file=sys.stderr)
+    if not missing:
+        return Exit.OK
+    text = f"brim replay: {count_in_words(missing)} records were missing: damaged, or removed meanwhile"
+    print(f"{text}\n  see `brim segments verify`", file=sys.stderr)
+    return Exit.INCOMPLETE
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for option in ("rate", "speed", "count", "window"):
+        value = getattr(arguments, option)
+        if value is not None and not value > 0:
+            raise UsageError(f"--{option} {value:g} is not above 0")
+    if arguments.follow and arguments.until:
+        raise UsageError("--follow has no end, and --until is one", hint="leave one of them out")
+
+
+class _Pace:
+    """When each record is due."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._gap_s = 1 / arguments.rate if arguments.rate else 0.0
+        self._speed: float = arguments.speed or 0.0
+        self._begun_ns = 0
+        self._due = time.monotonic()
+
+    async def wait(self, record: LogRecord) -> None:
+        """Until it is.  Who is late catches up."""
+        if self._speed:
+            self._begun_ns = self._begun_ns or record.timestamp_ns
+            await self._until(self._due + (record.timestamp_ns - self._begun_ns) / 1e9 / self._speed)
+        elif self._gap_s:
+            await self._until(self._due)
+            self._due += self._gap_s
+
+    @staticmethod
+    async def _until(due: float) -> None:
+        delay_s = due - time.monotonic()
+        if delay_s > LATE_ENOUGH_S:
+            await asyncio.sleep(delay_s)

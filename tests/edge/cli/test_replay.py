@@ -1,0 +1,203 @@
+"""`brim replay` over the log of a broker that runs, or has run: to lines, MQTT and ZeroMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.cli import main
+from edge.cli.log_options import place_of
+from edge.client import connect
+from edge.errors import EdgeError
+from edge.local_client import subscribe_zmq
+from edge.log_view import Place
+from edge.mqtt import Properties, Version
+from ringbuf import FLAG_RETAIN
+from tests.support.children import ModuleChild
+from tests.support.house import ROOT
+from tests.support.kept_logs import Kept, keep
+
+TIMEOUT_S = 30
+SETTINGS = """
+[[listener]]
+port = 0
+[[stream]]
+name = "press"
+topics = ["press/#"]
+durability = "disk"
+"""
+
+
+def replay(*arguments: object) -> subprocess.CompletedProcess[bytes]:
+    line = [sys.executable, "-m", "edge", "replay", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, check=False)
+
+
+def lines(*arguments: object) -> list[dict[str, Any]]:
+    """What a replay that is without fault prints."""
+    done = replay(*arguments)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Broker:
+    """`brim run` with a stream that is logged, in a directory that outlives it."""
+
+    def __init__(self, runtime_dir: Path, state_dir: Path) -> None:
+        (state_dir / "brim.toml").write_text(SETTINGS)
+        directories = ("--runtime-dir", runtime_dir, "--state-dir", state_dir)
+        self.child = ModuleChild("edge", "run", "--config", state_dir / "brim.toml", *directories)
+        ready = self.child.lines_until("brim status")
+        found = re.search(r"mqtt 127\.0\.0\.1:(\d+)", ready[0])
+        assert found
+        self.url = f"mqtt://127.0.0.1:{found[1]}"
+        self.log = state_dir / "log"
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[Broker]:
+    started = Broker(runtime_directory, tmp_path)
+    with started.child:
+        yield started
+
+
+async def publish(broker: Broker, first: int, end: int) -> None:
+    async with connect(broker.url, version=Version.V5) as client:
+        for number in range(first, end):
+            properties = Properties(user=(("number", str(number)),))
+            await client.publish(f"press/{number % 2}", b"%d" % number, 1, properties=properties)
+
+
+async def test_what_a_running_broker_has_acknowledged_is_replayed_as_lines(broker):
+    await publish(broker, 0, 6)
+    async with connect(broker.url) as client:  # The end of the log is proven by what comes behind it.
+        await client.publish("press/last", b"", 1)
+    found = await asyncio.to_thread(lines, "--log", broker.log, "--from", "-5m", "--topic", "press/1")
+    assert [(it["offset"], it["payload"]) for it in found] == [(1, "1"), (3, "3"), (5, "5")]
+    assert found[0]["properties"] == {"user": [["number", "1"]]}
+    assert (found[0]["ring"], found[0]["qos"], found[0]["retain"]) == ("press-0", 1, False)
+
+
+async def test_a_replay_follows_a_broker_that_writes(broker):
+    await publish(broker, 0, 3)
+    with ModuleChild("edge", "replay", "--log", broker.log, "--follow", "-C", 8) as child:
+        assert json.loads(await asyncio.to_thread(child.line))["payload"] == "0"
+        await publish(broker, 3, 9)
+        rest = [json.loads(await asyncio.to_thread(child.line))["payload"] for _ in range(7)]
+        assert rest == [str(number) for number in range(1, 8)]
+        assert child.wait()[0] == 0
+
+
+async def test_a_replay_to_a_broker_is_published_again(broker, tmp_path):
+    old = tmp_path / "old"
+    keep(
+        old, "a-0", [Kept(f"a/{number % 3}", b"%d" % number, number, FLAG_RETAIN | 1) for number in range(30)]
+    )
+    async with connect(broker.url) as client, client.subscribe("again/#", qos=1) as messages:
+        replayed = asyncio.create_task(
+            asyncio.to_thread(replay, "--log", old, "--to", broker.url, "--prefix", "again/", "--from", 5)
+        )
+        found = []
+        async for message in messages:
+            found.append((message.topic, message.payload))
+            assert not message.retain
+            if len(found) == 25:
+                break
+        done = await replayed
+    assert (done.returncode, done.stderr) == (0, b"25 records sent\n")
+    assert found == [(f"again/a/{number % 3}", b"%d" % number) for number in range(5, 30)]
+
+
+async def test_a_replay_to_zeromq_waits_for_who_subscribes(tmp_path, runtime_directory):
+    keep(tmp_path, "a-0", [Kept(f"a/{number % 2}", b"%d" % number, number) for number in range(200)])
+    at = ("--log", tmp_path, "--to", "zmq", "--runtime-dir", runtime_directory)
+    replayed = asyncio.create_task(asyncio.to_thread(replay, *at))
+    endpoint = f"ipc://{runtime_directory / 'replay.sock'}"
+    async with subscribe_zmq("a/1", endpoint=endpoint) as messages:
+        found = []
+        async for topic, header, payload in messages:
+            found.append((topic, header.offset, payload))
+            if len(found) == 100:
+                break
+    done = await replayed
+    assert done.returncode == 0, done.stderr
+    assert found == [("a/1", number, b"%d" % number) for number in range(1, 200, 2)]
+    assert messages.gaps == 0
+
+
+def test_raw_lines_are_payloads_perhaps_with_their_topics(tmp_path):
+    keep(tmp_path, "a-0", [Kept("a/1", b"one"), Kept("a/2", b"\xff")])
+    assert replay("--log", tmp_path, "--format", "raw").stdout == b"one\n\xff\n"
+    assert replay("--log", tmp_path, "--format", "raw", "-v", "-C", 1).stdout == b"a/1 one\n"
+    assert [it.get("encoding") for it in lines("--log", tmp_path)] == [None, "base64"]
+
+
+def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
+    """0.3 s by each; that it is not sooner is certain, and no more is said of time."""
+    keep(tmp_path, "a-0", [Kept("a", b"", number / 60) for number in range(4)])
+    code = (
+        "import sys, time\nfrom edge.cli import main\nbegun = time.monotonic()\n"
+        "status = main(['replay', *sys.argv[1:]])\nprint(status, time.monotonic() - begun >= 0.299)"
+    )
+    for pace in (("--rate", "10"), ("--speed", "10")):
+        line = [sys.executable, "-c", code, "--log", str(tmp_path), *pace]
+        run = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT_S, check=True)
+        assert run.stdout.splitlines()[-1] == "0 True"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--from", "tomorrow"), "--from 'tomorrow' is no place in a log"),
+        (("--to", "kafka://x"), "is nothing that records can go to"),
+        (("--to", "mqtt://h:1/topic"), "has more than host and port"),
+        (("--to", "tcp://0.0.0.0:5"), "is reached from other machines"),
+        (("--stream", "b"), "the log has a"),
+        (("--ring", "b-0"), "the log has a-0"),
+        (("--topic", "a/#/b"), "mend the filter"),
+        (("--rate", "0"), "--rate 0 is not above 0"),
+        (("--follow", "--until", "5"), "--follow has no end"),
+        (("--log", "/nowhere"), "there is no log in /nowhere"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_with_what_to_do(tmp_path, capsys, arguments, said):
+    keep(tmp_path, "a-0", [Kept("a")])
+    assert main(["replay", "--log", str(tmp_path), *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert said in error
+
+
+def test_no_broker_at_the_other_end_has_its_own_status(tmp_path):
+    keep(tmp_path, "a-0", [Kept("a")])
+    assert main(["replay", "--log", str(tmp_path), "--to", "mqtt://127.0.0.1:1"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", Place()),
+        ("5120", Place(offset=5120)),
+        ("-15m", Place(timestamp_ns=(1_000_000 - 900) * 10**9)),
+        ("-1.5h", Place(timestamp_ns=(1_000_000 - 5400) * 10**9)),
+        ("@12.25", Place(timestamp_ns=12_250_000_000)),
+        ("1970-01-02T00:00Z", Place(timestamp_ns=86_400 * 10**9)),
+        ("1970-01-01T01:00:00.000001+01:00", Place(timestamp_ns=1000)),
+    ],
+)
+def test_a_place_is_an_offset_or_a_time(text, place):
+    assert place_of(text, "--from", now_s=lambda: 1_000_000.0) == place
+
+
+@pytest.mark.parametrize("text", ["-15", "15m", "-5y", "yesterday", "@", "2026-13-01", "0x10"])
+def test_what_is_neither_is_refused(text):
+    with pytest.raises(EdgeError, match="is no place in a log"):
+        place_of(text, "--from")
