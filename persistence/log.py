@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from persistence.errors import LogClosed, LogLocked
 from persistence.files import Files, OsFiles
@@ -38,6 +38,7 @@ from persistence.reading import Epoch, LogReader, RingEnd
 from persistence.recovery import RecoveryReport, recover
 from persistence.retention import keep_within
 from persistence.room import Room
+from persistence.rounds import Rounds
 from persistence.scan import SegmentTable
 from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
 from persistence.stats import LogStats
@@ -93,9 +94,10 @@ class Log:
         self.worker = worker
         self.segment_bytes = segment_bytes
         self.retain_bytes = retain_bytes
-        self.stats = LogStats()
-        self.durable_position = 0
-        self.unsynced_bytes = 0  # queued
+        self._stats = LogStats()
+        self._durable_position = 0
+        self._unsynced_bytes = 0  # queued
+        self._rounds: Rounds | None = None
         self.reader = LogReader(self.files, self.directory)
         self._clock_ns = clock_ns
         self._salt = salt
@@ -170,6 +172,7 @@ class Log:
         What write() and sync() have not brought to the disk is left out.  Errors of the disk are swallowed
         here: nothing is claimed by them.  May be called twice.
         """
+        self._take_over()
         if self._active is not None:
             with suppress(OSError):
                 if not self._queue:
@@ -183,7 +186,7 @@ class Log:
         if self._lock is not None:
             self.files.close(self._lock)
             self._lock = None
-        self._queue, self._written, self.unsynced_bytes = [], 0, 0  # They keep memory of rings mapped.
+        self._queue, self._written, self._unsynced_bytes = [], 0, 0  # They keep memory of rings mapped.
 
     def __enter__(self) -> Self:
         return self
@@ -205,15 +208,18 @@ class Log:
 
     def leave(self, name: str) -> None:
         """That ring is appended no more.  The log forgets it when its last record has gone."""
-        self._joined.pop(self._ids.get(name, 0), None)
+        ring_id = self._ids.get(name, 0)
+        if self._joined.pop(ring_id, None) is not None:
+            self._touched[ring_id] = self._active.header.base_position if self._active else 0
 
     def drop(self, ring_id: int) -> None:
         """Forgets what of a ring is queued: its memory will not stay as it is."""
+        self._take_over()
         if self._written:
             self._give_up()
         carried, queued = self._queue[: self._carried], self._queue[self._carried :]
         self._queue = carried + [item for item in queued if item.ring_id != ring_id]
-        self.unsynced_bytes = sum(item.size for item in self._queue)
+        self._unsynced_bytes = sum(item.size for item in self._queue)
 
     def append(self, ring_id: int, ranges: Sequence[Range]) -> None:
         """Queues runs of a ring that has joined.  Each continues the one before.
@@ -227,7 +233,7 @@ class Log:
         if not self._queue:
             self._waits_since_ns = time.perf_counter_ns()
         self._queue += items
-        self.unsynced_bytes += sum(item.size for item in items)
+        self._unsynced_bytes += sum(item.size for item in items)
 
     @property
     def carries(self) -> bool:
@@ -255,19 +261,20 @@ class Log:
             try:
                 written = active.write(batch, self.durable_position)
             except OSError:
-                self.stats.failed_writes += 1
+                self._stats.failed_writes += 1
                 self._give_up()
                 raise
             self._proven = self.durable_position
             self._written += len(batch)
-            self.stats.write.add(time.perf_counter_ns() - started)
-            self.stats.extents += len(batch)
-            self.stats.written_bytes += written
+            self._stats.write.add(time.perf_counter_ns() - started)
+            self._stats.extents += len(batch)
+            self._stats.written_bytes += written
 
     def sync(self) -> None:
         """Puts on the disk what has been written.  Raises OSError; then all that is queued will be written
         again.
         """
+        self._take_over()
         active = self._active
         if active is None or active.end_position == self.durable_position:
             return
@@ -275,15 +282,15 @@ class Log:
         try:
             active.sync()
         except OSError:
-            self.stats.failed_syncs += 1
+            self._stats.failed_syncs += 1
             self._give_up()
             raise
         now = time.perf_counter_ns()
-        self.stats.fsync.add(now - started)
-        self.stats.commit.add(now - self._waits_since_ns)
+        self._stats.fsync.add(now - started)
+        self._stats.commit.add(now - self._waits_since_ns)
         self._waits_since_ns = started
-        self.stats.syncs += 1
-        self.stats.synced_bytes += active.end_position - self.durable_position
+        self._stats.syncs += 1
+        self._stats.synced_bytes += active.end_position - self.durable_position
         self.durable_position = active.end_position
         done, self._queue = self._queue[: self._written], self._queue[self._written :]
         self._written = 0
@@ -301,15 +308,89 @@ class Log:
 
         Raises OSError.
         """
+        self._take_over()
         if self._active is None or self._queue or self._proven == self.durable_position:
             return
         try:
-            self.stats.written_bytes += self._active.write(_twice({}, SECTOR_BYTES), self.durable_position)
+            self._stats.written_bytes += self._active.write(_twice({}, SECTOR_BYTES), self.durable_position)
         except OSError:
-            self.stats.failed_writes += 1
+            self._stats.failed_writes += 1
             self._give_up()
             raise
         self._proven = self.durable_position
+
+    # ---- numbers, from any thread ----
+
+    @property
+    def stats(self) -> LogStats:
+        """What has been done since the log was opened."""
+        return self._stats if self._rounds is None else self._stats.plus(self._rounds.c)
+
+    @property
+    def durable_position(self) -> int:
+        """The log position below which everything is on the disk."""
+        if self._rounds is not None and self._rounds.lent:
+            return int(self._rounds.c.durable_position)
+        return self._durable_position
+
+    @durable_position.setter
+    def durable_position(self, position: int) -> None:
+        self._durable_position = position
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """What is queued, with its headers."""
+        if self._rounds is not None and self._rounds.lent:
+            return int(self._rounds.c.unsynced_bytes)
+        return self._unsynced_bytes
+
+    # ---- rounds: see rounds.py ----
+
+    def rounds(self, bell: Any) -> Rounds:
+        """What borrows the active segment from now on; on the log thread, like all that writes."""
+        self._take_over()
+        if self._rounds is not None:
+            self._stats = self._stats.plus(self._rounds.c)
+            self._durable = self._rounds.entries(self._durable, taken=False)
+        self._rounds = Rounds(self, bell)
+        self.reader.fed_by(self._rounds.pull)
+        return self._rounds
+
+    def lendable(self) -> ActiveSegment | None:
+        """The active segment, if there is nothing to be written before what rounds bring."""
+        return None if self._queue or self._lock is None else self._active
+
+    @property
+    def proven(self) -> int:
+        """The highest durable position that has been written."""
+        return self._proven
+
+    def take_back(
+        self, end: int, durable_position: int, proven: int, waiting: list[Pending], written: int
+    ) -> None:
+        """The active segment is the log's own again.  It ends at the place `end`, and `waiting` is not
+        durable, of which the first `written` extents are in it.
+        """
+        assert self._active is not None
+        assert self._rounds is not None
+        self._active.end = end
+        self._durable_position, self._proven = durable_position, proven
+        self._durable = self._rounds.entries(self._durable, taken=False)
+        self._queue, self._written = [], 0
+        self._enqueue(waiting)
+        self._written = written
+
+    def fail(self, *, sync: bool) -> None:
+        """Rounds had an error of the disk, in a write or a `sync`: as write() and sync() then do."""
+        if sync:
+            self._stats.failed_syncs += 1
+        else:
+            self._stats.failed_writes += 1
+        self._give_up()
+
+    def _take_over(self) -> None:
+        if self._rounds is not None:
+            self._rounds.leave()
 
     # ---- reading ----
 
@@ -355,7 +436,7 @@ class Log:
         self.reader.remove(base)
         with self._sizing:
             self._sizes.pop(base, None)
-        self.stats.segments_removed += 1
+        self._stats.segments_removed += 1
 
     @property
     def wants_tending(self) -> bool:
@@ -400,14 +481,17 @@ class Log:
                 self.files, self.directory, temporary, handle, header, opening, carried
             )
         except OSError:
-            self.stats.failed_writes += 1
+            self._stats.failed_writes += 1
             self.files.close(handle)
             with suppress(OSError):
                 self.files.unlink(temporary)
             raise
         table = SegmentTable(os.path.basename(active.path), header, end=active.first_place)
         table.announce(opening.entries)
-        self.reader.begin(base, table)
+        if self._rounds is None:
+            self.reader.begin(base, table)
+        else:
+            self._rounds.begin(base, table)
         self.reader.publish(carried, active.end)
         del self._queue[: self._carried]
         self._carried = 0
@@ -415,7 +499,7 @@ class Log:
         self._active = active
         self._proven = base
         self.durable_position = active.end_position
-        self.stats.segments_begun += 1
+        self._stats.segments_begun += 1
         return active
 
     def _batch(self, active: ActiveSegment) -> list[Pending]:
@@ -449,7 +533,7 @@ class Log:
         """Nobody knows what the active segment holds behind the durable position: it ends there."""
         active = self._active
         assert active is not None
-        self.stats.rewritten_bytes += sum(item.size for item in self._queue[: self._written])
+        self._stats.rewritten_bytes += sum(item.size for item in self._queue[: self._written])
         self._written = 0
         with suppress(OSError):  # The base of the next one says it, too; this makes room on a full disk.
             active.cut(self.durable_position - active.header.base_position)
@@ -463,7 +547,7 @@ class Log:
 
     def _settle(self, done: Sequence[Pending], base: int) -> None:
         for item in done:
-            self.unsynced_bytes -= item.size
+            self._unsynced_bytes -= item.size
             self._durable.update(item.entries)
             self._touched.update(dict.fromkeys(item.entries or [item.ring_id], base))
             if item.range is None:
@@ -471,9 +555,9 @@ class Log:
             end = item.range.offset + item.range.count
             self._durable[item.ring_id] = self._durable[item.ring_id]._replace(next_offset=end)
             if self._joined.get(item.ring_id) == item.range.epoch:  # Else it is of memory that is gone.
-                self._ends[item.ring_id] = (end, item.range.position + len(item.body))
-            self.stats.records += item.range.count
-            self.stats.record_bytes += len(item.body)
+                self._ends[item.ring_id] = (end, item.range.position + item.length)
+            self._stats.records += item.range.count
+            self._stats.record_bytes += item.length
 
     def _announced(self) -> dict[int, CatalogueEntry]:
         """What the log will say of each ring, once all that is queued is in it."""
@@ -483,7 +567,7 @@ class Log:
             if item.range is not None:
                 end = item.range.offset + item.range.count
                 entries[item.ring_id] = entries[item.ring_id]._replace(next_offset=end)
-        return entries
+        return entries if self._rounds is None else self._rounds.entries(entries, taken=True)
 
     def _forget(self) -> None:
         """Rings that have left, and of which no segment holds a record any more."""
@@ -505,3 +589,4 @@ class Log:
     def _check_open(self) -> None:
         if self._lock is None:
             raise LogClosed(f"the log {self.directory} is not open; call recover() first")
+        self._take_over()

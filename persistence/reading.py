@@ -16,7 +16,7 @@ loop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from persistence.archive.store import Archive
@@ -72,9 +72,13 @@ class LogReader:
         self._shelf.refresh()
         self.archive.refresh()
 
-    def begin(self, base: int, table: SegmentTable) -> None:
+    def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
         """See Shelf.begin()."""
-        self._shelf.begin(base, table)
+        self._shelf.begin(base, table, forget=forget)
+
+    def fed_by(self, pull: Callable[[], object]) -> None:
+        """What calls publish() with all that is durable, before the live segment is looked at."""
+        self._shelf.pull = pull
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
         """See Shelf.publish()."""

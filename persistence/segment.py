@@ -41,7 +41,7 @@ class Pending:
     returned.
     """
 
-    __slots__ = ("body", "entries", "place", "range", "ring_id")
+    __slots__ = ("body", "entries", "length", "place", "range", "ring_id")
 
     def __init__(
         self,
@@ -50,9 +50,11 @@ class Pending:
         *,
         range: Range | None = None,  # noqa: A002
         entries: dict[int, CatalogueEntry] | None = None,
+        length: int | None = None,
     ) -> None:
         self.ring_id = ring_id
         self.body = body
+        self.length = len(body) if length is None else length  # The body itself may be gone by now.
         self.range = range
         self.entries = entries or {}
         self.place = 0  # of its header in the file, once written
@@ -70,7 +72,7 @@ class Pending:
     @property
     def size(self) -> int:
         """Bytes it takes in the segment."""
-        return EXTENT_HEADER_BYTES + len(self.body)
+        return EXTENT_HEADER_BYTES + self.length
 
     def header(self, seed: int, durable_position: int) -> bytes:
         """Its extent header."""
@@ -123,6 +125,11 @@ class ActiveSegment:
         files.rename(temporary, path)
         files.dirsync(directory)
         return segment
+
+    @property
+    def handle(self) -> int:
+        """Its file."""
+        return self._handle
 
     @property
     def end_position(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from persistence.errors import FormatError
@@ -54,6 +54,7 @@ class Shelf:
         self.damaged: dict[tuple[str, int], Damage] = {}  # by segment and place
         self._noting = threading.Lock()  # of what is damaged
         self._loading = threading.Lock()  # of tables that are read from files
+        self.pull: Callable[[], object] | None = None  # brings what publish() has not been given yet
         self._segments: list[Shelved] = []
         self._used: list[Shelved] = []  # with a table, the latest last
 
@@ -73,15 +74,22 @@ class Shelf:
         if self._segments:
             self._follow(self._segments[-1])
 
-    def begin(self, base: int, table: SegmentTable) -> None:
-        """The segment at `base` is the one that publish() goes to; it replaces an empty one of that base."""
+    def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
+        """The segment at `base` is the one that publish() goes to; it replaces an empty one of that base.
+
+        `forget`: publish() was not given all of the one before, which is to be read from its file.
+        """
         with self.lock:
             self._segments = [it for it in self._segments if it.base < base]
-            if self._segments:
-                self._segments[-1].live = False
-                self._used.append(self._segments[-1])
+            before = self._segments[-1] if self._segments else None
             self._segments.append(Shelved(base, table, live=True))
             self._bound()
+            if before is not None:
+                before.live = False
+                if forget:
+                    before.table = None
+                else:
+                    self._used.append(before)
         self._forget()
 
     def publish(self, items: Sequence[Pending], end: int) -> None:
@@ -95,7 +103,7 @@ class Shelf:
                 else:
                     place = item.place + EXTENT_HEADER_BYTES
                     it = item.range
-                    row = Row(it.offset, it.count, place, len(item.body), it.position, whole=True)
+                    row = Row(it.offset, it.count, place, item.length, it.position, whole=True)
                     times = it.first_timestamp_ns, it.last_timestamp_ns
                     table.add(item.ring_id, it.epoch, row, (min(times), max(times)), {})
             table.end = end
@@ -166,6 +174,8 @@ class Shelf:
 
     def table(self, shelved: Shelved) -> SegmentTable | None:
         """The whole table of a segment, from memory or from its file; None when it has gone, or is lost."""
+        if shelved.live and self.pull is not None:
+            self.pull()
         table = shelved.table
         if table is None and not shelved.lost:
             with self._loading:  # Whoever waited for it finds the table there.

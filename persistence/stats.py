@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 __all__ = ["DiskUsage", "Histogram", "LogState", "LogStats", "ReadStats", "disk_usage"]
+
+_COUNTED = ("records", "record_bytes", "extents", "written_bytes", "synced_bytes", "syncs")
+_TIMED = ("fsync", "write", "commit")
 
 
 class Histogram:
@@ -33,6 +36,15 @@ class Histogram:
         self.count += 1
         self.total_ns += duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
+
+    def plus(self, times: Any) -> Histogram:
+        """These, and those that C has counted (an rb_log_times)."""
+        both = Histogram()
+        both.counts = [mine + its for mine, its in zip(self.counts, times.counts, strict=True)]
+        both.count = self.count + times.count
+        both.total_ns = self.total_ns + times.total_ns
+        both.max_ns = max(self.max_ns, times.max_ns)
+        return both
 
     def quantile_us(self, share: float) -> int:
         """An upper bound, a power of two, for the duration that `share` (0..1) of them stay below; 0: none
@@ -89,6 +101,14 @@ class LogStats:
     fsync: Histogram = field(default_factory=Histogram)
     write: Histogram = field(default_factory=Histogram)  # handing to the kernel what was queued
     commit: Histogram = field(default_factory=Histogram)  # of a sync's oldest record, from taken to durable
+
+    def plus(self, rounds: Any) -> LogStats:
+        """These, and what C has counted (an rb_log)."""
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(rounds, name) for name in _COUNTED},
+            **{name: getattr(self, name).plus(getattr(rounds, name)) for name in _TIMED},
+        )
 
     def as_dict(self) -> dict[str, object]:
         """For people and for --json."""

@@ -1,6 +1,6 @@
 """The thread of a log: runs a LogWriter, asleep on all rings at once, and tends the log beside it.
 
-Owns both threads and the doorbell that ends their sleep; decides nothing.  Only the log thread touches the
+Owns both threads, and what the first asks of the scheduler; decides nothing.  Only the log thread touches the
 writer and the log's queue: what others want of them is called there (add, remove).
 """
 
@@ -17,7 +17,6 @@ from persistence.errors import LogClosed
 from persistence.log import Log
 from persistence.writer import LogWriter, Source
 from ringbuf import Ring
-from ringbuf.core import ffi, lib
 
 __all__ = ["LogThread"]
 
@@ -33,7 +32,8 @@ class LogThread:
     """Runs a LogWriter on a thread of its own, and Log.tend() on another.
 
     `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
-    `on_durable` is called on the log thread and must not block.  The log is recovered before, and closed
+    `on_durable` is called on the log thread and must not block; `wake_descriptor`, an eventfd, is written
+    instead wherever that needs no Python.  The log is recovered before, and closed
     after, by the caller.
     """
 
@@ -42,11 +42,11 @@ class LogThread:
         log: Log,
         sources: Sequence[tuple[Ring, str, int, int] | Source],
         on_durable: Callable[[], object] | None = None,
+        wake_descriptor: int = -1,
     ) -> None:
-        self.writer = LogWriter(log, on_durable)
+        self.writer = LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
         self._sources = [source for it in sources if (source := _source_of(it)) is not None]
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._doorbell = ffi.new("uint32_t *")
         self._stopping = threading.Event()
         self._finished = True
         self._tend_now = threading.Event()
@@ -75,7 +75,7 @@ class LogThread:
         it.
         """
         self._stopping.set()
-        lib.rb_doorbell_ring(self._doorbell)
+        self.writer.call()
         self._tend_now.set()
         for thread in self._threads:
             thread.join()
@@ -106,7 +106,7 @@ class LogThread:
 
         if self._threads:
             self._calls.put(run)
-            lib.rb_doorbell_ring(self._doorbell)
+            self.writer.call()
         while self._threads and self._threads[0].is_alive() and not done.done():
             wait([done], CALL_PATIENCE_S)
         if not done.done():
@@ -116,16 +116,11 @@ class LogThread:
     def _run(self) -> None:
         writer = self.writer
         while not self._stopping.is_set():
-            seen = self._doorbell[0]
+            writer.called()  # Before the calls are looked at: who calls after this is heard by run().
             self._serve()
-            pause_ns = writer.step()
+            writer.run()
             if writer.log.wants_tending and not writer.state.failures:
                 self._tend_now.set()
-            if pause_ns == 0:
-                continue
-            readers = writer.readers()
-            pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
-            lib.rb_readers_wait(pointers, len(pointers), self._doorbell, seen, pause_ns)
         self._finished = writer.finish()
         self._serve()
         writer.close()

@@ -15,6 +15,9 @@ When the disk fails, nothing is published; the next rounds write everything agai
 at once the first time, then with growing pauses.  Until it works the state says read_only and why, rings fill
 up, and their writers reject: nothing is acknowledged that is not safe.  It resumes by itself.
 
+step() is that in Python, on any clock and any disk.  round() and run() are the same in C (rounds.py), and
+what the log thread uses: they borrow the log's segment, and fall back to step() for what C leaves to us.
+
 Invariants: a ring's memory is released only below what is durable, by whole chunks of its index; durable
 words only grow; a ring that is damaged in memory is left, with its reason in `broken`, and holds nobody up.
 """
@@ -25,20 +28,20 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from persistence.errors import EpochConflict, TooManyRings
 from persistence.log import Log
 from persistence.reading import from_offset
 from persistence.stats import LogState
 from ringbuf import Range, Reader, Ring, RingError
-from ringbuf.core import lib
+from ringbuf.core import ffi, lib
 
 __all__ = ["RINGS_MOST", "LogWriter", "Source"]
 
 log = logging.getLogger(__name__)
 
-RINGS_MOST = 120  # one futex_waitv takes 128 words, one of them the doorbell
+RINGS_MOST: int = lib.RB_BELL_RINGS
 ROUND_BYTES = 8 << 20  # taken from all rings in one round: bounds how long an ack waits behind it
 RANGES_MOST = 64  # taken at a time from one ring; there are more only where records are filled in place
 EXTENT_BYTES = 1 << 20  # about; what is read, verified and perhaps lost together later
@@ -70,21 +73,63 @@ class Source(NamedTuple):
 
 
 class _Joined:
-    """A ring in the log."""
+    """A ring in the log.  What rounds need of it is an rb_log_ring, which both sides write in turn."""
 
-    def __init__(
-        self, source: Source, reader: Reader, ring_id: int, position: int, ahead: list[Range]
-    ) -> None:
+    def __init__(self, source: Source, reader: Reader, ring_id: int, index: int, position: int) -> None:
         self.ring = source.ring
-        self.ahead = ahead  # read, and not yet taken
+        self.ahead: list[Range] = []  # read, and not yet taken
         self.reader = reader
         self.ring_id = ring_id
         self.on_disk = source.durability == "disk"
         self.interval_ns = source.sync_interval_ms * 1_000_000
         self.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
-        self.waits_since: int | None = None  # when its first record that is not durable was taken
-        self.leaving = False  # nothing more is taken, and it goes when what was taken is durable
-        self.taken = self.durable = position  # in the ring
+        self.c: Any = ffi.new("rb_log_ring *")
+        self.c.reader = ffi.cast("rb_reader *", reader.address)
+        self.c.memory = source.ring.pointer
+        self.c.ring_id, self.c.epoch, self.c.index = ring_id, source.ring.epoch, index
+        self.c.on_disk, self.c.interval_ns, self.c.sync_bytes = (
+            self.on_disk,
+            self.interval_ns,
+            self.sync_bytes,
+        )
+        self.waits_since = None
+        self.taken = self.durable = position
+
+    @property
+    def waits_since(self) -> int | None:
+        """When its first record that is not durable was taken."""
+        return None if self.c.waits_since < 0 else int(self.c.waits_since)
+
+    @waits_since.setter
+    def waits_since(self, time_ns: int | None) -> None:
+        self.c.waits_since = -1 if time_ns is None else time_ns
+
+    @property
+    def taken(self) -> int:
+        """The position in the ring below which everything has been read."""
+        return int(self.c.taken)
+
+    @taken.setter
+    def taken(self, position: int) -> None:
+        self.c.taken = position
+
+    @property
+    def durable(self) -> int:
+        """The position in the ring below which everything is on the disk."""
+        return int(self.c.durable)
+
+    @durable.setter
+    def durable(self, position: int) -> None:
+        self.c.durable = position
+
+    @property
+    def leaving(self) -> bool:
+        """Nothing more is taken, and it goes when what was taken is durable."""
+        return bool(self.c.leaving)
+
+    @leaving.setter
+    def leaving(self, leaving: bool) -> None:
+        self.c.leaving = leaving
 
     def due_ns(self) -> int | None:
         """When it wants a sync: a time, 0 for now, None: never."""
@@ -98,7 +143,8 @@ class _Joined:
 class LogWriter:
     """Brings records of rings into `log` (recovered, open) and says when they are durable.
 
-    Not for several threads.  `on_durable` is called after every sync that has moved a ring's durable word.
+    Not for several threads.  `on_durable` is called after every sync that has moved a ring's durable word;
+    rounds write `wake_descriptor`, an eventfd, instead, if there is one, which needs no Python.
     """
 
     def __init__(
@@ -106,6 +152,7 @@ class LogWriter:
         log: Log,
         on_durable: Callable[[], object] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        wake_descriptor: int = -1,
     ) -> None:
         self.log = log
         self.state = LogState()
@@ -115,7 +162,12 @@ class LogWriter:
         self._joined: dict[int, _Joined] = {}
         self._retry_at = 0
         self._pause_ns = 0
-        self._active_at = clock_ns()
+        self._bell: Any = ffi.gc(lib.rb_bell_new(), lib.rb_bell_free)
+        self._rounds = log.rounds(self._bell)
+        c = self._rounds.c
+        c.extent_bytes, c.round_bytes, c.prove_after_ns = EXTENT_BYTES, ROUND_BYTES, PROVE_AFTER_NS
+        c.wake_descriptor, c.tells = wake_descriptor, on_durable is not None and wake_descriptor < 0
+        c.active_at = clock_ns()
 
     def add(self, source: Source) -> None:
         """Logs a ring from where the log ends: what is beyond that in the ring is appended.
@@ -128,8 +180,11 @@ class LogWriter:
             raise TooManyRings(f"ring {ring.name}: a log thread serves at most {RINGS_MOST} rings")
         reader, ahead = _behind(self.log, ring)
         offset, position = (ahead[0].offset, ahead[0].position) if ahead else (reader.offset, reader.cursor)
-        joined = _Joined(source, reader, self.log.join(ring.name, ring.epoch, offset), position, ahead)
-        self._joined[joined.ring_id] = joined
+        ring_id = self.log.join(ring.name, ring.epoch, offset)
+        joined = self._joined[ring_id] = _Joined(source, reader, ring_id, self._free_index(), position)
+        joined.ahead = ahead
+        self._rounds.add(reader, joined.c)
+        ring.rings(self._bell, joined.c.index)
         reader.release(_chunk(ring, position))
         if not self.log.carries:  # Else the sync that puts it on the disk says so.
             ring.durable(position)  # The log has what is before, or the ring has not, and nobody waits.
@@ -158,16 +213,48 @@ class LogWriter:
         """One round; `sync` makes everything durable that has been taken.  Ns until the next is due, at the
         latest.
         """
+        return self._step(self._clock_ns(), sync=sync, take=True)
+
+    def round(self, *, sync: bool = False) -> None:
+        """One round in C, or one step where that cannot be."""
         now = self._clock_ns()
+        if self._enter(now):
+            self._come_back(self._rounds.round(now, sync=sync), now)
+        else:
+            self._step(now, sync=sync or bool(self.log.queued), take=True)
+
+    def run(self) -> None:
+        """Rounds, asleep between them, until somebody calls or there is something that only Python does."""
+        now = self._clock_ns()
+        if self._enter(now):
+            code = self._rounds.run(IDLE_NS)
+            self._come_back(code, self._clock_ns())
+            return
+        lib.rb_bell_drain(self._bell)
+        pause_ns = self._step(now, sync=bool(self.log.queued), take=True)
+        failing = bool(self.state.failures)
+        if pause_ns and (failing or not self.log.queued):
+            lib.rb_bell_sleep(self._bell, lib.RB_BELL_WAITS if failing else lib.RB_BELL_SLEEPS, pause_ns)
+
+    def call(self) -> None:
+        """Ends run(), or the next one; from any thread."""
+        lib.rb_bell_call(self._bell)
+
+    def called(self) -> bool:
+        """Whether somebody has called since this was asked last; true of run() that came back for it."""
+        return bool(lib.rb_bell_called(self._bell))
+
+    def _step(self, now: int, *, sync: bool, take: bool) -> int:
+        self._rounds.leave()
         if now < self._retry_at:
             return self._retry_at - now
-        if not self.state.failures:
+        if take and not self.state.failures:
             self._take(now)
         try:
             self.log.write()
             if self.log.queued and (sync or self.state.failures or self._due_ns(now) <= now):
                 self.log.sync()
-            elif now - self._active_at >= PROVE_AFTER_NS:
+            elif now - self._rounds.c.active_at >= PROVE_AFTER_NS:
                 self.log.prove()
             if self.state.failures:
                 self._works()
@@ -194,6 +281,7 @@ class LogWriter:
 
     def status(self) -> dict[str, object]:
         """For `brim status`."""
+        self.state.unsynced_bytes = self.log.unsynced_bytes
         return {
             **self.state.as_dict(),
             "broken_rings": dict(self.broken),
@@ -220,9 +308,7 @@ class LogWriter:
             ranges = joined.ahead or joined.reader.ranges(EXTENT_BYTES, RANGES_MOST)
             joined.ahead = []
         except RingError as error:
-            reason = self.broken[joined.ring.name] = str(error)
-            log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
-            joined.leaving = True
+            self._break(joined, error)
             return 0
         if not ranges:
             return 0
@@ -230,7 +316,7 @@ class LogWriter:
         joined.taken = ranges[-1].position + len(ranges[-1].view)
         if joined.waits_since is None:
             joined.waits_since = now
-        self._active_at = now
+        self._rounds.c.active_at = now
         return sum(len(found.view) for found in ranges)
 
     def _due_ns(self, now: int) -> int:
@@ -257,13 +343,66 @@ class LogWriter:
         if self.state.failures:
             return max(self._retry_at - now, 0)
         until = self._due_ns(now) - now
-        proof = self._active_at + PROVE_AFTER_NS - now
+        proof = self._rounds.c.active_at + PROVE_AFTER_NS - now
         return max(min(until, proof if proof > 0 else IDLE_NS), 0)
+
+    def _break(self, joined: _Joined, error: RingError) -> None:
+        """That ring cannot be read on."""
+        reason = self.broken[joined.ring.name] = str(error)
+        log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
+        joined.leaving = True
+
+    def _free_index(self) -> int:
+        taken = {int(it.c.index) for it in self._joined.values()}
+        return next(index for index in range(RINGS_MOST) if index not in taken)
 
     def _leave(self, joined: _Joined) -> None:
         del self._joined[joined.ring_id]
+        self._rounds.remove(joined.c)
+        joined.ring.rings(None, 0)
         self.log.leave(joined.ring.name)
         joined.reader.close()
+
+    # ---- rounds ----
+
+    def _enter(self, now: int) -> bool:
+        """Whether the next round can be C's."""
+        if self.state.failures or any(it.ahead for it in self._joined.values()):
+            return False
+        return self._rounds.enter(now)
+
+    def _come_back(self, code: int, now: int) -> None:
+        """Does what C has left to us."""
+        if code == lib.RB_LOG_MOVED:
+            if self._on_durable is not None:
+                self._on_durable()
+        elif code == lib.RB_LOG_FULL:
+            self._rounds.leave(ends=True)
+            self._step(now, sync=True, take=False)
+        elif code == lib.RB_LOG_FAILED:
+            error = self._rounds.error()
+            self._rounds.leave(ends=True)
+            self.log.fail(sync=bool(self._rounds.c.failed_sync))
+            self._failed(error, now)
+            self.state.unsynced_bytes = self.log.unsynced_bytes
+        elif code == lib.RB_LOG_TROUBLE:
+            self._rounds.leave()
+            self._note_troubles()
+            self._step(now, sync=True, take=False)
+        elif code == lib.RB_LOG_IDLE:
+            self._step(now, sync=False, take=False)
+        elif code == lib.RB_LOG_CALLED:
+            self._rounds.leave()
+
+    def _note_troubles(self) -> None:
+        self._rounds.c.troubles = 0
+        for joined in self._joined.values():
+            if joined.c.trouble:
+                trouble, joined.c.trouble = joined.c.trouble, 0
+                try:
+                    joined.reader.raise_for(trouble)
+                except RingError as error:
+                    self._break(joined, error)
 
     # ---- failure ----
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from ringbuf.bell import Bell
 from ringbuf.constants import HEADER_BYTES
@@ -87,23 +87,25 @@ class Reader(CReader):
         if count < 0:
             self._raise(count)
             return []
-        memory, mask = self._mapping.view, self._mapping.size - HEADER_BYTES - 1
-        made = []
-        for it in found[0:count]:
-            begin = HEADER_BYTES + (it.position & mask)
-            view = memory[begin : begin + it.length]
-            made.append(
-                Range(
-                    it.position,
-                    self._epoch,
-                    it.first_offset,
-                    it.count,
-                    it.first_timestamp_ns,
-                    it.last_timestamp_ns,
-                    view,
-                )
-            )
-        return made
+        return [self.range_of(it) for it in found[0:count]]
+
+    def raise_for(self, code: int) -> None:
+        """Raises what a result of C means (ringbuf_api.h): Overrun, Evicted, Corrupt."""
+        self._raise(code)
+
+    def range_of(self, found: Any) -> Range:
+        """A Range of what C has found in this ring: an rb_range, or what has its fields."""
+        mask = self._mapping.size - HEADER_BYTES - 1
+        begin = HEADER_BYTES + (found.position & mask)
+        return Range(
+            found.position,
+            self._epoch,
+            found.first_offset,
+            found.count,
+            found.first_timestamp_ns,
+            found.last_timestamp_ns,
+            self._mapping.view[begin : begin + found.length],
+        )
 
     async def arrival(self) -> None:
         """Wait, without blocking the event loop, until there is something to read."""

@@ -88,6 +88,8 @@ class Ring:
         self._cursors = cursors
         self._writable = writable
         self._writer: Writer | None = None
+        self._bell: tuple[Any, int] | None = None
+        self._bells: list[Any] = []  # Bells that the writer may still be ringing on another thread.
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         facts = _inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
@@ -225,6 +227,7 @@ class Ring:
                 queue_timeout_ms * 1_000_000,
                 gates == "listed",
             )
+            self._tell_writer()
         return self._writer
 
     def reader(
@@ -294,6 +297,24 @@ class Ring:
         """Publish that the log has synced everything below `position`."""
         self._require_writable()
         lib.rb_durable_store(self._memory.pointer, position)
+
+    @property
+    def pointer(self) -> Any:
+        """Its memory, for C; valid until close()."""
+        self._require_open()
+        return self._memory.pointer
+
+    def rings(self, bell: Any, index: int) -> None:
+        """The writer rings `bell` (an rb_bell) as number `index` for what it publishes; None: no longer."""
+        self._bell = None if bell is None else (bell, index)
+        if bell is not None and bell not in self._bells:
+            self._bells.append(bell)
+        self._tell_writer()
+
+    def _tell_writer(self) -> None:
+        if self._writer is not None:
+            bell, index = self._bell or (ffi.NULL, 0)
+            lib.rb_writer_bell(ffi.cast("rb_writer *", self._writer.address), bell, index)
 
     def admit(self, slot: int) -> None:
         """Heed the gating reader in a foreign slot (gates="listed")."""

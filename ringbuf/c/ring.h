@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+#include "bell.h"
 #include "layout.h"
 
 struct rb_writer {
@@ -30,6 +31,8 @@ struct rb_writer {
     uint64_t claim_at;     /* its position */
     uint64_t claim_room;   /* its payload bytes */
     uint64_t largest;      /* longest record with its header, capacity / 4 */
+    _Atomic(rb_bell *) bell; /* rung for what is published; NULL: nobody asks */
+    uint32_t bell_index;
 };
 
 /* Takes over the ring at `memory` (already inspected): new, or left by a writer that died.  Walks on from
@@ -152,5 +155,6 @@ uint64_t rb_chunk_bytes(uint64_t capacity);
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
 rb_slot *rb_slot_of(void *memory, bool own, int slot);
 void rb_futex_wake(_Atomic uint32_t *word);
+void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
 
 #endif

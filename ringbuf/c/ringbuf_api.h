@@ -126,6 +126,31 @@ int rb_writer_evict(rb_writer *writer, int slot);
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
 void rb_doorbell_ring(uint32_t *doorbell);
 
+/* ---- a bell (bell.c): many rings of this process, one thread that sleeps on all of them ---------- */
+
+/* How it sleeps: every ring wakes it; or only those that are urgent, and writers that have no room; or only
+ * who calls. */
+enum { RB_BELL_AWAKE = 0, RB_BELL_SLEEPS = 1, RB_BELL_NAPS = 2, RB_BELL_WAITS = 3, RB_BELL_RINGS = 4096 };
+
+typedef struct rb_bell rb_bell;
+rb_bell *rb_bell_new(void); /* NULL: no memory */
+void rb_bell_free(rb_bell *bell);
+
+/* The writer of a ring, in this process, rings for what it publishes, as number `index`, until told
+ * otherwise (NULL).  The bell must live as long as the writer. */
+void rb_writer_bell(rb_writer *writer, rb_bell *bell, uint32_t index);
+void rb_bell_urgent(rb_bell *bell, uint32_t index, int urgent);
+
+/* Ends the sleep, or the next one, and makes rb_bell_called() true once. */
+void rb_bell_call(rb_bell *bell);
+int rb_bell_called(rb_bell *bell);
+
+/* Sleeps until one of those rings, somebody calls, or the time is up.  Returns at once if that has been. */
+void rb_bell_sleep(rb_bell *bell, uint32_t how, int64_t timeout_ns);
+
+/* Forgets who has rung: before a look at all of the rings. */
+void rb_bell_drain(rb_bell *bell);
+
 /* ---- whole batches: ranges of ring memory, and records in bytes ------------------------------- */
 
 /* A run of whole records, contiguous in ring memory and without padding; either all checked, or one

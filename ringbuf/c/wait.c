@@ -61,7 +61,7 @@ void rb_futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
+void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
     struct timespec time = timespec_of(ns);
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
@@ -105,7 +105,7 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
             say_asleep(reader);
             if ((result = rb_peek(reader)) != RB_EMPTY)
                 return result;
-            futex_wait(&reader->header->wake, seen, left);
+            rb_futex_wait(&reader->header->wake, seen, left);
         }
         if ((result = rb_peek(reader)) != RB_EMPTY)
             return result;
@@ -138,7 +138,7 @@ static void waitv(struct waiter *waiters, int count, int64_t ns)
 {
     struct timespec time;
     if (count == 1) { /* any Linux can */
-        futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value, ns);
+        rb_futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value, ns);
         return;
     }
     clock_gettime(CLOCK_MONOTONIC, &time);

@@ -193,6 +193,9 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
         return RB_OK;
     if (end_lags(writer)) /* in the middle of a batch: who is in the way may be asleep before it */
         rb_end_publish(writer);
+    rb_bell *bell = atomic_load_explicit(&writer->bell, memory_order_acquire); /* rb_writer_bell() */
+    if (bell != NULL)
+        rb_bell_hurry(bell);
     return RB_FULL;
 }
 
@@ -322,6 +325,9 @@ void rb_end_publish(rb_writer *writer)
      * seen */
     atomic_thread_fence(memory_order_seq_cst);
     rb_wake(writer);
+    rb_bell *bell = atomic_load_explicit(&writer->bell, memory_order_acquire); /* rb_writer_bell() */
+    if (bell != NULL)
+        rb_bell_ring(bell, writer->bell_index);
 }
 
 int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_t length, uint16_t flags,

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from persistence import Log, LogWriter, recovery, scan, walk
+from persistence import Log, LogWriter, recovery, rounds, scan, walk
 from persistence.format import SegmentHeader
 from persistence.segment import ActiveSegment
 from tests.support.log_simulation import Simulation, Violation
@@ -31,10 +31,20 @@ def quiet() -> Iterable[None]:
 
 
 def run_seeds(
-    seeds: Iterable[int], memory: Path, log_type: type[Log] = Log, writer_type: type[LogWriter] = LogWriter
+    seeds: Iterable[int],
+    memory: Path,
+    log_type: type[Log] = Log,
+    writer_type: type[LogWriter] = LogWriter,
+    *,
+    in_c: bool | None = None,
 ) -> int:
-    """States that were judged."""
-    return sum(Simulation(seed, memory, log_type, writer_type).run()["states"] for seed in seeds)
+    """States that were judged: every other seed by rounds in C, or all, or none."""
+    states = 0
+    for seed in seeds:
+        simulation = Simulation(seed, memory, log_type, writer_type)
+        simulation.in_c = simulation.in_c if in_c is None else in_c
+        states += simulation.run()["states"]
+    return states
 
 
 def test_what_was_acknowledged_survives_every_crash(runtime_directory: Path) -> None:
@@ -209,5 +219,53 @@ def test_a_planted_mistake_is_caught(
         patch(monkeypatch)
     seeds = [*RARE.get(mistake, ()), *range(MUTANT_SEEDS)]
     with pytest.raises(Violation) as caught:
-        run_seeds(seeds, runtime_directory, log_type, writer_type)
+        run_seeds(seeds, runtime_directory, log_type, writer_type, in_c=False)
+    print(f"{mistake}: {caught.value}")
+
+
+# ---- mistakes of rounds in C, as far as Python can plant them ----
+
+
+class PublishesTooEarlyInC(LogWriter):
+    """A writer whose rounds call durable what they have taken."""
+
+    def round(self, *, sync=False):
+        super().round(sync=sync)
+        for joined in self._joined.values():
+            joined.ring.durable(joined.taken)
+
+
+class ForgetsWhatFailed(Log):
+    """A log that does not write again what a round could not."""
+
+    def take_back(self, end, durable_position, proven, waiting, written):
+        super().take_back(end, durable_position, proven, [], 0)
+
+
+def no_sync_in_c(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds._Disk, "_on_sync", lambda self, context: 0)
+
+
+def failed_sync_believed_in_c(patch: pytest.MonkeyPatch) -> None:
+    sync = rounds._Disk._on_sync
+    patch.setattr(rounds._Disk, "_on_sync", lambda self, context: 0 * sync(self, context))
+
+
+MISTAKES_IN_C = {
+    "it never syncs": (no_sync_in_c, Log, LogWriter),
+    "it believes a sync that has failed": (failed_sync_believed_in_c, Log, LogWriter),
+    "it loses what a round could not write": (None, ForgetsWhatFailed, LogWriter),
+    "it acknowledges what it has only read": (None, Log, PublishesTooEarlyInC),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES_IN_C)
+def test_a_mistake_planted_around_rounds_is_caught(
+    mistake: str, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, log_type, writer_type = MISTAKES_IN_C[mistake]
+    if patch is not None:
+        patch(monkeypatch)
+    with pytest.raises(Violation) as caught:
+        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type, in_c=True)
     print(f"{mistake}: {caught.value}")

@@ -67,6 +67,7 @@ class Simulation:
         self._error = errno.EIO
         self._upset = False  # the last operation failed: what the kernel holds is not what the disk holds
         self._only = ""  # the operation that fails; "" is any
+        self.in_c = seed % 2 == 1  # Rounds in C, or the same step by step in Python.
 
     def _world(self) -> list[tuple[str, str, str]]:
         """Name, durability and log of each ring: most often two in one log."""
@@ -141,7 +142,7 @@ class Simulation:
                         log.tend()
             self._pass_time()
             for writer in self.random.sample(writers, len(writers)):
-                writer.step()
+                self._step(writer)
         if self.random.random() < 0.3:
             for writer in writers:
                 writer.finish()
@@ -151,6 +152,12 @@ class Simulation:
             for log in logs.values():
                 log.close()
                 self.counts["clean stops"] += 1
+
+    def _step(self, writer: LogWriter) -> None:
+        if self.in_c:
+            writer.round()
+        else:
+            writer.step()
 
     def _start(self, log: Log) -> None:
         """As often as it takes: a disk that fails may keep a log from starting, but not from being whole."""

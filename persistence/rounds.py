@@ -1,0 +1,207 @@
+"""Rounds in C: what LogWriter does step by step, over and over without Python (ringbuf/c/log/log.h).
+
+Owns what both sides share: an rb_log that borrows the active segment of a Log while that has nothing of its
+own to write, and gives it back with what is not durable yet.  The bytes that come of it are those that the
+steps would write, and a test holds them against each other.
+
+What is settled is fed to the log's reader when somebody asks for the live segment, not as it comes: very many
+small extents would cost more there than on the disk.  When a segment ends with many that nobody asked for,
+its table is forgotten, and read from the file should it ever be wanted.
+
+Invariants: while the segment is lent nobody else writes it; extents that were taken back are in the log's
+queue, in their order, and in no other place.
+
+Threads: enter(), round(), run() and leave() are the log thread's; pull() and the numbers are for all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from persistence.files import Files, OsFiles
+from persistence.format import CatalogueEntry
+from persistence.segment import Pending
+from ringbuf import Range, Reader
+from ringbuf.core import ffi, lib
+
+if TYPE_CHECKING:
+    from persistence.log import Log
+    from persistence.scan import SegmentTable
+
+__all__ = ["Rounds"]
+
+STEP_BYTES = 1 << 20  # taken and written before more is taken: the disk works on it meanwhile
+SPIN_NS = 50_000  # as a reader's
+ROWS_AT_ONCE = 512
+ROWS_MOST = 4096  # of a segment that has ended: more are left to whoever wants to know
+
+_EMPTY = memoryview(b"")
+
+
+class Rounds:
+    """The C side of one log."""
+
+    def __init__(self, log: Log, bell: Any) -> None:
+        self.c: Any = ffi.gc(lib.rb_log_new(bell), lib.rb_log_free)
+        if self.c == ffi.NULL:
+            raise MemoryError("no memory for the rounds of a log")
+        self.lent = False
+        self._log = log
+        self._bell = bell  # Kept as long as C has its address.
+        self._readers: dict[int, tuple[Reader, Any]] = {}  # of rings, by ring id, with their rb_log_ring
+        self._pulling = threading.Lock()
+        self._pulled = 0  # extents of this segment that the reader knows
+        self._disk = None if type(log.files) is OsFiles else _Disk(log.files, self.c)
+        self.c.spin_ns = SPIN_NS
+        self.c.step_bytes = STEP_BYTES
+        self.c.write_bytes = STEP_BYTES
+
+    def add(self, reader: Reader, ring: Any) -> None:
+        """A ring, as an rb_log_ring that is kept until remove()."""
+        self._readers[ring.ring_id] = reader, ring
+        lib.rb_log_add(self.c, ring)
+
+    def remove(self, ring: Any) -> None:
+        """Not while the segment is lent, nor while anything of the ring waits."""
+        self.leave()
+        del self._readers[ring.ring_id]
+        lib.rb_log_remove(self.c, ring)
+
+    # ---- lending ----
+
+    def enter(self, now_ns: int) -> bool:
+        """Borrows the active segment.  False: there is none, or the log has something to write itself."""
+        if self.lent:
+            return True
+        active = self._log.lendable()
+        if active is None:
+            return False
+        c = self.c
+        c.descriptor, c.seed = active.handle, active.header.seed
+        c.base, c.end, c.room = active.header.base_position, active.end, self._log.segment_bytes
+        c.first_place = active.first_place
+        c.durable_position, c.proven = self._log.durable_position, self._log.proven
+        if self._disk is not None:
+            self._disk.handle = active.handle
+        with self._pulling:
+            lib.rb_log_enter(c, now_ns)
+            self._pulled = 0
+        self.lent = True
+        return True
+
+    def leave(self, *, ends: bool = False) -> None:
+        """Gives the segment back, with what is not durable.  `ends`: nothing more is written to it."""
+        if not self.lent:
+            return
+        if not ends:
+            self.pull()
+        c = self.c
+        self.lent = False
+        written = c.extents_written - c.extents_settled
+        self._log.take_back(c.end, c.durable_position, c.proven, self._waiting(), written)
+
+    def round(self, now_ns: int, *, sync: bool) -> int:
+        """One round in the segment that is lent; why it came back."""
+        return self._checked(lib.rb_log_round(self.c, now_ns, sync))
+
+    def run(self, timeout_ns: int) -> int:
+        """Rounds, and sleep, until there is something to do here; why it came back."""
+        return self._checked(lib.rb_log_run(self.c, timeout_ns))
+
+    def error(self) -> OSError:
+        """What the disk said."""
+        return OSError(self.c.error, os.strerror(self.c.error))
+
+    def _checked(self, code: int) -> int:
+        if self._disk is not None and self._disk.raised is not None:
+            raised, self._disk.raised = self._disk.raised, None
+            raise raised
+        return code
+
+    def _waiting(self) -> list[Pending]:
+        found: list[Pending] = []
+        some = ffi.new("rb_log_extent[]", ROWS_AT_ONCE)
+        while count := lib.rb_log_waiting(self.c, len(found), some, ROWS_AT_ONCE):
+            found += [self._pending(some[index]) for index in range(count)]
+        return found
+
+    def _pending(self, extent: Any) -> Pending:
+        reader, _ = self._readers[extent.ring_id]
+        item = Pending.run(extent.ring_id, reader.range_of(extent))
+        item.place = extent.place
+        return item
+
+    # ---- what has become of it ----
+
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """For each ring of which rounds have taken anything: the offset below which all is durable, and the
+        one below which all is taken.
+        """
+        rings = [ring for _, ring in list(self._readers.values())]
+        return {it.ring_id: (it.durable_offset, it.taken_offset) for it in rings if it.taken_offset}
+
+    def entries(self, known: dict[int, CatalogueEntry], *, taken: bool) -> dict[int, CatalogueEntry]:
+        """`known` with the ends that rounds have brought: of what is durable, or of all that is `taken`."""
+        for ring_id, ends in self.ends().items():
+            entry, end = known.get(ring_id), ends[taken]
+            if entry is not None and end > entry.next_offset:
+                known[ring_id] = entry._replace(next_offset=end)
+        return known
+
+    def begin(self, base: int, table: SegmentTable) -> None:
+        """See LogReader.begin(): what is settled belongs to the segment before."""
+        in_bulk = int(self.c.extents_settled) - self._pulled > ROWS_MOST
+        if not in_bulk:
+            self.pull()
+        with self._pulling:
+            self._log.reader.begin(base, table, forget=in_bulk)
+            self._pulled = int(self.c.extents_settled)
+
+    def pull(self) -> None:
+        """Feeds the log's reader what has been settled.  From any thread."""
+        some, end = ffi.new("rb_log_extent[]", ROWS_AT_ONCE), ffi.new("uint64_t *")
+        with self._pulling:
+            while count := lib.rb_log_settled(self.c, self._pulled, some, ROWS_AT_ONCE, end):
+                self._log.reader.publish([_settled(some[index]) for index in range(count)], end[0])
+                self._pulled += count
+
+
+def _settled(extent: Any) -> Pending:
+    """An extent for the reader, which asks for no bytes."""
+    times = extent.first_timestamp_ns, extent.last_timestamp_ns
+    facts = Range(extent.position, extent.epoch, extent.first_offset, extent.count, *times, _EMPTY)
+    item = Pending(extent.ring_id, _EMPTY, range=facts, length=extent.length)
+    item.place = extent.place
+    return item
+
+
+class _Disk:
+    """A disk that is not the operating system's, for rounds: C calls back."""
+
+    def __init__(self, files: Files, c: Any) -> None:
+        self.handle = -1
+        self.raised: BaseException | None = None  # by a disk that does not only fail
+        self._files = files
+        self._write = ffi.callback("rb_log_write_call", self._on_write)
+        self._sync = ffi.callback("rb_log_sync_call", self._on_sync)
+        lib.rb_log_files(c, self._write, self._sync, ffi.NULL)
+
+    def _on_write(self, _: Any, pieces: Any, count: int, place: int) -> int:
+        buffers = [memoryview(ffi.buffer(it.base, it.length)) for it in pieces[0:count]]
+        return self._guarded(lambda: self._files.pwritev(self.handle, buffers, place))
+
+    def _on_sync(self, _: Any) -> int:
+        return self._guarded(lambda: self._files.fdatasync(self.handle))
+
+    def _guarded(self, call: Callable[[], int | None]) -> int:
+        try:
+            return call() or 0
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+        except BaseException as error:  # noqa: BLE001  C cannot carry it; _checked() raises it again.
+            self.raised = error
+            return -errno.EIO

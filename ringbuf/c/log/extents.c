@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Extents: from a run in a ring to bytes in the segment, and to a durable word.
+ */
+#include "log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PAGE_BYTES 4096
+#define LIST_FIRST 256
+
+static const uint8_t zeros[PAGE_BYTES + EXTENT_HEADER_BYTES];
+
+bool rb_log_reserve(rb_log *log, uint64_t count)
+{
+    rb_log_inside *in = log->inside;
+    if (log->extents_queued + count <= in->room)
+        return true;
+    uint64_t room = in->room == 0 ? LIST_FIRST : 2 * in->room;
+    pthread_mutex_lock(&in->lock);
+    rb_log_extent *list = realloc(in->list, room * sizeof *list);
+    if (list != NULL) {
+        in->list = list;
+        in->room = room;
+    }
+    pthread_mutex_unlock(&in->lock);
+    in->short_of_memory = list == NULL;
+    return list != NULL;
+}
+
+void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range)
+{
+    rb_log_extent *extent = &log->inside->list[log->extents_queued++];
+    *extent = (rb_log_extent){
+        .body = ring->reader->data + (range->position & ring->reader->mask),
+        .length = range->length,
+        .position = range->position,
+        .first_offset = range->first_offset,
+        .count = range->count,
+        .first_timestamp_ns = range->first_timestamp_ns,
+        .last_timestamp_ns = range->last_timestamp_ns,
+        .ring = ring,
+        .ring_id = ring->ring_id,
+        .epoch = ring->epoch,
+    };
+    log->unsynced_bytes += extent_bytes(extent);
+    if (log->inside->oldest_at == 0)
+        log->inside->oldest_at = rb_log_now();
+}
+
+static void add_time(rb_log_times *times, int64_t took_ns)
+{
+    uint64_t took = took_ns < 0 ? 0 : (uint64_t)took_ns, us = took / 1000;
+    int bucket = us == 0 ? 0 : 64 - __builtin_clzll(us);
+    times->counts[bucket < RB_LOG_BUCKETS ? bucket : RB_LOG_BUCKETS - 1]++;
+    times->count++;
+    times->total_ns += took;
+    if (took > times->max_ns)
+        times->max_ns = took;
+}
+
+/* ---- writing ---- */
+
+static void header_of(const rb_log *log, const rb_log_extent *extent, extent_header *header)
+{
+    *header = (extent_header){
+        .length = (uint32_t)extent->length,
+        .ring_id = extent->ring_id,
+        .ring_epoch = extent->epoch,
+        .ring_position = extent->position,
+        .durable_position = log->durable_position,
+    };
+    uint32_t covered = EXTENT_HEADER_BYTES - offsetof(extent_header, ring_id);
+    header->crc = rb_crc32c(rb_crc32c(log->seed, &header->ring_id, covered), extent->body, extent->length);
+}
+
+/* How many extents the next write takes; their bytes. */
+static int batch_of(const rb_log *log, uint64_t *bytes)
+{
+    int count = 0;
+    uint64_t size = 0, left = log->room > log->end ? log->room - log->end : 0;
+    for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MOST; i++) {
+        uint64_t next = extent_bytes(&log->inside->list[i]);
+        bool alone = count == 0 && log->end == log->first_place; /* larger than any segment */
+        if ((size + next > left && !alone) || (count > 0 && size + next > log->write_bytes))
+            break;
+        size += next;
+        count++;
+    }
+    *bytes = size;
+    return count;
+}
+
+/* Zeros end the write, at least one header's length; up to the end of the page when it is a page that no
+ * earlier write has begun: a page that is written whole need not be read first. */
+static uint32_t zeros_behind(uint64_t begin, uint64_t end)
+{
+    if (begin / PAGE_BYTES == end / PAGE_BYTES && begin % PAGE_BYTES != 0)
+        return EXTENT_HEADER_BYTES;
+    uint32_t to_page = (uint32_t)(PAGE_BYTES - end % PAGE_BYTES) % PAGE_BYTES;
+    return to_page >= EXTENT_HEADER_BYTES ? to_page : to_page + EXTENT_HEADER_BYTES;
+}
+
+static int write_batch(rb_log *log, int count, uint64_t bytes)
+{
+    rb_log_inside *in = log->inside;
+    rb_log_extent *batch = &in->list[log->extents_written];
+    rb_log_piece *piece = in->pieces;
+    uint64_t place = log->end;
+    for (int i = 0; i < count; i++) {
+        header_of(log, &batch[i], &in->headers[i]);
+        *piece++ = (rb_log_piece){&in->headers[i], EXTENT_HEADER_BYTES};
+        *piece++ = (rb_log_piece){(void *)(uintptr_t)batch[i].body, batch[i].length};
+        batch[i].place = place;
+        place += extent_bytes(&batch[i]);
+    }
+    *piece++ = (rb_log_piece){(void *)(uintptr_t)zeros, zeros_behind(log->end, place)};
+    int64_t started = rb_log_now();
+    int64_t result = rb_disk_write(log, in->pieces, (int)(piece - in->pieces), log->end);
+    if (result < 0) {
+        log->error = (int32_t)-result;
+        log->failed_sync = 0;
+        return RB_LOG_FAILED;
+    }
+    add_time(&log->write, rb_log_now() - started);
+    log->extents_written += (uint64_t)count;
+    log->end = place;
+    log->proven = log->durable_position;
+    log->extents += (uint64_t)count;
+    log->written_bytes += bytes;
+    return RB_LOG_DONE;
+}
+
+int rb_log_write_all(rb_log *log)
+{
+    if (log->inside->short_of_memory) {
+        log->error = ENOMEM;
+        log->failed_sync = 0;
+        return RB_LOG_FAILED;
+    }
+    while (log->extents_written < log->extents_queued) {
+        uint64_t bytes;
+        int count = batch_of(log, &bytes);
+        if (count == 0)
+            return RB_LOG_FULL;
+        int result = write_batch(log, count, bytes);
+        if (result != RB_LOG_DONE)
+            return result;
+    }
+    return RB_LOG_DONE;
+}
+
+/* ---- what a sync makes durable ---- */
+
+/* The list says so before the durable words do: who sees a word finds the records in the log. */
+static void settle_list(rb_log *log)
+{
+    rb_log_inside *in = log->inside;
+    pthread_mutex_lock(&in->lock);
+    log->durable_position = log->base + log->end;
+    log->extents_settled = log->extents_written;
+    in->settled_end = log->end;
+    pthread_mutex_unlock(&in->lock);
+}
+
+static uint32_t settle_extents(rb_log *log, uint64_t first)
+{
+    uint32_t moved = 0;
+    for (uint64_t i = first; i < log->extents_settled; i++) {
+        rb_log_extent *extent = &log->inside->list[i];
+        rb_log_ring *ring = extent->ring;
+        log->unsynced_bytes -= extent_bytes(extent);
+        log->records += extent->count;
+        log->record_bytes += extent->length;
+        if (moved == 0 || log->inside->moved[moved - 1] != ring) {
+            bool known = false; /* a ring has few extents in a round, and mostly in a row */
+            for (uint32_t j = moved > 4 ? moved - 4 : 0; j < moved && !known; j++)
+                known = log->inside->moved[j] == ring;
+            if (!known && moved < RB_BELL_RINGS)
+                log->inside->moved[moved++] = ring;
+            else if (!known)
+                rb_durable_store(ring->memory, extent->position + extent->length);
+        }
+        ring->durable = extent->position + extent->length;
+        ring->durable_offset = extent->first_offset + extent->count;
+    }
+    return moved;
+}
+
+/* A ring is let go by whole chunks: it finds offsets by the first record of each. */
+static void settle_ring(rb_log_ring *ring, int64_t now)
+{
+    ring->waits_since = ring->taken == ring->durable ? -1 : now;
+    rb_durable_store(ring->memory, ring->durable);
+    rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
+}
+
+int rb_log_sync_all(rb_log *log, int64_t now)
+{
+    if (log->extents_settled == log->extents_written && log->base + log->end == log->durable_position)
+        return RB_LOG_DONE;
+    int64_t started = rb_log_now();
+    int result = rb_disk_sync(log);
+    if (result < 0) {
+        log->error = -result;
+        log->failed_sync = 1;
+        return RB_LOG_FAILED;
+    }
+    int64_t finished = rb_log_now();
+    add_time(&log->fsync, finished - started);
+    if (log->inside->oldest_at != 0)
+        add_time(&log->commit, finished - log->inside->oldest_at);
+    log->inside->oldest_at = log->extents_written < log->extents_queued ? started : 0;
+    log->syncs++;
+    log->synced_bytes += log->base + log->end - log->durable_position;
+    uint64_t first = log->extents_settled;
+    settle_list(log);
+    uint32_t moved = settle_extents(log, first);
+    for (uint32_t i = 0; i < moved; i++)
+        settle_ring(log->inside->moved[i], now);
+    log->due_ns = log->extents_written < log->extents_queued ? 0 : INT64_MAX;
+    if (moved == 0)
+        return RB_LOG_DONE;
+    rb_disk_wake(log->wake_descriptor);
+    return log->tells ? RB_LOG_MOVED : RB_LOG_DONE;
+}
+
+/* ---- for Python ---- */
+
+static int copied(rb_log *log, uint64_t first, uint64_t behind, rb_log_extent *out, int room)
+{
+    uint64_t count = first < behind ? behind - first : 0;
+    if (count > (uint64_t)room)
+        count = (uint64_t)room;
+    if (count > 0)
+        memcpy(out, &log->inside->list[first], count * sizeof *out);
+    return (int)count;
+}
+
+int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end)
+{
+    rb_log_inside *in = log->inside;
+    pthread_mutex_lock(&in->lock);
+    int count = copied(log, first, log->extents_settled, out, room);
+    *end = in->settled_end;
+    pthread_mutex_unlock(&in->lock);
+    return count;
+}
+
+int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room)
+{
+    return copied(log, log->extents_settled + first, log->extents_queued, out, room);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rounds of the log: what persistence/writer.py does step by step, again and again without Python.
+ *
+ * A round takes runs of whole records from all rings that have some, puts a header in front of each (the
+ * extents of persistence/format.py), hands them to the kernel, syncs if it is time, and says what is durable.
+ * Python begins and seals segments, deals with failures, and adds and removes rings; for that every call here
+ * comes back with a code, and what is not durable then is Python's to write again (rb_log_waiting()).
+ *
+ *     rings.c    which rings have news, and what is taken of them
+ *     extents.c  headers, writes, what a sync makes durable
+ *     rounds.c   when to write, to sync, to sleep
+ *     disk.c     the system calls of writing
+ *
+ * Invariants
+ *   1. Extents stand in the order taken, written, settled: settled <= written <= queued.
+ *   2. A durable word moves only in settle(), which is called when a sync has returned and at no other time.
+ *   3. After a write or a sync failed nothing more is written: the round comes back, and whoever goes on
+ *      enters another segment.
+ *
+ * One thread runs rounds; rb_log_settled() is for all, hence the lock around the list of extents.
+ */
+#ifndef BRIM_LOG_H
+#define BRIM_LOG_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "ring.h"
+
+#include "log_api.h"
+
+#define EXTENT_HEADER_BYTES 32
+
+typedef struct extent_header { /* persistence/format.py, "Extent" */
+    uint32_t length, crc, ring_id, ring_epoch;
+    uint64_t ring_position, durable_position;
+} extent_header;
+_Static_assert(sizeof(extent_header) == EXTENT_HEADER_BYTES, "an extent's header is 32 bytes");
+
+typedef struct rb_disk {
+    int descriptor; /* O_DIRECT, or -1 */
+    uint32_t block_bytes;
+    uint8_t *buffer;      /* its first bytes are those of the block that the next write begins in */
+    uint64_t buffered_at; /* the place of that block; UINT64_MAX: not read yet */
+    uint64_t dropped;     /* up to here the page cache has been told to forget */
+} rb_disk;
+
+struct rb_log_inside {
+    rb_bell *bell;
+    rb_log_ring *rings[RB_BELL_RINGS];
+    uint64_t hungry[RB_BELL_RINGS / 64]; /* rings that have rung, or had more than was taken */
+    uint32_t highest;                    /* no ring has an index above */
+    uint32_t turn;                       /* which ring comes first next */
+
+    pthread_mutex_t lock; /* over the list, its numbers and settled_end */
+    rb_log_extent *list;
+    uint64_t room;
+    uint64_t settled_end; /* place behind the last settled extent */
+
+    rb_log_ring **moved; /* rings with a settled extent, in one settle() */
+
+    rb_log_write_call write;
+    rb_log_sync_call sync;
+    void *context;
+    rb_disk disk;
+
+    extent_header headers[RB_LOG_EXTENTS_MOST];
+    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 1];
+
+    int64_t nap_ns;
+    int64_t lazy_at, urgent_at; /* when a ring of either kind was last taken from */
+    uint64_t largest_share;     /* of a ring, in 1/256, taken in one go since the last nap */
+    int64_t oldest_at;          /* when the first extent that is not settled was taken, or before */
+    bool short_of_memory;
+};
+
+static inline uint64_t extent_bytes(const rb_log_extent *extent)
+{
+    return EXTENT_HEADER_BYTES + extent->length;
+}
+
+/* rings.c.  Takes up to about `limit` bytes: how many. */
+uint64_t rb_log_take(rb_log *log, int64_t now_ns, uint64_t limit);
+bool rb_log_hungry(const rb_log *log);
+
+/* extents.c */
+bool rb_log_reserve(rb_log *log, uint64_t count); /* room in the list for so many; false: no memory */
+void rb_log_push(rb_log *log, rb_log_ring *ring, const rb_range *range);
+int rb_log_write_all(rb_log *log);
+int rb_log_sync_all(rb_log *log, int64_t now_ns);
+
+/* disk.c */
+int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t place);
+int rb_disk_sync(rb_log *log);
+void rb_disk_enter(rb_log *log);
+void rb_disk_wake(int descriptor);
+
+int64_t rb_log_now(void);
+
+#endif
