@@ -122,7 +122,7 @@ class Broker:
         self._subscribing = Subscribing(
             self.clients, self.router, self.retained, self._permissions, self._pending, self.limits
         )
-        self._sys_topics = SysTopics(
+        self.sys_topics = SysTopics(
             engine,
             self.own_messages.topic_of,
             self.sessions,
@@ -399,13 +399,13 @@ class Broker:
         now_s = self._clock()
         self.own_messages.tick()
         self.wills.tick(now_s)
-        self._sys_topics.tick(now_s)
+        self.sys_topics.tick(now_s)
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)
         if self.own_messages:
             return RETRY_S
-        next_s = min(self.sessions.next_s, self.wills.next_s, self._sys_topics.next_s)
+        next_s = min(self.sessions.next_s, self.wills.next_s, self.sys_topics.next_s)
         return min(max(next_s - now_s, 0.0), REST_S)
 
 

@@ -25,8 +25,8 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Durability", "Limits",
-    "Listener", "Local", "Log", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked", "load",
-    "parse",
+    "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked",
+    "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -221,6 +221,12 @@ class Sys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 10
 
 
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The page for a Prometheus server, in [metrics]."""
+
+    listen: str = ""  # such as "127.0.0.1:9464", which serves /metrics; "": nobody
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of it.  `stream` always ends with the stream "default", which takes what no other does."""
 
@@ -238,6 +244,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     auth: Auth = Auth()
     sys: Sys = Sys()
+    metrics: Metrics = Metrics()
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
     log: Log = Log()
     zmq: Zmq = Zmq()

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 words at most
 BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
+PORT_MAX = 65535
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
 PACKET_USUAL_BYTES = 16 << 20  # the most that nobody has to ask for: each connection may buffer one
@@ -159,6 +160,28 @@ def zmq_is_safe(config: Config, problems: Problems) -> None:
         problems.add(("zmq",), text)
 
 
+def split_address(listen: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT", "[HOST]:PORT".  Raises ValueError."""
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
+        raise ValueError(listen)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def metrics_are_local(config: Config, problems: Problems) -> None:
+    path: Path = ("metrics", "listen")
+    listen = config.metrics.listen
+    if not listen or problems.blames(path):
+        return
+    try:
+        host, _ = split_address(listen)
+    except ValueError:
+        problems.add(path, f"{shown(listen)} is no address; write 127.0.0.1:9464")
+        return
+    if not is_loopback(host):
+        problems.add(path, f"{listen} is reached from other machines, by anybody; write 127.0.0.1:9464")
+
+
 def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:
     if name is not None and name not in known and not problems.blames(path):
         problems.add(path, f"there is no stream {name!r}; the streams are {', '.join(sorted(known))}")
@@ -189,4 +212,5 @@ RULES = (
     rings_can_be_waited_for,
     zmq_is_safe,
     plugins_are_different,
+    metrics_are_local,
 )

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from edge.config import Stream
 from edge.errors import EdgeError
+from edge.log_status import TOTALS, log_facts, sys_numbers, together
 from edge.logs import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
 from persistence.merged import MergedReader
@@ -130,11 +131,23 @@ class LogSet:
         return thread.writer.state.reason if thread is not None and thread.writer.state.read_only else ""
 
     def status(self) -> Status:
-        """For `brim status`: of all logs together, and each under `logs` where there are several."""
+        """For `brim status`: of all logs together, and each under `logs` where there are several.
+
+        Looks at every file of the log directory: not for the event loop.
+        """
         each = [
             {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
         ]
-        return each[0] if len(each) == 1 else {**_together(each), "logs": each}
+        return {**together(each), **log_facts(self.directory, [it.reader.stats for it in self.logs()])}
+
+    def numbers(self) -> dict[str, int]:
+        """A few of them, for $SYS; no file is looked at."""
+        return sys_numbers([thread.status() for thread in self._threads.values()])
+
+    def totals(self) -> dict[str, int]:
+        """What all logs together have written, and how often they have synced."""
+        stats = [it.stats for it in self.logs()]
+        return {name: sum(getattr(it, name) for it in stats) for name in TOTALS}
 
     # ---- inside ----
 
@@ -174,21 +187,3 @@ def log_source(ring: Ring, stream: Stream) -> Source:
     """
     level: Literal["interval", "disk"] = "disk" if stream.durability == "disk" else "interval"
     return Source(ring, level, stream.sync_interval_ms, stream.sync_bytes)
-
-
-def _together(each: list[Status]) -> Status:
-    """Counters of all added; of the rest what is worst."""
-    total: Status = {"directory": "", "read_only": False, "reason": "", "failures": 0, "segments": 0}
-    for status in each:
-        for name, value in status.items():
-            if isinstance(value, bool):
-                total[name] = total.get(name, False) or value
-            elif isinstance(value, int):
-                total[name] = total.get(name, 0) + value
-            elif name == "fsync":
-                total[name] = max(total.get(name, value), value, key=lambda it: it["p99_below_us"])
-            elif name == "broken_rings":
-                total[name] = {**total.get(name, {}), **value}
-            elif name == "reason" and value:
-                total[name] = value
-    return total

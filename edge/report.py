@@ -49,23 +49,36 @@ class Reporter:
     listener: Listener
     stats: Stats
     zmq: ZmqPublisher | None
-    log: Callable[[], Status] | None = None
+    log: Callable[[], Status] | None = None  # looks at files; see log_totals for what does not
+    log_totals: Callable[[], dict[str, int]] | None = None
+    consumers: Callable[[], list[Status]] | None = None  # named ones: how far each is
     bridges: Sequence[Callable[[], Status]] = ()
     local: LocalEndpoint | None = None
+    metrics_url: str | None = None
     started_s: float = field(default_factory=time.monotonic)
     _rates: dict[str, float] = field(default_factory=dict)
 
     async def sample(self) -> None:
         """Keeps the rates, until it is cancelled."""
-        before, at = self.stats.totals(), time.monotonic()
+        before, at = self._totals(), time.monotonic()
         while True:
             await asyncio.sleep(SAMPLE_S)
-            now, then = self.stats.totals(), at
+            now, then = self._totals(), at
             at = time.monotonic()
-            self._rates = {name: round((now[name] - before[name]) / (at - then), 1) for name in _RATED}
+            self._rates = {name: round((now[name] - was) / (at - then), 1) for name, was in before.items()}
             before = now
 
+    def _totals(self) -> dict[str, int]:
+        """What there is a rate of."""
+        mqtt = self.stats.totals()
+        written = self.log_totals() if self.log_totals else {}
+        return {name: mqtt[name] for name in _RATED} | {f"log_{name}": it for name, it in written.items()}
+
     async def report(self) -> Status:
+        """Everything, as it stands, as far as it fits an answer."""
+        return _fitting(await self.gathered())
+
+    async def gathered(self) -> Status:
         """Everything, as it stands."""
         clients, counts = await asyncio.wrap_future(self.listener.ask(self._of_broker))
         mqtt = self.stats.snapshot() | counts
@@ -81,13 +94,15 @@ class Reporter:
             "clients": clients[:CLIENTS_SHOWN],
             "clients_not_shown": max(0, len(clients) - CLIENTS_SHOWN),
             "rings": [*self._partitions(), *self._producers()],
+            "metrics": self.metrics_url,
             "zmq": self._zmq(),
             "local": self._local(),
-            "log": self.log() if self.log else None,
+            "log": await asyncio.to_thread(self.log) if self.log else None,
+            "consumers": self.consumers() if self.consumers else [],
             "bridges": [bridge() for bridge in self.bridges],
         }
         status["lost"] = _lost(status)
-        return _fitting(status)
+        return status
 
     def _of_broker(self) -> tuple[list[Status], dict[str, int]]:
         """On the MQTT thread."""

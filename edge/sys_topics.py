@@ -14,6 +14,9 @@ and what has changed at each update.
     retained messages/count; store/messages/count, bytes   retained messages
     subscriptions/count, shared_subscriptions/count
     heap/current, heap/maximum                             resident memory of the process, in bytes
+    log/records, record_bytes, written_bytes, syncs, unsynced_bytes, segments, damaged_places, read_only
+        of the log, if there is one: Mosquitto has none    the first four since the start
+    log/fsync_p99_us, commit_p99_us                        99 % of syncs, and of waits for one, took less
     load/messages|publish|bytes/received|sent, load/publish/dropped, load/sockets, load/connections,
         each /1min, /5min, /15min                          how many a minute, as a moving average
 """
@@ -76,6 +79,7 @@ class SysTopics:
         self._said: dict[str, str] = {}
         self._loads: dict[str, _Load] = {}
         self.next_s = now_s if interval_s else math.inf
+        self.log: Callable[[], dict[str, int]] | None = None  # what is said of the log, by name behind log/
 
     def tick(self, now_s: float) -> None:
         """Publish what has changed, if it is time."""
@@ -85,6 +89,8 @@ class SysTopics:
         totals = self._totals()
         for name, value in (self._state(now_s) | totals).items():
             self._say(name, str(value))
+        for name, value in (self.log() if self.log else {}).items():
+            self._say(f"log/{name}", str(value))
         passed_s, self._last_s = now_s - self._last_s, now_s
         totals |= {"connections": self._stats.totals()["connections_opened"]}
         for name, source in LOADS.items():

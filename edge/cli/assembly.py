@@ -100,11 +100,13 @@ class Assembly:
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
-        reporter.log = self.logs.status if self.logs else None
+        if self.logs:
+            reporter.log, reporter.log_totals = self.logs.status, self.logs.totals
         reporter.bridges = self._bridges
         reporter.local = await self._start_local(streams, producers, reporter)
         sampling = asyncio.create_task(reporter.sample())
         self._down.callback(sampling.cancel)
+        await self._start_metrics(reporter)
 
     @property
     def has_files(self) -> bool:
@@ -182,6 +184,7 @@ class Assembly:
             broker.watchers.append(watcher)
         if self.logs is not None:
             broker.cold.read_at = self.logs.reader.read_at
+            broker.sys_topics.log = self.logs.numbers
         _restore_retained(broker, streams)
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
@@ -246,6 +249,20 @@ class Assembly:
         for producer in producers.all():
             feed.add(producer, left_behind=True)
         producers.on_ring.append(feed.add)
+
+    async def _start_metrics(self, reporter: Reporter) -> None:
+        if not self.config.metrics.listen:
+            return
+        from edge.metrics import page
+        from edge.metrics_http import MetricsEndpoint
+
+        async def made() -> str:
+            return page(await reporter.gathered())
+
+        metrics = MetricsEndpoint(self.config.metrics.listen, made)
+        await metrics.start()
+        reporter.metrics_url = metrics.url
+        self._down.push_async_callback(metrics.stop)
 
     async def _start_local(self, streams: Streams, producers: Producers, reporter: Reporter) -> LocalEndpoint:
         async def on_writer_thread(function: Callable[[], object]) -> object:

@@ -15,7 +15,7 @@ import msgspec
 
 from edge.cli import EXIT_ATTENTION
 from edge.cli.configuration import add_runtime_argument
-from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
+from edge.cli.words import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
 from edge.control import Connection, Report, Status
 from edge.terminal import escaped
 
@@ -84,7 +84,9 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
     if status["log"]:
-        yield _log_line(status["log"])
+        yield from _log_lines(status["log"], rates)
+    for consumer in status.get("consumers") or ():
+        yield f"consumer {consumer['name']}: {count_in_words(consumer['lag'])} records behind"
     if clients:
         yield from _client_lines(status)
     yield from (f"lost     {what}: {count_in_words(count)}" for what, count in status["lost"].items())
@@ -123,11 +125,32 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
     )
 
 
-def _log_line(log: dict[str, Any]) -> str:
-    return (
-        f"log      {log['segments']} segments, {bytes_in_words(log['unsynced_bytes'])} not yet synced, "
-        f"{count_in_words(log['records'])} records written since the start"
+def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
+    disk = log["disk"]
+    room = (
+        f", {bytes_in_words(disk['used_bytes'])} with {bytes_in_words(disk['free_bytes'])} free"
+        if disk
+        else ""
     )
+    yield (
+        f"log      {count_in_words(log['segments'])} segments{room}, {bytes_in_words(log['unsynced_bytes'])} "
+        f"not yet synced, {count_in_words(log['records'])} records written since the start"
+    )
+    if not log["records"]:
+        return
+    pace = f"{bytes_in_words(rates['log_record_bytes'])}/s, " if rates.get("log_record_bytes") else ""
+    yield (
+        f"  {pace}{bytes_in_words(log['bytes_per_sync'])} a sync, of which 99 % take less than "
+        f"{micros_in_words(log['fsync']['p99_below_us'])}; durable after less than "
+        f"{micros_in_words(log['commit']['p99_below_us'])}; "
+        f"{log['written_per_record_byte']:.2f} bytes written for each of records"
+    )
+    reads = log["reads"]
+    if reads["log_reads"] or reads["archive_reads"]:
+        yield (
+            f"  read back: {bytes_in_words(reads['log_bytes'])} from the log, "
+            f"{bytes_in_words(reads['archive_bytes'])} from the archive"
+        )
 
 
 def _client_lines(status: dict[str, Any]) -> Iterator[str]:

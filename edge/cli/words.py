@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_in_words", "count_in_words", "seconds_in_words"]
+__all__ = ["bytes_in_words", "count_in_words", "micros_in_words", "seconds_in_words"]
 
 
 def bytes_in_words(count: float) -> str:
@@ -18,6 +18,13 @@ def bytes_in_words(count: float) -> str:
 def count_in_words(count: float) -> str:
     """`1,234,567`; a fraction only below ten."""
     return f"{count:,.0f}" if count >= 10 or count == int(count) else f"{count:.1f}"
+
+
+def micros_in_words(micros: float) -> str:
+    """`256 µs`, `4.1 ms`, `2.0 s`."""
+    if micros < 1000:
+        return f"{micros:.0f} µs"
+    return f"{micros / 1000:.3g} ms" if micros < 1_000_000 else f"{micros / 1_000_000:.2g} s"
 
 
 def seconds_in_words(seconds: float) -> str:

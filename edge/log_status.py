@@ -1,0 +1,88 @@
+"""What the logs of a broker say of themselves, put together: counters added, times merged.
+
+Gathers, counts nothing.  What a log counts is persistence/stats.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from persistence.stats import ReadStats, disk_usage
+
+__all__ = ["TOTALS", "log_facts", "sys_numbers", "together"]
+
+Status = dict[str, Any]
+
+TOTALS = ("records", "record_bytes", "written_bytes", "syncs")  # of LogStats: those that have a rate
+_TIMES = ("fsync", "write", "commit")
+
+
+def log_facts(directory: Path, reads: Iterable[ReadStats]) -> Status:
+    """What the whole log directory takes of its disk, and what was read back."""
+    facts: Status = {"reads": dict.fromkeys(ReadStats().as_dict(), 0), "disk": None}
+    for stats in reads:
+        for name, value in stats.as_dict().items():
+            facts["reads"][name] += value
+    with suppress(OSError):  # It is away, which the logs themselves say more about.
+        facts["disk"] = disk_usage(directory)._asdict()
+    return facts
+
+
+def together(each: Sequence[Status]) -> Status:
+    """One status of several logs, with all of them under `logs`; that of a single one as it is."""
+    if len(each) == 1:
+        return dict(each[0])
+    total: Status = {"directory": "", "read_only": False, "reason": "", "failures": 0, "segments": 0}
+    total |= {"unsynced_bytes": 0, "records": 0, "broken_rings": {}}
+    for status in each:
+        for name, value in status.items():
+            if isinstance(value, bool):
+                total[name] = total.get(name, False) or value
+            elif isinstance(value, int):
+                total[name] = total.get(name, 0) + value
+            elif name == "broken_rings":
+                total[name] = {**total[name], **value}
+            elif name == "reason" and value:
+                total[name] = value
+    for name in _TIMES:
+        total[name] = _merged([status[name] for status in each if name in status])
+    records = total.get("record_bytes", 0)
+    total["bytes_per_sync"] = total.get("synced_bytes", 0) // max(total.get("syncs", 0), 1)
+    total["written_per_record_byte"] = round(total.get("written_bytes", 0) / records, 4) if records else 0.0
+    return {**total, "logs": list(each)}
+
+
+def sys_numbers(each: Sequence[Status]) -> dict[str, int]:
+    """What $SYS says of them, by name behind log/."""
+    total = together(each)
+    names = (*TOTALS, "unsynced_bytes", "segments", "damaged_places", "read_only")
+    numbers = {name: int(total.get(name, 0)) for name in names}
+    return numbers | {f"{name}_p99_us": total[name]["p99_below_us"] for name in ("fsync", "commit")}
+
+
+def _merged(each: Sequence[Status]) -> Status:
+    """Several histograms (persistence.stats.Histogram.as_dict()) as one."""
+    count, total_us = sum(it["count"] for it in each), sum(it["total_us"] for it in each)
+    bounds = sorted({bound for it in each for bound in it["below_us"]}, key=int)
+    below = {bound: sum(_below(it["below_us"], int(bound)) for it in each) for bound in bounds}
+    return {
+        "count": count,
+        "mean_us": round(total_us / count, 1) if count else 0.0,
+        "p50_below_us": _quantile(below, count, 0.5),
+        "p99_below_us": _quantile(below, count, 0.99),
+        "max_us": max((it["max_us"] for it in each), default=0),
+        "total_us": total_us,
+        "below_us": below,
+    }
+
+
+def _below(below: dict[str, int], bound: int) -> int:
+    """How many took less than `bound`, which may lie beyond the last that is listed."""
+    return max((seen for known, seen in below.items() if int(known) <= bound), default=0)
+
+
+def _quantile(below: dict[str, int], count: int, share: float) -> int:
+    return next((int(bound) for bound, seen in below.items() if seen and seen >= share * count), 0)

@@ -1,0 +1,238 @@
+"""The broker's report as a page of Prometheus's text format, version 0.0.4.
+
+Owns the names and units of all metrics, which are an interface: a name is added, never given another meaning.
+Seconds, bytes and plain counts, as Prometheus advises; counters end with _total.  Counts nothing itself: what
+report.py gathers is said here in another form, so `brim status --json` and this page never disagree.
+
+Label values are other people's text (client names, file names) and are escaped.  Bounded as the report is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+__all__ = ["CONTENT_TYPE", "page"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Status = Mapping[str, Any]
+Labels = Mapping[str, object]
+Kind = Literal["counter", "gauge", "histogram"]
+
+# Of the MQTT front end: what `brim status --json` calls it, and what it means.
+_MQTT_TOTALS = {
+    "published": ("messages_received", "Messages published by MQTT clients."),
+    "published_bytes": ("payload_received_bytes", "Bytes of their payloads."),
+    "delivered": ("messages_sent", "Deliveries to MQTT clients."),
+    "delivered_bytes": ("payload_sent_bytes", "Bytes of their payloads."),
+    "redelivered": ("messages_sent_again", "Deliveries that were repeated."),
+    "bytes_in": ("received_bytes", "Bytes received on MQTT connections."),
+    "bytes_out": ("sent_bytes", "Bytes sent on MQTT connections."),
+    "sourced": ("messages_of_producers", "Records of local producers that were routed."),
+    "connections_opened": ("connections_opened", "MQTT connections accepted."),
+    "full_waits": ("full_ring_waits", "Times that a publisher had to wait for a full ring."),
+}
+_MQTT_NOW = {
+    "connections": ("connections", "MQTT connections now."),
+    "sessions": ("sessions", "MQTT sessions now, of clients that are away too."),
+    "topics": ("topics", "Known topics."),
+    "retained": ("retained_messages", "Retained messages."),
+    "retained_bytes": ("retained_bytes", "Bytes of retained messages."),
+    "queues_bytes": ("queues_bytes", "Bytes of the queues of all clients."),
+}
+_LOG_TOTALS = {
+    "records": ("records", "Records made durable."),
+    "record_bytes": ("record_bytes", "Bytes of them, as they stand in the ring."),
+    "written_bytes": ("written_bytes", "Bytes written, with headers, catalogues and what was written again."),
+    "synced_bytes": ("synced_bytes", "Bytes that syncs have made durable."),
+    "syncs": ("syncs", "Syncs that succeeded."),
+    "extents": ("extents", "Runs of records written."),
+    "rewritten_bytes": ("rewritten_bytes", "Bytes written again after a failure."),
+    "failed_writes": ("failed_writes", "Writes that the disk refused."),
+    "failed_syncs": ("failed_syncs", "Syncs that the disk refused."),
+    "segments_removed": ("segments_removed", "Segments that retention let go."),
+}
+_LOG_NOW = {
+    "unsynced_bytes": ("unsynced_bytes", "Durable lag: bytes taken from rings and not yet on the disk."),
+    "segments": ("segments", "Segments there are."),
+    "damaged_places": ("damaged_places", "Places known to be damaged."),
+    "read_only": ("read_only", "1 while the log takes no records."),
+    "written_per_record_byte": ("written_per_record_byte", "Bytes written for each byte of records."),
+    "bytes_per_sync": ("bytes_per_sync", "Bytes that a sync made durable, on average."),
+}
+_LOG_TIMES = {
+    "fsync": ("fsync_seconds", "How long syncs took."),
+    "write": ("write_seconds", "How long it took to hand bytes to the kernel."),
+    "commit": ("commit_seconds", "From when a record was taken from its ring to its durability."),
+}
+
+
+class _Page:
+    """Lines of metrics, each family together, as the format wants it."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, tuple[Kind, str, list[str]]] = {}
+
+    def add(self, kind: Kind, name: str, about: str, value: float | None, **labels: object) -> None:
+        """One sample; None: there is none."""
+        if value is not None:
+            name = f"brim_{name}_total" if kind == "counter" else f"brim_{name}"
+            self._lines(kind, name, about).append(f"{name}{_labels(labels)} {_number(value)}")
+
+    def times(self, name: str, about: str, found: Status, **labels: object) -> None:
+        """A histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
+        name = f"brim_{name}"
+        lines = self._lines("histogram", name, about)
+        for below_us, count in found["below_us"].items():
+            bound = _number(int(below_us) / 1e6)
+            lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}")
+        lines.append(f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {found['count']}")
+        lines.append(f"{name}_sum{_labels(labels)} {_number(found['total_us'] / 1e6)}")
+        lines.append(f"{name}_count{_labels(labels)} {found['count']}")
+
+    def table(
+        self, kind: Kind, prefix: str, names: Mapping[str, tuple[str, str]], found: Status, **labels: object
+    ) -> None:
+        """One sample for each of `names` that `found` has."""
+        for key, (name, about) in names.items():
+            self.add(kind, f"{prefix}_{name}", about, found.get(key), **labels)
+
+    def text(self) -> str:
+        """All of it."""
+        return "".join(
+            f"# HELP {name} {about}\n# TYPE {name} {kind}\n" + "".join(f"{line}\n" for line in lines)
+            for name, (kind, about, lines) in self._families.items()
+        )
+
+    def _lines(self, kind: Kind, name: str, about: str) -> list[str]:
+        return self._families.setdefault(name, (kind, about, []))[2]
+
+
+def _labels(labels: Labels) -> str:
+    pairs = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def page(status: Status) -> str:
+    """What `report.Reporter.report()` has gathered."""
+    out = _Page()
+    out.add("gauge", "info", "1; what runs here.", 1, version=status["version"], edge_id=status["edge_id"])
+    out.add("gauge", "uptime_seconds", "Since the broker started.", status["uptime_s"])
+    _mqtt(out, status["mqtt"])
+    for ring in status["rings"]:
+        _ring(out, ring)
+    if status["log"]:
+        _log(out, status["log"])
+        _reads(out, status)
+    if status["zmq"]:
+        _zmq(out, status["zmq"])
+    for bridge in status["bridges"]:
+        _bridge(out, bridge)
+    _consumers(out, status.get("consumers") or ())
+    return out.text()
+
+
+def _mqtt(out: _Page, mqtt: Status) -> None:
+    out.table("counter", "mqtt", _MQTT_TOTALS, mqtt)
+    out.table("gauge", "mqtt", _MQTT_NOW, mqtt)
+    for cause, count in mqtt["dropped"].items():
+        out.add("counter", "mqtt_dropped", "Messages and deliveries lost.", count, cause=cause)
+    for cause, count in mqtt["closed"].items():
+        out.add("counter", "mqtt_closed", "Connections ended.", count, cause=cause)
+
+
+def _ring(out: _Page, ring: Status) -> None:
+    names = {"ring": ring["name"], "stream": ring["stream"]}
+    out.add("counter", "ring_records", "Records published to the ring, ever.", ring["end_offset"], **names)
+    out.add("gauge", "ring_capacity_bytes", "Memory of the ring.", ring["capacity_bytes"], **names)
+    out.add(
+        "gauge", "ring_held_ratio", "Held by readers that are waited for; 1: full.", ring["held"], **names
+    )
+    if ring.get("durability", "process") != "process":
+        behind = ring["not_durable_bytes"]
+        out.add("gauge", "ring_not_durable_bytes", "Durable lag: bytes not yet on the disk.", behind, **names)
+    out.add("counter", "ring_rejected", "Records refused: the ring was full.", ring.get("rejected"), **names)
+    for reader in ring["readers"]:
+        who = {**names, "reader": reader["name"] or "reader", "pid": reader["pid"]}
+        out.add("gauge", "ring_reader_lag_records", "Records that a reader is behind.", reader["lag"], **who)
+        out.add("counter", "ring_reader_lost", "Records that a reader lost.", reader["lost"], **who)
+
+
+def _log(out: _Page, log: Status) -> None:
+    for one in _each_log(log):
+        where = {"log": one.get("directory") or "all"}
+        out.table("counter", "log", _LOG_TOTALS, one, **where)
+        out.table("gauge", "log", _LOG_NOW, one, **where)
+        for key, (name, about) in _LOG_TIMES.items():
+            if key in one:
+                out.times(f"log_{name}", about, one[key], **where)
+    if disk := log.get("disk"):
+        out.add("gauge", "log_disk_used_bytes", "What the files of all logs take.", disk["used_bytes"])
+        out.add("gauge", "log_disk_free_bytes", "Of their file system, still free.", disk["free_bytes"])
+        out.add("gauge", "log_disk_bytes", "Of their file system, altogether.", disk["disk_bytes"])
+
+
+def _each_log(log: Status) -> Iterable[Status]:
+    several: Iterable[Status] = log.get("logs") or (log,)
+    return several
+
+
+def _reads(out: _Page, status: Status) -> None:
+    """Where deliveries and reads were served from."""
+    mqtt, reads = status["mqtt"], status["log"]["reads"]
+    counts: Iterator[tuple[str, int, int | None]] = iter((
+        ("ring", mqtt["delivered"] - mqtt["thawed"], None),
+        ("log", reads["log_reads"], reads["log_bytes"]),
+        ("archive", reads["archive_reads"], reads["archive_bytes"]),
+    ))  # fmt: skip
+    for source, count, size in counts:
+        out.add(
+            "counter",
+            "reads",
+            "Reads: from the ring deliveries, from log and archive runs.",
+            count,
+            source=source,
+        )
+        out.add("counter", "read_bytes", "Bytes of records read back.", size, source=source)
+
+
+def _zmq(out: _Page, zmq: Status) -> None:
+    out.add("counter", "zmq_messages_sent", "Messages given to ZeroMQ.", zmq["sent"])
+    out.add("counter", "zmq_overrun", "Records overwritten before ZeroMQ had them.", zmq["overrun"])
+    out.add("counter", "zmq_full_queues", "Times that a subscriber's queue was full.", zmq["full_queues"])
+
+
+def _bridge(out: _Page, bridge: Status) -> None:
+    name, totals = bridge["name"], bridge["totals"]
+    out.add(
+        "gauge",
+        "bridge_up",
+        "1 while the bridge drains or idles.",
+        bridge["condition"] not in _TROUBLED,
+        bridge=name,
+    )
+    out.add("gauge", "bridge_lag_records", "Records not yet drained.", bridge["lag_records"], bridge=name)
+    out.add("gauge", "bridge_lag_seconds", "Age of the oldest of them.", bridge["lag_s"], bridge=name)
+    out.add("counter", "bridge_records", "Records drained.", totals["records"], bridge=name)
+    out.add("counter", "bridge_lost_records", "Records declared lost.", totals["lost_records"], bridge=name)
+
+
+_TROUBLED = {"retrying", "blocked", "failed"}
+
+
+def _consumers(out: _Page, consumers: Iterable[Status]) -> None:
+    for one in consumers:
+        for place in one["places"]:
+            names = {"consumer": one["name"], "ring": place["ring"]}
+            lag, under_way = place["lag"], place["in_flight"]
+            out.add("gauge", "consumer_lag_records", "Records that a consumer is behind.", lag, **names)
+            out.add("gauge", "consumer_in_flight", "Handed out, not acknowledged.", under_way, **names)

@@ -1,0 +1,141 @@
+"""GET /metrics, for a Prometheus server on this machine: HTTP/1.1 as far as that needs it.
+
+Owns one listening socket of the broker's own event loop, off by default.  It serves one page, made anew for
+each request, and nothing that changes anything.  A request is read up to the end of its headers, bounded in
+bytes and time; every answer closes its connection.
+
+Whom it serves: who can reach the loopback interface.  Requests whose Host is a name are refused, but for
+localhost: else a web page that resolves a name of its own to 127.0.0.1 could read the numbers in a browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+
+from edge.config_rules import split_address
+from edge.errors import EdgeError, PortTaken
+from edge.logs import pairs
+from edge.metrics import CONTENT_TYPE
+
+__all__ = ["MetricsEndpoint"]
+
+log = logging.getLogger(__name__)
+
+REQUEST_MAX_BYTES = 8192
+REQUEST_S = 5.0
+AT_ONCE_MAX = 8  # a page costs a look at every session
+OPEN_MAX = 64  # beyond it connections are closed unheard
+LINGER_S = 1.0  # for who still sends: a socket that is closed with something unread takes the answer along
+LINGER_MAX_BYTES = 1 << 20
+
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+            500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+
+
+class MetricsEndpoint:
+    """Serves what `page` returns at `listen`, "HOST:PORT", from start() to stop()."""
+
+    def __init__(self, listen: str, page: Callable[[], Awaitable[str]]) -> None:
+        self._host, self._port = split_address(listen)
+        self._page = page
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Raises PortTaken, EdgeError."""
+        try:
+            self._server = await asyncio.start_server(
+                self._accept, self._host, self._port, limit=REQUEST_MAX_BYTES
+            )
+        except OSError as error:
+            where = f"metrics.listen {self._host}:{self._port}"
+            raise PortTaken(f"{where}: {error.strerror}", hint="set listen in [metrics]") from error
+        log.info("metrics %s", pairs(at=self.url))
+
+    @property
+    def url(self) -> str:
+        """Where it is served, once it is."""
+        if self._server is None:
+            raise EdgeError("metrics are not served")
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+
+    async def stop(self) -> None:
+        """Ends what is under way."""
+        if self._server is not None:
+            self._server.close()
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            if len(self._serving) > OPEN_MAX:
+                raise ConnectionError("too many")
+            status, body = await self._answer(reader)
+            kind = CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8"
+            head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+            head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + body)
+            async with asyncio.timeout(REQUEST_S):
+                await writer.drain()
+            writer.write_eof()
+            await _let_finish(reader)
+        except (ConnectionError, TimeoutError):
+            writer.transport.abort()  # Nobody reads.
+        finally:
+            self._serving.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
+            return 400, b"no whole request\n"
+        if len(self._serving) > AT_ONCE_MAX:
+            return 503, b"too many requests at once\n"
+        line, *headers = request.split("\r\n")
+        method, _, rest = line.partition(" ")
+        target = rest.partition(" ")[0].partition("?")[0]
+        if not _is_address(_header(headers, "host")):
+            return 403, b"ask by address, or as localhost\n"
+        if method != "GET":
+            return 405, b"GET, and nothing else\n"
+        if target != "/metrics":
+            return 404, b"there is /metrics\n"
+        try:
+            return 200, (await self._page()).encode()
+        except Exception:
+            log.exception("the metrics could not be gathered")
+            return 500, b"see the broker's log\n"
+
+
+async def _let_finish(reader: asyncio.StreamReader) -> None:
+    """Takes what a client still sends, up to its end."""
+    left = LINGER_MAX_BYTES
+    async with asyncio.timeout(LINGER_S):
+        while left > 0 and (data := await reader.read(REQUEST_MAX_BYTES)):
+            left -= len(data)
+
+
+def _header(headers: list[str], name: str) -> str:
+    found = (value.strip() for key, _, value in (it.partition(":") for it in headers) if key.lower() == name)
+    return next(found, "")
+
+
+def _is_address(host: str) -> bool:
+    """Whether a Host header names this machine by address; one that is missing does."""
+    name = host[: host.rindex(":")] if ":" in host and not host.endswith("]") else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name in {"", "localhost"}
+    return True
