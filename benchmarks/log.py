@@ -62,7 +62,7 @@ class Scale:
         self.acks = 100 if quick else 400
         self.log_bytes = (128 << 20) if quick else (1 << 30)
         self.topic_records = own.TOPICS * (2 if quick else 10)
-        self.archive_records = 20_000 if quick else 200_000
+        self.archive_records = 60_000 if quick else 200_000
 
 
 def note(found: Figures, **figures: float) -> None:
