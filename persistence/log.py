@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from persistence.errors import LogClosed, LogLocked
 from persistence.files import Files, OsFiles
@@ -41,7 +41,7 @@ from persistence.room import Room
 from persistence.rounds import Rounds
 from persistence.scan import SegmentTable
 from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
-from persistence.stats import LogStats
+from persistence.stats import LiveStats, LogStats
 from ringbuf import Range
 
 __all__ = ["Log"]
@@ -94,7 +94,8 @@ class Log:
         self.worker = worker
         self.segment_bytes = segment_bytes
         self.retain_bytes = retain_bytes
-        self._stats = LogStats()
+        self._stats = LogStats()  # of what is done here; rounds count for themselves
+        self.stats = cast(LogStats, LiveStats(self._now))  # what has been done since the log was opened
         self._durable_position = 0
         self._unsynced_bytes = 0  # queued
         self._rounds: Rounds | None = None
@@ -321,9 +322,7 @@ class Log:
 
     # ---- numbers, from any thread ----
 
-    @property
-    def stats(self) -> LogStats:
-        """What has been done since the log was opened."""
+    def _now(self) -> LogStats:
         return self._stats if self._rounds is None else self._stats.plus(self._rounds.c)
 
     @property

@@ -121,6 +121,16 @@ class LogStats:
         return numbers
 
 
+class LiveStats:
+    """LogStats as they stand whenever they are read: those of Python and of C together."""
+
+    def __init__(self, now: Callable[[], LogStats]) -> None:
+        self._now = now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now(), name)
+
+
 @dataclass
 class ReadStats:
     """What was read back, and from where, since the log was opened."""

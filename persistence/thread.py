@@ -6,7 +6,9 @@ writer and the log's queue: what others want of them is called there (add, remov
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 TEND_PAUSE_S = 5.0  # after a failure
+FIFO_PRIORITY = 10  # of 1..99: above what has none, below what drives hardware
 CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
 
 
@@ -49,6 +52,7 @@ class LogThread:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._finished = True
+        self.scheduling = ""  # how its thread runs: "fifo", or why not
         self._tend_now = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -92,7 +96,7 @@ class LogThread:
 
     def status(self) -> dict[str, object]:
         """For `brim status`; from any thread."""
-        return self.writer.status()
+        return {**self.writer.status(), "scheduling": self.scheduling}
 
     def _call(self, call: Callable[[], Result]) -> Result:
         """What `call` returns, or raises, on the log thread."""
@@ -114,6 +118,7 @@ class LogThread:
         return done.result()
 
     def _run(self) -> None:
+        self.scheduling = _ahead_of_others()
         writer = self.writer
         while not self._stopping.is_set():
             writer.called()  # Before the calls are looked at: who calls after this is heard by run().
@@ -137,6 +142,19 @@ class LogThread:
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
                 self._stopping.wait(TEND_PAUSE_S)
+
+
+def _ahead_of_others() -> str:
+    """Runs the calling thread before all that is not in a hurry, if that is allowed; what came of it.
+
+    It works for microseconds, and sleeps or waits for the disk between: beside two busy processes on two
+    cores a sync that takes 0.1 ms takes 4 ms without this, whatever the nice value.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
+    except OSError as error:
+        return f"normal ({errno.errorcode.get(error.errno or 0, error.errno)})"
+    return "fifo"
 
 
 def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:

@@ -3,11 +3,12 @@
 import errno
 import os
 import resource
+import select
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,52 @@ def test_the_next_segment_is_made_ready_ahead(ring: Ring, tmp_path: Path) -> Non
         assert len(log.reader.bases()) > 3
     with Log(tmp_path, segment_bytes=1 << 18) as log:
         assert log.recover().rings == {"a-0": (7, 1000)}
+
+
+def test_a_thousand_rings_share_one_thread(runtime_directory: Path, tmp_path: Path) -> None:
+    """Some write all the time, one writes rarely: each becomes durable, and is in the log whole."""
+    with ExitStack() as stack:
+        rings = [
+            stack.enter_context(Ring.create(runtime_directory / f"r-{i}", capacity_bytes=1 << 16, epoch=7))
+            for i in range(1000)
+        ]
+        sources = [Source(it, "disk" if i % 3 else "interval", 20) for i, it in enumerate(rings)]
+        with running(tmp_path, *sources, segment_bytes=1 << 17) as (log, _, told):
+            for turn in range(3):
+                for i, ring in enumerate(rings):
+                    assert ring.writer().publish(b"%d:%d" % (i, turn)) is not None
+                    if i % 100 == 7:
+                        rings[0].writer().publish_many([b"busy"] * 20)
+            for ring in rings:
+                told.until(ring, ring.writer().end_position)
+            for i in (1, 500, 999):
+                expected = {turn: b"%d:%d" % (i, turn) for turn in range(3)}
+                assert payloads(log, f"r-{i}", 7) == expected
+            assert len(payloads(log, "r-0", 7)) == 3 + 3 * 10 * 20
+        with Log(tmp_path) as log:
+            ends = log.recover().rings
+            assert {name: end.end_offset for name, end in ends.items()} == {
+                it.name: it.writer().end_offset for it in rings
+            }
+
+
+def test_an_eventfd_is_written_when_records_become_durable(ring: Ring, tmp_path: Path) -> None:
+    """Without on_durable nothing of the log thread needs Python then."""
+    descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        with Log(tmp_path) as log:
+            log.recover()
+            thread = LogThread(log, [Source(ring, "disk")], wake_descriptor=descriptor)
+            thread.start()
+            for i in range(50):
+                ring.writer().publish(b"%d" % i)
+                while ring.extremes().durable_position < ring.writer().end_position:
+                    assert select.select([descriptor], [], [], PATIENCE_S)[0]
+                    os.eventfd_read(descriptor)
+            assert thread.stop()
+            assert payloads(log, "a-0", 7) == {i: b"%d" % i for i in range(50)}
+    finally:
+        os.close(descriptor)
 
 
 def test_status_can_be_asked_from_anywhere(ring: Ring, tmp_path: Path) -> None:

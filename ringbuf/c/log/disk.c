@@ -52,7 +52,7 @@ int rb_log_direct(rb_log *log, int descriptor, uint32_t block_bytes)
 void rb_disk_enter(rb_log *log)
 {
     log->inside->disk.buffered_at = UINT64_MAX; /* Python has written meanwhile, through the cache */
-    log->inside->disk.dropped = log->end - log->end % ALIGN_BYTES;
+    log->inside->disk.dropped = log->inside->disk.started = log->end - log->end % ALIGN_BYTES;
 }
 
 static int64_t full(void)
@@ -64,7 +64,6 @@ static int64_t full(void)
 static int64_t write_cached(rb_log *log, rb_log_piece *pieces, int count, uint64_t place)
 {
     rb_log_inside *in = log->inside;
-    uint64_t begin = place;
     while (count > 0) {
         int64_t written = in->write != NULL
                               ? in->write(in->context, pieces, count, place)
@@ -81,9 +80,19 @@ static int64_t write_cached(rb_log *log, rb_log_piece *pieces, int count, uint64
             pieces->length -= (size_t)written;
         }
     }
-    if (in->write == NULL && place - begin >= START_BYTES)
-        sync_file_range(log->descriptor, (off_t)begin, (off_t)(place - begin), SYNC_FILE_RANGE_WRITE);
     return 0;
+}
+
+/* Whole pages only: one that the next write goes on in would have to be written twice. */
+static void start_writing(rb_log *log, uint64_t end)
+{
+    rb_disk *disk = &log->inside->disk;
+    end -= end % ALIGN_BYTES;
+    if (log->inside->write != NULL || end < disk->started + START_BYTES)
+        return;
+    sync_file_range(log->descriptor, (off_t)disk->started, (off_t)(end - disk->started),
+                    SYNC_FILE_RANGE_WRITE);
+    disk->started = end;
 }
 
 /* The first `length` bytes of the buffer go to where the buffer stands, a multiple of the block. */
@@ -157,7 +166,13 @@ int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t pla
 {
     if (log->inside->disk.descriptor >= 0)
         return write_direct(log, pieces, count, place);
-    return write_cached(log, pieces, count, place);
+    uint64_t end = place;
+    for (int i = 0; i < count - 1; i++)
+        end += pieces[i].length;
+    int64_t result = write_cached(log, pieces, count, place);
+    if (result == 0)
+        start_writing(log, end);
+    return result;
 }
 
 /* What lies whole below the durable end is not kept in memory: who reads it again reads the ring first. */
@@ -179,6 +194,7 @@ int rb_disk_sync(rb_log *log)
     int descriptor = in->disk.descriptor >= 0 ? in->disk.descriptor : log->descriptor;
     if (fdatasync(descriptor) != 0)
         return -errno;
+    in->disk.started = log->end - log->end % ALIGN_BYTES;
     drop_behind(log);
     return 0;
 }
