@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -41,9 +41,13 @@ from persistence.errors import LogError
 from ringbuf import Reader
 from ringbuf.errors import RingError
 
-__all__ = ["Drain", "PartitionLag", "Totals"]
+__all__ = ["Drain", "Lost", "Moved", "PartitionLag", "Totals"]
 
 log = logging.getLogger(__name__)
+
+Lost = Sequence[tuple[int, int]]  # ranges of offsets, both ends included
+# ring name, epoch, offset, lost: the sink has all records of the ring below the offset, but for those
+Moved = Callable[[str, int, int, Lost], object]
 
 TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
 SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
@@ -83,10 +87,19 @@ class _Waiting:
 
 
 class Drain:
-    """Drains the rings of `settings` into `sink`.  Belongs to one thread.  `cold`: the log, if any."""
+    """Drains the rings of `settings` into `sink`.  Belongs to one thread.
+
+    `cold`: the log, if any.  `moved` is told after the sink has taken a unit, and of each partition before
+    the first.
+    """
 
     def __init__(
-        self, settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint, cold: ColdLog | None = None
+        self,
+        settings: BridgeSettings,
+        sink: Sink,
+        checkpoint: Checkpoint,
+        cold: ColdLog | None = None,
+        moved: Moved | None = None,
     ) -> None:
         self.settings = settings
         self.totals = Totals()
@@ -95,6 +108,7 @@ class Drain:
         self._sink = sink
         self._checkpoint = checkpoint
         self._cold = cold
+        self._moved = moved
         self._buffer = RecordBuffer()
         self._sources: dict[RingName, PartitionSource] = {}
         self._errors: dict[RingName, tuple[float, str]] = {}
@@ -116,6 +130,8 @@ class Drain:
         if not self._reconciled:
             self._reconcile()
             self._reconciled = True
+            for cursor in self._checkpoint.cursors.values():
+                self._tell(cursor.stream, cursor.partition, cursor.epoch, cursor.accounted_offset, ())
         if self._checkpoint.intent is not None:
             self._deliver(self._checkpoint.intent)
             return 0.0
@@ -280,6 +296,7 @@ class Drain:
         self._checkpoint.finish()
         self._unit = None
         self._count(intent, unit)
+        self._tell(intent.stream, intent.partition, intent.epoch, intent.last_offset + 1, intent.lost)
 
     def _built_again(self, intent: Intent) -> Unit | None:
         """The unit that a crash has interrupted; None: its records can be read no more."""
@@ -288,8 +305,7 @@ class Drain:
             self._scan()
         source = self._sources.get(name)
         if source is None:
-            ring = intent.stream if "@" in intent.stream else f"{intent.stream}-{intent.partition}"
-            path = self.settings.runtime_dir / ring
+            path = self.settings.runtime_dir / name.ring
             source = PartitionSource(name, path, self._cold, self._buffer)
         try:
             batch: Batch | None = source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
@@ -318,6 +334,10 @@ class Drain:
         if lost:
             log.warning("records lost, and declared so unit=%s lost=%s", intent.drain_seq, list(intent.lost))
         log.debug("drained drain_seq=%d records=%d", intent.drain_seq, records)
+
+    def _tell(self, stream: str, partition: int, epoch: int, offset: int, lost: Lost) -> None:
+        if self._moved is not None:
+            self._moved(RingName(stream, partition).ring, epoch, offset, lost)
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         cursor = self._checkpoint.cursors.get(source.name)

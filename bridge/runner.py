@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bridge.checkpoint import Checkpoint
-from bridge.drain import Drain, PartitionLag, Totals
+from bridge.drain import Drain, Moved, PartitionLag, Totals
 from bridge.errors import BridgeError, CheckpointError, SinkConflict, SinkUnavailable
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink, open_sink
@@ -88,15 +88,22 @@ class Bridge:
 
     start() and stop() run it in a thread; run() in the calling one.  The other methods may be called from any
     thread.  `sink` and `cold` replace what the settings say, and are then the caller's to close.
+    `moved` is called on the bridge's thread (see Drain), and must not block.
     """
 
     def __init__(
-        self, settings: BridgeSettings, *, sink: Sink | None = None, cold: ColdLog | None = None
+        self,
+        settings: BridgeSettings,
+        *,
+        sink: Sink | None = None,
+        cold: ColdLog | None = None,
+        moved: Moved | None = None,
     ) -> None:
         self.settings = settings
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
+        self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
         self._sleeper = Sleeper()
         self._stopping = False
@@ -168,7 +175,7 @@ class Bridge:
         return Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
 
     def _run(self, checkpoint: Checkpoint) -> None:
-        drain = Drain(self.settings, self._sink, checkpoint, self._cold)
+        drain = Drain(self.settings, self._sink, checkpoint, self._cold, self._moved)
         ending: Condition = "failed"
         try:
             log.info(

@@ -94,6 +94,11 @@ class RingName(NamedTuple):
         stream, dash, number = name.rpartition("-")
         return cls(stream, int(number)) if dash and stream and number.isascii() and number.isdigit() else None
 
+    @property
+    def ring(self) -> str:
+        """The name that was parsed."""
+        return self.stream if "@" in self.stream else f"{self.stream}-{self.partition}"
+
     def belongs_to(self, streams: Sequence[str]) -> bool:
         """Whether it is of one of these streams; of none given, always."""
         return not streams or self.stream.partition("@")[0] in streams

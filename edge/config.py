@@ -45,7 +45,7 @@ RingBytes = Annotated[
     Meta(ge=64 * KIB, le=4 * GIB, description="a power of two; all rings together have to fit in memory"),
 ]
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
-Durability = Literal["process", "interval", "disk"]
+Durability = Literal["process", "interval", "disk", "upstream"]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
 
 
@@ -110,8 +110,12 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # How long `block` waits before it rejects: well below the patience of any client.
     queue_timeout_ms: Milliseconds = 200
     # What a PUBACK means.  process: in the ring, survives the broker's death; interval: in the log too, which
-    # is synced every sync_interval_ms; disk: synced before the PUBACK.
+    # is synced every sync_interval_ms; disk: synced before the PUBACK; upstream: every [[bridge]] that drains
+    # the stream has been told by its sink that it has the record; the log is written as for interval.
     durability: Durability = "process"
+    # When subscribers of every kind are shown a record.  commit: at once; durable: when its log has been
+    # synced, so that no power cut can undo what somebody has seen.
+    visible: Literal["commit", "durable"] = "commit"
     isolated: bool = False  # whether each of its rings has a log of its own, in a directory of its name
     sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
     sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much

@@ -119,6 +119,34 @@ def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> No
             )
 
 
+def levels_can_be_kept(config: Config, problems: Problems) -> None:
+    """A level that nothing would ever bring about is refused: its publishers would wait for ever."""
+    for index, stream in enumerate(config.stream):
+        level: Path = ("stream", index, "durability")
+        if stream.durability == "upstream" and not problems.blames(level):
+            drains = [it for it in config.bridge if not it.streams or stream.name in it.streams]
+            if not drains:
+                text = (
+                    f'"upstream" waits for a bridge, and none drains stream {stream.name!r}; add a '
+                    '[[bridge]] for it, or write "disk"'
+                )
+                problems.add(level, text)
+            for bridge in drains:
+                if bridge.start == "latest":
+                    text = (
+                        f'"latest" passes over records that publishers of stream {stream.name!r} wait for '
+                        '(durability = "upstream"); write "oldest"'
+                    )
+                    problems.add(("bridge", config.bridge.index(bridge), "start"), text)
+        visible: Path = ("stream", index, "visible")
+        if stream.visible == "durable" and stream.durability == "process" and not problems.blames(visible):
+            text = (
+                '"durable" needs a log, and durability = "process" has none; write durability = "interval" '
+                'or "disk", or leave visible out'
+            )
+            problems.add(visible, text)
+
+
 def streams_exist(config: Config, problems: Problems) -> None:
     known = {stream.name for stream in config.stream if stream.name}  # None: it has been blamed
     for index, producer in enumerate(config.producer):
@@ -208,6 +236,7 @@ RULES = (
     filters_are_valid,
     rings_hold_their_records,
     syncs_come_before_the_ring_is_full,
+    levels_can_be_kept,
     streams_exist,
     rings_can_be_waited_for,
     zmq_is_safe,

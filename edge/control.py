@@ -10,6 +10,7 @@ connection for as long as it uses what it was given.
     rings            ring_list   the rings that may hold records for some topic filters
     gate             done        heed this gating reader from now on, as long as the connection lasts
     produce          ring_list   one ring, for this process to write
+    drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
 Any request may be answered by `failed`.  Rule for change: further ops, and further keys with defaults, are
 added freely; anything else raises VERSION, which is in every request and which the broker refuses by name.
@@ -33,7 +34,7 @@ from edge.directories import control_socket, default_runtime_dir
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Failed",
+    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Drained", "Failed",
     "Gate", "Message", "Produce", "Report", "Request", "RingAdded", "RingFacts", "RingList",
     "Rings", "Status", "decode_request", "encode",
 ]  # fmt: skip
@@ -123,7 +124,18 @@ class Failed(Message, frozen=True):
     hint: str = ""
 
 
-Request = Status | Rings | Gate | Produce
+class Drained(Message, frozen=True):
+    """Tell how far the sink of `bridge`, which runs outside the broker, has a ring; `lost`: but for these."""
+
+    bridge: str
+    ring: str
+    epoch: int
+    offset: int
+    lost: tuple[tuple[int, int], ...] = ()
+    version: int = VERSION
+
+
+Request = Status | Rings | Gate | Produce | Drained
 Answer = RingList | Report | Done | Failed
 
 encode = msgspec.msgpack.Encoder().encode

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FULL",
+    "GATE_DURABLE",
+    "GATE_NONE",
+    "GATE_UPSTREAM",
     "NO_TOPIC",
     "OK",
     "TAG_GRANT_SHIFT",
@@ -53,6 +56,9 @@ if lib.mq_install(_MODULE.encode()) != 0:
     raise ImportError(f"{_MODULE}: the type Engine could not be made; rebuild it with `python build.py`")
 
 NO_TOPIC: int = lib.MQ_NO_TOPIC
+GATE_NONE: int = lib.MQ_GATE_NONE
+GATE_DURABLE: int = lib.MQ_GATE_DURABLE
+GATE_UPSTREAM: int = lib.MQ_GATE_UPSTREAM
 TAG_GRANT_SHIFT: int = lib.MQ_TAG_GRANT_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
@@ -168,12 +174,21 @@ class Engine(Protocol):
 
     # Rings.  The engine keeps the Writer or Reader alive.
 
-    def add_ring(self, writer: Writer, durable: bool, logged: bool, /) -> int:
+    def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
         """A source that topics can be stored in.
 
-        `durable`: acknowledgements wait for its durable word; `logged`: what it overwrites is in the log, and
-        sessions that still need it leave a COLD event.
+        `gate`: GATE_*, what acknowledgements wait for; `logged`: what it overwrites is in the log, and
+        sessions that still need it leave a COLD event.  A ring that shows what is durable (Ring.show_durable)
+        has its records routed and retained when they are.
         """
+
+    def refuse(self, source: int, reason: int, /) -> None:
+        """The log of this ring takes no records: once queue_timeout_ms is over, its publishers are refused
+        with this reason code; 0: it takes them again.
+        """
+
+    def upstream(self, source: int, offset: int, lost_from: int, lost_to: int, /) -> None:
+        """The sinks have every record below `offset`, but for the offsets lost_from to lost_to - 1."""
 
     def add_reader(self, reader: Reader, /) -> int:
         """A source that another process writes: its records are routed as they come."""

@@ -31,6 +31,7 @@ from edge.control import (
     REQUEST_MAX_BYTES,
     Answer,
     Done,
+    Drained,
     Failed,
     Gate,
     Produce,
@@ -46,6 +47,7 @@ from edge.control import (
 )
 from edge.directories import control_socket
 from edge.errors import ControlError, EdgeError, Refused
+from edge.levels import Lost
 from edge.logs import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
@@ -87,7 +89,9 @@ class LocalEndpoint:
         *,
         report: Callable[[], Awaitable[dict[str, Any]]],
         on_writer_thread: Callable[[Callable[[], object]], Awaitable[object]],
+        moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
     ) -> None:
+        """`moved` is told what bridges of other processes say: Upstream.moved()."""
         self.counts: Counter[str] = Counter()  # connections, refusals, and cuts by cause
         self._path = control_socket(config.runtime_dir)
         self._streams = {stream.name: stream for stream in config.stream}
@@ -97,6 +101,7 @@ class LocalEndpoint:
         self._gating_uids = {os.geteuid(), 0, *config.local.gating_uids}
         self._report = report
         self._on_writer_thread = on_writer_thread
+        self._moved = moved
         self._peers: set[_Peer] = set()
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -238,6 +243,8 @@ class LocalEndpoint:
                 return Done()
             case Produce(producer=producer, stream=stream):
                 return RingList((self._produce(peer, producer, stream),))
+            case Drained():
+                return self._drained(peer, request)
 
     def _rings_for(self, filters: Iterable[str]) -> Iterable[RingFacts]:
         for topic_filter in filters:
@@ -282,6 +289,16 @@ class LocalEndpoint:
             log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
         peer.produces.add(name)
         return facts
+
+    def _drained(self, peer: _Peer, request: Drained) -> Answer:
+        """Publishers are acknowledged by it, so it is believed of who could write the log as well."""
+        if peer.uid not in (os.geteuid(), 0):
+            hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
+            raise Refused(
+                f"user {peer.uid} may not say what bridge {request.bridge!r} has drained", hint=hint
+            )
+        self._moved(request.bridge, request.ring, request.epoch, request.offset, request.lost)
+        return Done()
 
     def _announce(self, added: ProducerRing) -> None:
         for peer in [peer for peer in self._peers if peer.follows]:

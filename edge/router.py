@@ -18,6 +18,7 @@ from typing import Protocol
 from edge.access import Reach
 from edge.config import Durability
 from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
+from edge.levels import Levels, gate_of
 from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
 from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
@@ -53,7 +54,7 @@ class PartitionLike(Protocol):
 
     @property
     def durability(self) -> Durability:
-        """`disk`: acknowledgements wait for the ring's durable word."""
+        """What acknowledgements wait for: edge.levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Router:
         self.names = TopicNames()
         self._engine = engine
         self._partition_of = partition_of
+        self.levels = Levels(engine)
         self.may_receive: Callable[[Session, str], bool] | None = None
         self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
         self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
@@ -433,9 +435,9 @@ class Router:
     def _source_of(self, partition: PartitionLike) -> int:
         source = self._sources.get(partition.name)
         if source is None:
-            source = self._engine.add_ring(
-                partition.writer, partition.durability == "disk", partition.durability != "process"
-            )
+            gate, logged = gate_of(partition.durability), partition.durability != "process"
+            source = self._engine.add_ring(partition.writer, gate, logged)
+            self.levels.begin(partition.name, source)
             self._sources[partition.name] = source
             self._rings[source] = partition.name, partition.ring.epoch
         return source

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from edge.config import Config, Durability, Stream
 from edge.epochs import Epochs
@@ -42,6 +42,7 @@ class Partition:
     ring: Ring
     writer: Writer
     durability: Durability
+    visible: Literal["commit", "durable"] = "commit"
 
 
 class Streams:
@@ -116,4 +117,5 @@ def _open(stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEn
         )
 
     ring, writer = ring_to_write(path, stream.ring_bytes, epochs, log_end=log_end, prepare=writer_of)
-    return Partition(path.name, stream.name, index, ring, writer, stream.durability)
+    ring.show_durable(stream.visible == "durable")
+    return Partition(path.name, stream.name, index, ring, writer, stream.durability, stream.visible)

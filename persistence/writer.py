@@ -433,7 +433,7 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     overwritten.  For the same reason _chunk() is held as a whole.
     """
     end = log_.ends().get(ring.name)
-    reader = ring.reader(name="log", start="oldest", gating=True, own=True)
+    reader = ring.reader(name="log", start="oldest", gating=True, own=True, early=True)
     if end is None or end.epoch < ring.epoch:
         return reader, []
     ring_end = ring.extremes().end_offset

@@ -125,6 +125,7 @@ class CReader:
         gating: bool,
         counts_overruns: bool,
         verify: bool,
+        early: bool,
         spin_ns: int,
     ) -> Self: ...
     def poll(self) -> Record | None: ...

@@ -239,6 +239,7 @@ class Ring:
         own: bool = False,
         overrun: Literal["raise", "count"] = "raise",
         verify: bool = False,
+        early: bool = False,
         spin_ns: int = SPIN_NS,
         seated: bool = True,
     ) -> Reader:
@@ -248,6 +249,7 @@ class Ring:
         it is not there).  `gating`: hold the writer back rather than be lapped.  `own`: a slot that only the
         writing process can take, and that is never evicted (log, bridge).  `overrun`: raise Overrun, or count
         it in Reader.lost and go on.  `verify`: check every record's checksum: for rings that others write.
+        `early`: be shown what is committed, also where readers are shown what is durable alone: for the log.
         `spin_ns`: how long a wait spins before it sleeps.  `seated=False`: without a slot: nobody sees it, it
         cannot gate, and a wait looks now and then instead of being woken; there may be any number of these.
         Raises RegistryFull; close() a reader to give its slot back.
@@ -265,6 +267,7 @@ class Ring:
             gating,
             overrun == "count",
             verify,
+            early,
             spin_ns,
         )._take(self._memory, seat, self.epoch)
         self._readers.add(reader)
@@ -296,7 +299,15 @@ class Ring:
     def durable(self, position: int) -> None:
         """Publish that the log has synced everything below `position`."""
         self._require_writable()
-        lib.rb_durable_store(self._memory.pointer, position)
+        lib.rb_durable_store(self._memory.pointer, self._cursors.pointer, position)
+
+    def show_durable(self, yes: bool) -> None:
+        """Show readers what is durable alone, whoever they are, or what is committed, as a new ring does.
+
+        Records that are committed and not durable are then not there yet; those in hand stay readable.
+        """
+        self._require_writable()
+        lib.rb_shows_durable_set(self._memory.pointer, yes)
 
     @property
     def pointer(self) -> Any:

@@ -17,6 +17,7 @@ import logging
 import resource
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -31,6 +32,7 @@ from edge.engine import EngineLimits, engine_of
 from edge.epochs import Epochs
 from edge.errors import EdgeError
 from edge.feed import Feed
+from edge.levels import Upstream, reason_code
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.logs import pairs
@@ -64,6 +66,7 @@ class Assembly:
         self.zmq: ZmqPublisher | None = None
         self._version = version
         self._failed = failed
+        self.upstream: Upstream
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._reloading = asyncio.Lock()
@@ -90,6 +93,7 @@ class Assembly:
         streams = self._open_streams(epochs)
         stats = self._bind(streams)
         self._start_log(streams)
+        self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
         producers = Producers(config, epochs)
@@ -210,12 +214,28 @@ class Assembly:
         self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
         self.logs.start(sources, on_durable=self.listener.wake)
 
+    def _follow_levels(self, streams: Streams) -> None:
+        """Let publishers know what logs and sinks say: on the MQTT thread, which they are served by."""
+        levels = self.listener.broker.router.levels
+        epochs = {it.name: it.ring.epoch for it in streams.all()}
+        self.upstream = Upstream(self.config, epochs, levels, self.listener.call)
+        if (logs := self.logs) is None:
+            return
+
+        def look() -> None:
+            for name in epochs:
+                levels.refuse(name, reason_code(logs.failure_of(name)))
+
+        logs.on_change = partial(self.listener.call, look)
+        self.listener.call(look)  # what the first rounds of the log have met
+
     def _start_bridge(self, settings: BridgeSettings) -> None:
         """A bridge that cannot start now is told of, and shown: devices are served all the same."""
         from bridge.errors import BridgeError
         from bridge.runner import Bridge
 
-        bridge = Bridge(settings, cold=self.logs.reader if self.logs else None)
+        moved = partial(self.upstream.moved, settings.name)
+        bridge = Bridge(settings, cold=self.logs.reader if self.logs else None, moved=moved)
         trouble: dict[str, str] = {}
         try:
             bridge.start()
@@ -269,7 +289,12 @@ class Assembly:
             return await asyncio.wrap_future(self.listener.ask(function))
 
         local = LocalEndpoint(
-            self.config, streams, producers, report=reporter.report, on_writer_thread=on_writer_thread
+            self.config,
+            streams,
+            producers,
+            report=reporter.report,
+            on_writer_thread=on_writer_thread,
+            moved=self.upstream.moved,
         )
         await local.start()
         self._down.push_async_callback(local.stop)

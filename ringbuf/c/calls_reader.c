@@ -314,12 +314,12 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ring",   "slots",   "own", "slot", "gating", "counts_overruns",
-                            "verify", "spin_ns", NULL};
+                            "verify", "early",   "spin_ns", NULL};
     PyObject *ring, *slots;
-    int own, slot, gating, counts, verify;
+    int own, slot, gating, counts, verify, early;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpipppL", names, &ring, &slots, &own, &slot, &gating,
-                                     &counts, &verify, &spin_ns))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpippppL", names, &ring, &slots, &own, &slot, &gating,
+                                     &counts, &verify, &early, &spin_ns))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     reader_object *self = (reader_object *)allocate(type, 0);
@@ -337,6 +337,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return fail("Corrupt", "(s)", "the ring's header has changed since it was checked");
     }
     self->reader.verify = verify;
+    self->reader.early = early;
     self->counts_overruns = counts;
     self->spin_ns = spin_ns;
     self->forks = forks;

@@ -21,7 +21,8 @@
  *   0x0200  durable        position up to which the log has synced; 0 without a log
  *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
  *                          ahead of reserve.  A line of its own: readers look at it with each record, and
- *                          would make the writer wait at the fence behind reserve
+ *                          would make the writer wait at the fence behind reserve.  Beside it, because
+ *                          readers look here anyway: whether they are shown what is durable alone
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x4000  records
@@ -103,6 +104,7 @@ typedef struct rb_header {
     _Atomic uint64_t own_joined;   /* raised after an own slot that gates has got its cursor by a seek */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
+    _Atomic uint32_t shows_durable; /* 1: readers are shown what is durable, 0: what is committed */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
 } rb_header;

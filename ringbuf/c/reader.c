@@ -96,6 +96,8 @@ static uint64_t oldest_safe(const rb_reader *reader)
     return reserve > reader->capacity ? reserve - reader->capacity : 0;
 }
 
+static int read_next(rb_reader *reader, rb_view *out, bool hides);
+
 typedef bool (*entry_test)(const entry *it, uint64_t wanted);
 
 /* The first index entry at or above what is safe; or, with a test, the last one that passes it before the
@@ -160,7 +162,7 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
         return reader->offset == offset ? RB_OK : RB_OVERRUN;
     }
     while (reader->offset < offset) {
-        int result = rb_read(reader, &view);
+        int result = read_next(reader, &view, false);
         if (result != RB_OK)
             return result == RB_EMPTY ? RB_CORRUPT : result;
     }
@@ -176,7 +178,7 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
         rb_seek_oldest(reader);
     for (int laps = 0; laps < PLACE_TRIES;) {
         uint64_t cursor = reader->cursor, offset = reader->offset;
-        int result = rb_read(reader, &view);
+        int result = read_next(reader, &view, false);
         if (result == RB_OVERRUN) {
             laps++;
             continue;
@@ -264,19 +266,34 @@ static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *fo
     return RB_CORRUPT;
 }
 
+/* Whether the record at `position` is there, and a power cut could undo it, in a ring that shows none such.
+ * The log syncs whole records, so what begins below its word is durable to its end. */
+static bool is_hidden(const rb_reader *reader, uint64_t position)
+{
+    return atomic_load_explicit(&reader->header->shows_durable, memory_order_relaxed) && !reader->early &&
+           /* pairs with the release in rb_durable_store() */
+           atomic_load_explicit(&reader->header->durable, memory_order_acquire) <= position;
+}
+
 int rb_peek(const rb_reader *reader)
 {
     uint64_t position = reader->cursor;
     uint32_t length;
-    return gate_lost(reader) ? RB_EVICTED : next_length(reader, &position, &length);
+    if (gate_lost(reader))
+        return RB_EVICTED;
+    int result = next_length(reader, &position, &length);
+    return result == RB_OK && is_hidden(reader, position) ? RB_EMPTY : result;
 }
 
-int rb_read(rb_reader *reader, rb_view *out)
+/* The record at the cursor; unless `hides`, also one that is hidden. */
+static int read_next(rb_reader *reader, rb_view *out, bool hides)
 {
     uint32_t length;
     if (gate_lost(reader))
         return RB_EVICTED;
     int result = next_length(reader, &reader->cursor, &length);
+    if (result == RB_OK && hides && is_hidden(reader, reader->cursor))
+        return RB_EMPTY;
     if (result != RB_OK)
         return result == RB_OVERRUN ? lapped(reader) : result;
     uint64_t room = reader->capacity - (reader->cursor & reader->mask);
@@ -296,6 +313,11 @@ int rb_read(rb_reader *reader, rb_view *out)
     reader->cursor += rb_span(length);
     reader->offset++;
     return RB_OK;
+}
+
+int rb_read(rb_reader *reader, rb_view *out)
+{
+    return read_next(reader, out, true);
 }
 
 /* ---- ranges ---- */

@@ -142,11 +142,21 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
     return RB_OK;
 }
 
-void rb_durable_store(void *memory, uint64_t position)
+void rb_durable_store(void *memory, void *cursors, uint64_t position)
 {
     rb_header *header = memory;
     /* pairs with the acquire of whoever waits for durability: the log's sync is before it */
     atomic_store_explicit(&header->durable, position, memory_order_release);
+    if (!atomic_load_explicit(&header->shows_durable, memory_order_relaxed))
+        return;
+    atomic_thread_fence(
+        memory_order_seq_cst); /* pairs with the fence in say_asleep(), as in rb_end_publish() */
+    rb_sleepers_wake(header, cursors);
+}
+
+void rb_shows_durable_set(void *memory, int yes)
+{
+    atomic_store_explicit(&((rb_header *)memory)->shows_durable, yes != 0, memory_order_relaxed);
 }
 
 rb_slot *rb_slot_of(void *memory, bool own, int slot)

@@ -90,6 +90,7 @@ struct rb_reader {
     bool gating;
     bool closed;             /* the slot may be another's by now: it is not touched any more */
     bool verify;             /* check each record's checksum: rings that others write */
+    bool early;              /* is shown what is committed, also where readers wait for what is durable */
 };
 
 typedef struct rb_view {
@@ -139,6 +140,7 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix);
 
 /* Wakes whoever sleeps.  Part of rb_end_publish(); alone only to shut down. */
 void rb_wake(rb_writer *writer);
+void rb_sleepers_wake(rb_header *header, rb_cursors *cursors);
 
 /* Evicts every foreign gating reader that stands in the way of `need`, as claim_need() says it: how many. */
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);

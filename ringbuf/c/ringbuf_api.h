@@ -96,8 +96,11 @@ typedef struct rb_extremes {
 /* RB_OK, or RB_CORRUPT if the header of `memory`, `bytes` long, has changed since rb_inspect(). */
 int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out);
 
-/* The log says how far it has synced: stored with release, only ever by the writing process. */
-void rb_durable_store(void *memory, uint64_t position);
+/* The log says how far it has synced: stored with release, only ever by the writing process.  Wakes who
+ * sleeps, by `cursors`, where readers are shown what is durable alone. */
+void rb_durable_store(void *memory, void *cursors, uint64_t position);
+/* Whether readers are shown what is durable alone, or what is committed. */
+void rb_shows_durable_set(void *memory, int yes);
 
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 

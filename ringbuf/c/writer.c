@@ -304,18 +304,23 @@ void rb_abort(rb_writer *writer)
     writer->claimed = 0;
 }
 
-void rb_wake(rb_writer *writer)
+/* Several threads may: the bits go before `wake` changes, and who sets one looks at `wake` before that. */
+void rb_sleepers_wake(rb_header *header, rb_cursors *cursors)
 {
-    rb_header *header = writer->header;
     if (atomic_load_explicit(&header->own_sleepers, memory_order_relaxed) == 0 &&
-        atomic_load_explicit(&writer->cursors->sleepers, memory_order_relaxed) == 0)
+        atomic_load_explicit(&cursors->sleepers, memory_order_relaxed) == 0)
         return;
     /* Taken back here, so that the bit of a reader that died asleep costs one system call, not one a
      * record. */
     atomic_store_explicit(&header->own_sleepers, 0, memory_order_relaxed);
-    atomic_store_explicit(&writer->cursors->sleepers, 0, memory_order_relaxed);
+    atomic_store_explicit(&cursors->sleepers, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&header->wake, 1, memory_order_seq_cst);
     rb_futex_wake(&header->wake);
+}
+
+void rb_wake(rb_writer *writer)
+{
+    rb_sleepers_wake(writer->header, writer->cursors);
 }
 
 void rb_end_publish(rb_writer *writer)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acknowledgements: of what a client publishes, which may have to wait for the disk, and from a client, of
- * what was delivered to it.
+ * Acknowledgements: of what a client publishes, which may have to wait for the disk or for a sink (levels.c),
+ * and from a client, of what was delivered to it.
  *
  *   byte 1   type << 4 | flags
  *   byte 2   remaining length: 2; MQTT 5 only: 3 and more
@@ -73,13 +73,19 @@ static void hold(mq_engine *engine, mq_connection *connection, mq_ack ack)
     }
 }
 
-static bool is_durable(const mq_engine *engine, const mq_ack *ack)
+/* How far its record is; a refusal goes into its reason, if the client can be told. */
+static mq_reach reach_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
 {
     const mq_source *source = engine->sources[ack->source];
     if (ack->durable == 0 || source->kind != MQ_SOURCE_OWN)
-        return true;
-    /* pairs with the release in rb_durable_store() */
-    return atomic_load_explicit(&source->writer->header->durable, memory_order_acquire) >= ack->durable;
+        return MQ_REACH_DONE;
+    mq_reach reach = mq_level_reach(engine, source, ack->durable);
+    if (reach == MQ_REACH_DONE || reach == MQ_REACH_WAITS)
+        return reach;
+    if (connection->version != 5)
+        return reach == MQ_REACH_LOST ? reach : MQ_REACH_WAITS;
+    ack->reason = reach == MQ_REACH_LOST ? MQ_REASON_REFUSED : mq_level_refusal(engine, source);
+    return MQ_REACH_REFUSED;
 }
 
 static void release(mq_engine *engine, mq_connection *connection)
@@ -87,12 +93,20 @@ static void release(mq_engine *engine, mq_connection *connection)
     connection->is_holding = false;
     while (connection->held_count > 0) {
         mq_ack ack = connection->held[connection->held_first];
-        if (!is_durable(engine, &ack))
+        bool ended = ends(&ack);
+        mq_reach reach = reach_of(engine, connection, &ack);
+        if (reach == MQ_REACH_WAITS)
             break;
+        if (reach == MQ_REACH_LOST) { /* MQTT 3.1.1 cannot say it: the client sends again when it is back */
+            mq_connection_close(engine, connection, MQ_CLOSE_FULL);
+            return;
+        }
         connection->held_first = (connection->held_first + 1) & (connection->held_room - 1);
         connection->held_count--;
-        connection->unfinished -= ends(&ack);
+        connection->unfinished -= ended;
         engine->counters.held--;
+        if (!ended && reach == MQ_REACH_REFUSED) /* a PUBREC that says so frees its identifier */
+            mq_exchange_end(connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
     }
     if (connection->held_count > 0) {
@@ -106,7 +120,7 @@ static void release(mq_engine *engine, mq_connection *connection)
     }
 }
 
-/* Sends the acknowledgements whose rings have been synced that far: group commit. */
+/* Sends the acknowledgements whose records have got as far as they must: group commit. */
 void mq_held_release(mq_engine *engine)
 {
     mq_list walked = engine->holding;
@@ -132,7 +146,7 @@ bool mq_is_held(const mq_connection *connection, uint16_t identifier)
 /* At once, or when it is durable, and never before an earlier one of this connection. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
-    bool waits = ack.source != 0 && engine->sources[ack.source]->durable;
+    bool waits = ack.source != 0 && engine->sources[ack.source]->level.gate != MQ_GATE_NONE;
     if (!waits)
         ack.durable = 0;
     if (waits || connection->held_count > 0)

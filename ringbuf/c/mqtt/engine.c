@@ -193,7 +193,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
         engine->limits.topics_max = MQ_TOPICS_MAX;
     engine->seed[0] = seed[0];
     engine->seed[1] = seed[1];
-    engine->next_deadline_ms = engine->limited_due_ms = MQ_NEVER;
+    engine->next_deadline_ms = engine->limited_due_ms = engine->refusal_due_ms = MQ_NEVER;
     engine->source_count = 1; /* 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
@@ -244,6 +244,7 @@ void mq_engine_free(mq_engine *engine)
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL) {
             free(engine->sources[i]->name);
+            free(engine->sources[i]->level.unshown);
             free(engine->sources[i]);
         }
     spares_free(&engine->blocks);
@@ -285,6 +286,7 @@ int mq_source_add(mq_engine *engine, mq_source source)
     if (index == engine->source_count)
         engine->source_count++;
     engine->sources_pending |= source.kind == MQ_SOURCE_FOREIGN;
+    engine->hides |= source.level.hides;
     return (int)index;
 }
 
@@ -302,6 +304,7 @@ void mq_source_remove(mq_engine *engine, uint32_t index)
             mq_connection_touch(engine, session->connection);
     }
     free(source->name);
+    free(source->level.unshown);
     *source = (mq_source){.kind = MQ_SOURCE_NONE};
 }
 
@@ -539,6 +542,10 @@ void mq_engine_step(mq_engine *engine)
         mq_sources_tell(engine);
     if (engine->sources_pending)
         mq_sources_pump(engine);
+    if (engine->hides)
+        mq_show(engine);
+    if (engine->now_ms >= engine->refusal_due_ms)
+        engine->refusal_due_ms = MQ_NEVER;
     if (engine->holding.count > 0)
         mq_held_release(engine);
     if (engine->ready.count > 0)
@@ -573,11 +580,13 @@ uint64_t mq_engine_due(const mq_engine *engine)
 {
     if (engine->journal.stalled)
         return RETRY_MS;
-    if (engine->event_count || engine->sources_pending || engine->ready.count || engine->touched.count ||
-        engine->closing.count || engine->cold.count)
+    if (engine->event_count || engine->sources_pending || engine->show_pending || engine->ready.count ||
+        engine->touched.count || engine->closing.count || engine->cold.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;
+    if (engine->refusal_due_ms < at)
+        at = engine->refusal_due_ms;
     uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms;
     return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;
 }

@@ -39,9 +39,13 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     writer_object *writer = (writer_object *)args[0];
+    bool hides = atomic_load_explicit(&writer->writer.header->shows_durable, memory_order_relaxed);
+    unsigned long long gate;
+    if (unsigned_of(args[1], MQ_GATE_UPSTREAM, &gate) != 0)
+        return NULL;
     mq_source source = {.kind = MQ_SOURCE_OWN,
                         .writer = &writer->writer,
-                        .durable = args[1] == Py_True,
+                        .level = {.gate = (uint8_t)gate, .hides = hides},
                         .logged = args[2] == Py_True,
                         .blocks = writer->blocks,
                         .queue_timeout_ms = (uint32_t)(writer->queue_timeout_ns / 1000000)};
@@ -409,7 +413,9 @@ static PyObject *limits_address(engine_object *self, void *Py_UNUSED(closure))
 #define NONE(function) (PyCFunction)(void (*)(void))(function), METH_NOARGS
 
 static PyMethodDef engine_methods[] = {
-    {"add_ring", FAST(add_ring), "(writer, durable, logged) -> source"},
+    {"add_ring", FAST(add_ring), "(writer, gate, logged) -> source"},
+    {"refuse", FAST(engine_refuse), "(source, reason): its log takes no records; 0: it does again"},
+    {"upstream", FAST(engine_upstream), "(source, offset, lost_from, lost_to): what the sinks have"},
     {"add_reader", ONE(add_reader), "(reader) -> source"},
     {"remove_source", ONE(remove_source), "(source)"},
     {"judge_source", ONE(judge_source), "(source): the topic that was asked for is known now"},

@@ -177,7 +177,7 @@ void mq_journal_mark(mq_engine *engine, uint32_t index)
     if (engine->journal.writer == NULL || source == NULL ||
         (source->kind != MQ_SOURCE_OWN && source->kind != MQ_SOURCE_FOREIGN))
         return;
-    uint64_t position = source->kind == MQ_SOURCE_OWN ? source->writer->tail : source->reader->cursor;
+    uint64_t position = source->kind == MQ_SOURCE_OWN ? mq_level_shown(source) : source->reader->cursor;
     if (position == source->marked)
         return;
     source->marked = position;

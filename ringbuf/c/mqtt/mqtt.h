@@ -13,6 +13,7 @@
  *   replay.c      retained messages for who has subscribed
  *   purge.c       taking back what waits and may not be sent any more
  *   queue.c       queues of positions
+ *   levels.c      durability: what waits for the log or for a sink
  *   spill.c       copies of records that rings are about to overwrite
  *   cold.c        records that come back from the log
  *   journal.c     what a restart must know of sessions; journal_replay.c  the restart
@@ -40,6 +41,7 @@
 
 #include "ring.h"
 
+#include "levels.h"
 #include "mqtt_api.h"
 
 #define MQ_BLOCK_BYTES 65536u       /* a connection's output, while it has much */
@@ -226,6 +228,7 @@ typedef struct mq_topic {
     bool reserved;   /* not for clients */
     bool used;       /* since the hand of the clock last passed */
     uint32_t key_hash;
+    uint32_t unshown; /* records of it that wait until they are durable: it is not forgotten */
     uint64_t hash;
     uint8_t *name;
     mq_route *routes;
@@ -247,7 +250,7 @@ typedef enum mq_stop { /* why a connection is not parsed further */
 } mq_stop;
 
 typedef struct mq_ack { /* an acknowledgement that waits */
-    uint64_t durable;   /* until the source's durable word is here; 0: only for those before it */
+    uint64_t durable;   /* until its source has got here (levels.h); 0: only for those before it */
     uint16_t source, identifier;
     uint8_t first;  /* byte of the packet: PUBACK or PUBREC */
     uint8_t reason; /* of MQTT 5 */
@@ -333,13 +336,13 @@ typedef enum mq_source_kind {
 
 typedef struct mq_source {
     uint8_t kind;
-    bool durable; /* acknowledgements wait for the durable word */
     bool dirty;   /* appended to, and end not yet published */
     bool waiting; /* foreign: its next record's topic is with Python */
     bool judged;
     bool moved; /* foreign: read further than its writer was told */
     bool bad;
     bool logged; /* what its ring has overwritten is in the log */
+    mq_level level;
     bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
     uint32_t queue_timeout_ms; /* how long a gating reader may stand in the way before it is evicted */
     uint64_t copied;           /* of the records below, those that are needed have been copied */
@@ -382,6 +385,9 @@ struct mq_engine {
     uint32_t source_count;
     bool sources_pending; /* a source has more than was read */
     bool sources_moved;
+    bool hides;              /* some source does: mq_show() has something to look at */
+    bool show_pending;       /* more has become durable than was shown in one turn */
+    uint64_t refusal_due_ms; /* when held acknowledgements are looked at, because a log does not work */
     mq_event events[MQ_EVENTS];
     uint32_t event_count;
     mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold;

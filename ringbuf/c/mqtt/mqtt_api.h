@@ -70,6 +70,12 @@ enum { /* what is known of a route or an entry: one word, low bits first */
        MQ_TAG_GRANT_SHIFT = 8           /* upper 24 bits: number of a grant (grants.c), 0: none */
 };
 
+enum { /* what PUBACK and PUBREC wait for */
+       MQ_GATE_NONE = 0,
+       MQ_GATE_DURABLE = 1, /* the log's sync */
+       MQ_GATE_UPSTREAM = 2 /* the sinks of all bridges that drain the ring */
+};
+
 enum {
     MQ_SOURCES_MAX = 4096, /* rings written here and elsewhere; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
@@ -136,7 +142,7 @@ typedef struct mq_counters {
     uint64_t retained, retained_bytes; /* bytes: with what was replaced and is still on its way */
     uint64_t queues_bytes; /* memory of all queues of positions */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
-    uint64_t held;         /* acknowledgements that wait for a sync */
+    uint64_t held;         /* acknowledgements that wait for a sync, or for a sink */
     uint64_t blocked;      /* publishers paused by a full ring */
 } mq_counters;
 

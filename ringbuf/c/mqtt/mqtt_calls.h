@@ -97,6 +97,10 @@ PyObject *engine_restore_refuse(engine_object *self, PyObject *argument);
 PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_end(engine_object *self, PyObject *argument);
 
+/* level_calls.c */
+PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
+
 /* queue_calls.c */
 PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count);

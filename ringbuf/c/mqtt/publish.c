@@ -127,14 +127,18 @@ static bool pause_for_room(mq_engine *engine, mq_connection *connection)
 }
 
 /* The ring would not have it. */
-static bool append_failed(mq_engine *engine, mq_connection *connection, const publish *publish, int result)
+static bool append_failed(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
+                          const publish *publish, int result)
 {
     if (result == RB_FULL || result == RB_PENDING)
         return pause_for_room(engine, connection);
     bool large = result == RB_TOO_LARGE;
+    uint8_t refusal = mq_level_refusal(engine, engine->sources[topic->source]);
     if (publish->qos == 0 || connection->version == 5)
         return drop(engine, connection, publish, large ? MQ_DROP_TOO_LARGE : MQ_DROP_FULL,
-                    large ? MQ_REASON_REFUSED : MQ_REASON_QUOTA);
+                    large     ? MQ_REASON_REFUSED
+                    : refusal ? refusal
+                              : MQ_REASON_QUOTA);
     return mq_refuse(engine, connection, large ? MQ_CLOSE_TOO_LARGE : MQ_CLOSE_FULL);
 }
 
@@ -168,12 +172,12 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     if (!mq_received_mark(connection->session, publish->identifier, &again))
         return mq_refuse(engine, connection, MQ_CLOSE_MEMORY);
     if (again) {
-        end = engine->sources[topic->source]->writer->tail;
+        end = mq_level_end(engine->sources[topic->source]);
     } else {
         int result = append_once(engine, connection->session, topic, publish, &end);
         if (result != RB_OK) {
             forget_once(engine, connection->session, publish->identifier);
-            return append_failed(engine, connection, publish, result);
+            return append_failed(engine, connection, topic, publish, result);
         }
         connection->unfinished++;
     }
@@ -188,7 +192,7 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
         return store_once(engine, connection, topic, publish);
     int result = mq_append(engine, topic, &publish->message, &end);
     if (result != RB_OK)
-        return append_failed(engine, connection, publish, result);
+        return append_failed(engine, connection, topic, publish, result);
     if (publish->qos == 1)
         answer(engine, connection, publish, topic->source, end,
                engine->matched == 0 ? MQ_REASON_NO_SUBSCRIBERS : MQ_REASON_SUCCESS);

@@ -183,7 +183,7 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
     for (uint32_t steps = 0; steps < 2 * engine->topics.made; steps++) {
         mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
         engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
-        if (!(topic->item.generation & 1) || topic->retained != NULL)
+        if (!(topic->item.generation & 1) || topic->retained != NULL || topic->unshown > 0)
             continue;
         if (!topic->used)
             return topic;
@@ -195,14 +195,16 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
 /* ---- appending ---- */
 
 /* The ring is full.  A foreign reader that has been in the way for the queue timeout is evicted; our own
- * never are. */
-static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const mq_message *message)
+ * never are, nor is what is `hidden`. */
+static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const mq_message *message,
+                       bool hidden)
 {
     if (source->full_since_ms == 0)
         source->full_since_ms = engine->now_ms;
     if (engine->now_ms - source->full_since_ms < source->queue_timeout_ms)
         return source->blocks ? RB_FULL : RB_TIMEOUT;
-    if (rb_evict_stalled(source->writer, message->payload_length, key->length + key->properties_length) > 0 &&
+    if (!hidden &&
+        rb_evict_stalled(source->writer, message->payload_length, key->length + key->properties_length) > 0 &&
         rb_append(source->writer, key, message->payload, message->payload_length, (uint16_t)message->flags,
                   engine->now_ns) == RB_OK)
         return RB_OK;
@@ -230,15 +232,20 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
         mq_spill_own(engine, topic->source, room);
         mq_journal_mark(engine, topic->source);
     }
-    int result = rb_append(source->writer, &key, message->payload, message->payload_length,
-                           (uint16_t)message->flags, engine->now_ns);
+    if (mq_level_refusal(engine, source) != 0)
+        return RB_TIMEOUT;
+    bool hides = source->level.hides,
+         hidden = hides && mq_unshown_reserve(engine, topic->source, room) != RB_OK;
+    int result = hidden ? RB_FULL
+                        : rb_append(source->writer, &key, message->payload, message->payload_length,
+                                    (uint16_t)message->flags, engine->now_ns);
     if (result == RB_FULL)
-        result = append_full(engine, source, &key, message);
+        result = append_full(engine, source, &key, message, hidden);
     if (result != RB_OK)
         return result;
     source->full_since_ms = 0;
     topic->used = true;
-    *end = source->writer->tail;
+    *end = mq_level_end(source);
     engine->appended_bytes += RB_RECORD_HEADER_BYTES + topic->length + message->properties_length +
                               message->payload_length;
     engine->counters.published++;
@@ -246,6 +253,10 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
     if (!source->dirty) {
         source->dirty = true;
         mq_list_add(&engine->published, topic->source);
+    }
+    if (hides) {
+        mq_unshown_add(engine, source, topic, message);
+        return RB_OK;
     }
     if (message->flags & RB_FLAG_RETAIN)
         mq_retain(engine, topic, message, mq_where(topic->source, source->writer->claim_at));

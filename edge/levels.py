@@ -1,0 +1,146 @@
+"""Levels: what a PUBACK of each ring means, told to the engine; and what logs and sinks say, ring by ring.
+
+    process, interval   acknowledged when committed
+    disk                when the log has synced the record
+    upstream            when the sinks of all bridges that drain the ring have it
+
+While the log of a ring takes no records, its publishers are refused, at `interval`, too: else a power cut
+would cost more than sync_interval_ms.
+
+Owns no ring and no thread.  A ring becomes a source of the engine when its first topic is known; what was
+said of it before is remembered.  Everything here runs on the broker's thread, but for Upstream.moved().
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from edge.config import Config, Durability
+from edge.engine import GATE_DURABLE, GATE_NONE, GATE_UPSTREAM, Engine
+from edge.logs import pairs
+
+__all__ = ["Levels", "Lost", "Upstream", "gate_of", "reason_code"]
+
+log = logging.getLogger(__name__)
+
+QUOTA_EXCEEDED, IMPLEMENTATION_SPECIFIC = 0x97, 0x83  # reason codes of MQTT 5
+_GATES = {"disk": GATE_DURABLE, "upstream": GATE_UPSTREAM}
+_WANT_OF_ROOM = ("(ENOSPC)", "(EDQUOT)", "(EFBIG)")
+
+Lost = Collection[tuple[int, int]]  # ranges of offsets, both ends included
+
+
+def gate_of(durability: Durability) -> int:
+    """What acknowledgements wait for, GATE_* of edge.engine."""
+    return _GATES.get(durability, GATE_NONE)
+
+
+def reason_code(failure: str) -> int:
+    """How MQTT 5 says why a log takes no records; 0 for "": it does."""
+    if not failure:
+        return 0
+    return QUOTA_EXCEEDED if failure.endswith(_WANT_OF_ROOM) else IMPLEMENTATION_SPECIFIC
+
+
+class Levels:
+    """What is known of each ring by name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sources: dict[str, int] = {}
+        self._refusals: dict[str, int] = {}
+        self._upstream: dict[str, int] = {}
+
+    def begin(self, ring_name: str, source: int) -> None:
+        """The ring is a source of the engine from now on."""
+        self._sources[ring_name] = source
+        if reason := self._refusals.get(ring_name):
+            self._engine.refuse(source, reason)
+        if offset := self._upstream.get(ring_name):
+            self._engine.upstream(source, offset, 0, 0)
+
+    def refuse(self, ring_name: str, reason: int) -> None:
+        """Publishers to the ring are refused with this reason code; 0: no longer."""
+        if self._refusals.get(ring_name, 0) == reason:
+            return
+        self._refusals[ring_name] = reason
+        if ring_name in self._sources:
+            self._engine.refuse(self._sources[ring_name], reason)
+
+    def upstream(self, ring_name: str, offset: int, lost: Lost) -> None:
+        """All sinks have the ring's records below `offset`, but for those that are lost."""
+        self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
+        source = self._sources.get(ring_name)
+        if source is None:
+            return  # nobody has published to it in this life
+        for first, last in lost:
+            self._engine.upstream(source, 0, first, last + 1)
+        self._engine.upstream(source, offset, 0, 0)
+
+
+class Progress(NamedTuple):
+    """How far one bridge has one ring."""
+
+    epoch: int
+    offset: int
+
+
+class Upstream:
+    """How far all bridges have the rings of streams that wait for them.  moved() is for any thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        epochs: Mapping[str, int],
+        levels: Levels,
+        call: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """`epochs`: of each ring; `call` runs a function on the broker's thread."""
+        self._levels = levels
+        self._call = call
+        self._epochs = dict(epochs)
+        self._bridges = {
+            stream.name: [it.name for it in config.bridge if not it.streams or stream.name in it.streams]
+            for stream in config.stream
+            if stream.durability == "upstream"
+        }
+        self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> how far
+
+    def waits_for(self, bridge: str) -> bool:
+        """Whether publishers wait for what this bridge has."""
+        return any(bridge in bridges for bridges in self._bridges.values())
+
+    def moved(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
+        """The sink of `bridge` has the records of a ring below `offset` of `epoch`, or will never."""
+        bridges = self._bridges.get(_stream_of(ring_name), ())
+        if bridge in bridges and self._epochs.get(ring_name) == epoch:
+            self._call(partial(self._move, bridge, ring_name, Progress(epoch, offset), tuple(lost)))
+
+    def status(self) -> dict[str, dict[str, int]]:
+        """For `brim status`: by ring, up to which offset each bridge has it; 0: nothing yet."""
+        return {
+            ring_name: {it: self._offset(ring_name, it) for it in self._bridges[stream]}
+            for ring_name in self._epochs
+            if (stream := _stream_of(ring_name)) in self._bridges
+        }
+
+    def _move(self, bridge: str, ring_name: str, progress: Progress, lost: Lost) -> None:
+        self._known.setdefault(ring_name, {})[bridge] = progress
+        if lost:
+            log.error(
+                "records were lost on their way upstream, and are not acknowledged %s",
+                pairs(bridge=bridge, ring=ring_name, offsets=list(lost)),
+            )
+        bridges = self._bridges[_stream_of(ring_name)]
+        self._levels.upstream(ring_name, min(self._offset(ring_name, it) for it in bridges), lost)
+
+    def _offset(self, ring_name: str, bridge: str) -> int:
+        known = self._known.get(ring_name, {}).get(bridge)
+        return known.offset if known is not None and known.epoch == self._epochs[ring_name] else 0
+
+
+def _stream_of(ring_name: str) -> str:
+    return ring_name.rpartition("-")[0]
