@@ -14,6 +14,7 @@ said of it before is remembered.  Everything here runs on the broker's thread, b
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -86,6 +87,7 @@ class Progress(NamedTuple):
 
     epoch: int
     offset: int
+    heard: float  # monotonic
 
 
 class Upstream:
@@ -117,15 +119,24 @@ class Upstream:
         """The sink of `bridge` has the records of a ring below `offset` of `epoch`, or will never."""
         bridges = self._bridges.get(_stream_of(ring_name), ())
         if bridge in bridges and self._epochs.get(ring_name) == epoch:
-            self._call(partial(self._move, bridge, ring_name, Progress(epoch, offset), tuple(lost)))
+            self._call(
+                partial(self._move, bridge, ring_name, Progress(epoch, offset, time.monotonic()), tuple(lost))
+            )
 
-    def status(self) -> dict[str, dict[str, int]]:
-        """For `brim status`: by ring, up to which offset each bridge has it; 0: nothing yet."""
+    def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """For `brim status`: by ring, up to which offset each bridge has it (0: nothing yet), and how many
+        seconds ago that was said.
+        """
         return {
-            ring_name: {it: self._offset(ring_name, it) for it in self._bridges[stream]}
+            ring_name: {it: self._facts(ring_name, it) for it in self._bridges[stream]}
             for ring_name in self._epochs
             if (stream := _stream_of(ring_name)) in self._bridges
         }
+
+    def _facts(self, ring_name: str, bridge: str) -> dict[str, float | None]:
+        known = self._known.get(ring_name, {}).get(bridge)
+        heard_s = None if known is None else round(time.monotonic() - known.heard, 1)
+        return {"offset": self._offset(ring_name, bridge), "heard_s": heard_s}
 
     def _move(self, bridge: str, ring_name: str, progress: Progress, lost: Lost) -> None:
         self._known.setdefault(ring_name, {})[bridge] = progress

@@ -52,6 +52,7 @@ class Reporter:
     log: Callable[[], Status] | None = None  # looks at files; see log_totals for what does not
     log_totals: Callable[[], dict[str, int]] | None = None
     consumers: Callable[[], list[Status]] | None = None  # named ones: how far each is
+    upstream: Callable[[], Status] = dict
     bridges: Sequence[Callable[[], Status]] = ()
     local: LocalEndpoint | None = None
     metrics_url: str | None = None
@@ -99,6 +100,8 @@ class Reporter:
             "local": self._local(),
             "log": await asyncio.to_thread(self.log) if self.log else None,
             "consumers": self.consumers() if self.consumers else [],
+            # Of rings whose publishers wait for sinks: up to which offset each bridge has them.
+            "upstream": self.upstream(),
             "bridges": [bridge() for bridge in self.bridges],
         }
         status["lost"] = _lost(status)
@@ -121,6 +124,7 @@ class Reporter:
                 facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
             facts["stream"] = partition.stream
             facts["durability"] = partition.durability
+            facts["visible"] = partition.visible
             facts["rejected"] = partition.writer.rejected
             yield facts
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -43,6 +44,7 @@ from edge.sessions import SessionLimits
 from edge.stats import Stats
 from edge.streams import Streams
 from edge.zeromq import ZmqPublisher
+from ringbuf import Ring
 
 if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
@@ -52,6 +54,7 @@ __all__ = ["Assembly", "bridge_settings"]
 
 log = logging.getLogger(__name__)
 
+SHOW_S, SHOW_LOOK_S = 5.0, 0.005
 RESTORE_RECORDS = 4096  # looked at in one batch
 DESCRIPTORS_BESIDE_CONNECTIONS = 512  # rings, segments, local processes, the interpreter's own
 
@@ -93,6 +96,8 @@ class Assembly:
         streams = self._open_streams(epochs)
         stats = self._bind(streams)
         self._start_log(streams)
+        await self._show_what_is_left(streams)
+        _restore_retained(self.listener.broker, streams)
         self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
@@ -107,6 +112,7 @@ class Assembly:
         if self.logs:
             reporter.log, reporter.log_totals = self.logs.status, self.logs.totals
         reporter.bridges = self._bridges
+        reporter.upstream = self.upstream.status
         reporter.local = await self._start_local(streams, producers, reporter)
         sampling = asyncio.create_task(reporter.sample())
         self._down.callback(sampling.cancel)
@@ -189,7 +195,6 @@ class Assembly:
         if self.logs is not None:
             broker.cold.read_at = self.logs.reader.read_at
             broker.sys_topics.log = self.logs.numbers
-        _restore_retained(broker, streams)
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
         self._down.callback(
@@ -213,6 +218,20 @@ class Assembly:
         sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
         self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
         self.logs.start(sources, on_durable=self.listener.wake)
+
+    async def _show_what_is_left(self, streams: Streams) -> None:
+        """Where readers are shown what is durable alone: wait until the log has what the last life left.
+
+        A disk that does not work keeps nobody waiting; what it lacks is shown when it has it, but for
+        retained messages, which are looked for once.
+        """
+        rings = [it.ring for it in streams.all() if it.visible == "durable"]
+        deadline = time.monotonic() + SHOW_S
+        while left := [it.name for it in rings if _lags(it)]:
+            if time.monotonic() > deadline or (self.logs and any(map(self.logs.failure_of, left))):
+                log.warning("retained messages that are not durable are not put back %s", pairs(rings=left))
+                return
+            await asyncio.sleep(SHOW_LOOK_S)
 
     def _follow_levels(self, streams: Streams) -> None:
         """Let publishers know what logs and sinks say: on the MQTT thread, which they are served by."""
@@ -299,6 +318,12 @@ class Assembly:
         await local.start()
         self._down.push_async_callback(local.stop)
         return local
+
+
+def _lags(ring: Ring) -> bool:
+    """Whether the log lacks something of it."""
+    extremes = ring.extremes()
+    return extremes.durable_position < extremes.end_position
 
 
 def logged_rings(config: Config) -> dict[str, bool]:

@@ -21,6 +21,7 @@ from edge.terminal import escaped
 
 __all__ = ["add_arguments", "run"]
 
+QUIET_S = 10.0  # publishers wait, and no bridge says that its sink has taken something
 TROUBLED = {"retrying", "blocked", "failed"}  # conditions of a bridge
 
 
@@ -51,6 +52,10 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         if bridge["condition"] in TROUBLED:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
             found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
+    for ring, bridge, behind, heard_s in _upstream(status) if status["mqtt"]["held"] else ():
+        if behind and (heard_s is None or heard_s > QUIET_S):
+            since = "nothing was heard of it" if heard_s is None else f"for {seconds_in_words(heard_s)}"
+            found.append(f"publishers to {ring} wait for bridge {bridge}: {since}")
     log = status["log"]
     if log and log["failures"]:
         found.append(
@@ -59,6 +64,13 @@ def _troubles(status: dict[str, Any]) -> list[str]:
     if log:
         found += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
     return found
+
+
+def _upstream(status: dict[str, Any]) -> Iterator[tuple[str, str, int, float | None]]:
+    """Whom publishers wait for: ring, bridge, records that it lacks, seconds since it was heard of."""
+    for ring in status["rings"]:
+        for bridge, facts in status["upstream"].get(ring["name"], {}).items():
+            yield ring["name"], bridge, max(0, ring["end_offset"] - facts["offset"]), facts["heard_s"]
 
 
 def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[str]:
@@ -75,14 +87,16 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
             f"rates    {count_in_words(rates['published'] + rates['sourced'])} messages/s in, "
             f"{count_in_words(rates['delivered'])} out"
         )
-    for ring in status["rings"]:
-        yield from _ring_lines(ring, readers=readers)
+    for facts in status["rings"]:
+        yield from _ring_lines(facts, readers=readers)
     if status["zmq"]:
         zmq = status["zmq"]
         sent = count_in_words(zmq["sent"])
         yield f"zmq      {zmq['endpoint']}: {zmq['prefixes']} subscriptions, {sent} sent"
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
+    for ring, bridge, behind, _ in _upstream(status):
+        yield f"upstream {ring}: bridge {bridge} lacks the last {count_in_words(behind)} records"
     if status["log"]:
         yield from _log_lines(status["log"], rates)
     for consumer in status.get("consumers") or ():

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from edge.access import ListenerPolicy
 from edge.broker import Broker, BrokerLimits
+from edge.config import Durability
 from edge.engine import Engine, EngineLimits, EventKind, engine_of
 from edge.mqtt import (
     ConnAck,
@@ -54,7 +55,7 @@ class OwnPartition:
     name: str
     ring: Ring
     writer: Writer
-    durability: Literal["process", "interval", "disk"] = "process"
+    durability: Durability = "process"
 
 
 def packets_of(data: bytes, version: Version = Version.V311) -> list[Packet]:
@@ -140,7 +141,7 @@ class Bench:
         *,
         engine: EngineLimits | None = None,
         limits: BrokerLimits | None = None,
-        durability: Literal["process", "interval", "disk"] = "process",
+        durability: Durability = "process",
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
         **broker: Any,
@@ -173,7 +174,7 @@ class Bench:
         self,
         directory: Path,
         name: str,
-        durability: Literal["process", "interval", "disk"] = "process",
+        durability: Durability = "process",
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
     ) -> OwnPartition:

@@ -6,9 +6,10 @@ import select
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from edge.broker import Broker
+from edge.config import Durability
 from edge.config_listener import Listener as Settings
 from edge.engine import engine_of
 from edge.listener import Listener
@@ -138,7 +139,7 @@ class RawClient:
 @contextmanager
 def served(
     *,
-    durability: Literal["process", "interval", "disk"] = "process",
+    durability: Durability = "process",
     capacity_bytes: int = 1 << 22,
     **broker: Any,
 ) -> Iterator[Served]:

@@ -106,7 +106,7 @@ static void release(mq_engine *engine, mq_connection *connection)
         connection->unfinished -= ended;
         engine->counters.held--;
         if (!ended && reach == MQ_REACH_REFUSED) /* a PUBREC that says so frees its identifier */
-            mq_exchange_end(connection, ack.identifier);
+            mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
     }
     if (connection->held_count > 0) {
