@@ -27,6 +27,7 @@ from edge.config import Config
 from edge.control import Connection, Report, Status
 from edge.errors import EdgeError
 from edge.logs import pairs
+from edge.telling import Telling
 from edge.terminal import escaped
 
 __all__ = ["add_arguments", "run"]
@@ -59,16 +60,20 @@ def _drain(arguments: argparse.Namespace) -> int:
 
     logs.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
-    bridge = Bridge(bridge_settings(_chosen(arguments, config), config))
+    chosen = _chosen(arguments, config)
+    telling = Telling(chosen.name, config.runtime_dir)
+    bridge = Bridge(bridge_settings(chosen, config), moved=telling.moved)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: _stop(stopping, number))
     bridge.start()
+    telling.start()
     notify("READY=1")
     while not stopping.wait(1.0) and bridge.state().condition != "failed":
         pass
     notify("STOPPING=1")
     bridge.stop()
+    telling.stop()
     return EXIT_ATTENTION if bridge.state().condition == "failed" else 0
 
 
