@@ -130,6 +130,13 @@ class LogSet:
         thread = self._threads.get(self._homes.get(ring_name, Path()))
         return thread.writer.state.reason if thread is not None and thread.writer.state.read_only else ""
 
+    def state(self) -> str:
+        """In words, for $SYS: the first log that takes no records, and why."""
+        for directory, thread in self._threads.items():
+            if thread.writer.state.read_only:
+                return f"{directory} takes no records: {thread.writer.state.reason}"
+        return "takes records"
+
     def status(self) -> Status:
         """For `brim status`: of all logs together, and each under `logs` where there are several.
 

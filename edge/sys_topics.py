@@ -17,6 +17,7 @@ and what has changed at each update.
     log/records, record_bytes, written_bytes, syncs, unsynced_bytes, segments, damaged_places, read_only
         of the log, if there is one: Mosquitto has none    the first four since the start
     log/fsync_p99_us, commit_p99_us                        99 % of syncs, and of waits for one, took less
+    log/state            "takes records", or why it takes none, with its directory
     load/messages|publish|bytes/received|sent, load/publish/dropped, load/sockets, load/connections,
         each /1min, /5min, /15min                          how many a minute, as a moving average
 """
@@ -78,8 +79,14 @@ class SysTopics:
         self._began_s = self._last_s = now_s
         self._said: dict[str, str] = {}
         self._loads: dict[str, _Load] = {}
+        self.log_state: Callable[[], str] | None = None  # for log/state; None: there is no log
         self.next_s = now_s if interval_s else math.inf
         self.log: Callable[[], dict[str, int]] | None = None  # what is said of the log, by name behind log/
+
+    def hurry(self) -> None:
+        """Publish what has changed at the next tick."""
+        if self._interval_s:
+            self.next_s = -math.inf
 
     def tick(self, now_s: float) -> None:
         """Publish what has changed, if it is time."""
@@ -91,6 +98,8 @@ class SysTopics:
             self._say(name, str(value))
         for name, value in (self.log() if self.log else {}).items():
             self._say(f"log/{name}", str(value))
+        if self.log_state is not None:
+            self._say("log/state", self.log_state())
         passed_s, self._last_s = now_s - self._last_s, now_s
         totals |= {"connections": self._stats.totals()["connections_opened"]}
         for name, source in LOADS.items():

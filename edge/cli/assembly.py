@@ -241,7 +241,11 @@ class Assembly:
         if (logs := self.logs) is None:
             return
 
+        topics = self.listener.broker.sys_topics
+        topics.log_state = logs.state
+
         def look() -> None:
+            topics.hurry()
             for name in epochs:
                 levels.refuse(name, reason_code(logs.failure_of(name)))
 
