@@ -488,6 +488,11 @@ class Loop:
         """Close the listening sockets; connections stay."""
         lib.mq_loop_deafen(self._loop)
 
+    @property
+    def wake_descriptor(self) -> int:
+        """An eventfd that does what wake() does when it is written.  Until close()."""
+        return self._wake_fd
+
     def wake(self) -> None:
         """Make the loop look at durable words and source rings, without Python."""
         os.eventfd_write(self._wake_fd, 1)

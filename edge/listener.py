@@ -224,6 +224,11 @@ class Listener:
         self.call(lambda: self.broker.publish(topic, payload, qos, retain))
         return True
 
+    @property
+    def wake_descriptor(self) -> int:
+        """An eventfd: to write it does what wake() does.  Until stop(); who may be later takes a copy."""
+        return self._loop.wake_descriptor
+
     def wake(self) -> None:
         """A sync is done, or a source ring has records."""
         if not self._closed:

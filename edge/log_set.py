@@ -14,6 +14,7 @@ broker from starting, since offsets might be given twice.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -57,6 +58,7 @@ class LogSet:
         self._threads: dict[Path, LogThread] = {}
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
+        self._wake = -1
 
     def open(self, rings: Mapping[str, bool]) -> None:
         """Recovers every log that is there or is needed.  Raises EdgeError."""
@@ -70,13 +72,23 @@ class LogSet:
         """For each ring of which there are records, where it goes on."""
         return dict(self._ends)
 
-    def start(self, sources: Iterable[tuple[Source, bool]], on_durable: Callable[[], object]) -> None:
-        """Logs these rings, each with whether it has a log of its own.  Raises EdgeError."""
+    def start(
+        self,
+        sources: Iterable[tuple[Source, bool]],
+        on_durable: Callable[[], object],
+        wake_descriptor: int = -1,
+    ) -> None:
+        """Logs these rings, each with whether it has a log of its own.  Raises EdgeError.
+
+        `wake_descriptor`, an eventfd of which a copy is taken, is written instead of calling `on_durable`
+        where that needs no Python.
+        """
+        self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
         by_home: dict[Path, list[Source]] = {}
         for source, isolated in sources:
             by_home.setdefault(self._home(source.ring.name, isolated=isolated), []).append(source)
         for directory, its in by_home.items():
-            thread = LogThread(self._logs[directory], its, on_durable=on_durable)
+            thread = LogThread(self._logs[directory], its, on_durable, self._wake)
             thread.writer.state.on_change = self._changed
             try:
                 thread.start()
@@ -93,6 +105,9 @@ class LogSet:
                 log.error(
                     text, pairs(directory=thread.writer.log.directory, reason=thread.writer.state.reason)
                 )
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
 
     def close(self) -> None:
         """Closes the logs, after stop().  May be called twice."""

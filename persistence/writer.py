@@ -85,7 +85,7 @@ class _Joined:
         self.sync_bytes = min(source.sync_bytes, source.ring.capacity_bytes // RING_SHARE)
         self.c: Any = ffi.new("rb_log_ring *")
         self.c.reader = ffi.cast("rb_reader *", reader.address)
-        self.c.memory = source.ring.pointer
+        self.c.memory, self.c.cursors = source.ring.pointer, source.ring.cursors_pointer
         self.c.ring_id, self.c.epoch, self.c.index = ring_id, source.ring.epoch, index
         self.c.on_disk, self.c.interval_ns, self.c.sync_bytes = (
             self.on_disk,

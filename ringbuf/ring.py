@@ -315,6 +315,12 @@ class Ring:
         self._require_open()
         return self._memory.pointer
 
+    @property
+    def cursors_pointer(self) -> Any:
+        """The memory of its cursor file, for C; valid until close()."""
+        self._require_open()
+        return self._cursors.pointer
+
     def rings(self, bell: Any, index: int) -> None:
         """The writer rings `bell` (an rb_bell) as number `index` for what it publishes; None: no longer."""
         self._bell = None if bell is None else (bell, index)

@@ -217,7 +217,7 @@ class Assembly:
         logged = [(it.ring, settings[it.stream]) for it in streams.all() if it.durability != "process"]
         sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
         self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
-        self.logs.start(sources, on_durable=self.listener.wake)
+        self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
 
     async def _show_what_is_left(self, streams: Streams) -> None:
         """Where readers are shown what is durable alone: wait until the log has what the last life left.

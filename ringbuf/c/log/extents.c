@@ -181,7 +181,7 @@ static uint32_t settle_extents(rb_log *log, uint64_t first)
             if (!known && moved < RB_BELL_RINGS)
                 log->inside->moved[moved++] = ring;
             else if (!known)
-                rb_durable_store(ring->memory, extent->position + extent->length);
+                rb_durable_store(ring->memory, ring->cursors, extent->position + extent->length);
         }
         ring->durable = extent->position + extent->length;
         ring->durable_offset = extent->first_offset + extent->count;
@@ -193,7 +193,7 @@ static uint32_t settle_extents(rb_log *log, uint64_t first)
 static void settle_ring(rb_log_ring *ring, int64_t now)
 {
     ring->waits_since = ring->taken == ring->durable ? -1 : now;
-    rb_durable_store(ring->memory, ring->durable);
+    rb_durable_store(ring->memory, ring->cursors, ring->durable);
     rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
 }
 

@@ -25,6 +25,7 @@ enum { /* why a call came back: the first two need nothing */
 typedef struct rb_log_ring {
     rb_reader *reader; /* gating; what it has read is in `taken` */
     void *memory;      /* of the ring, to write its durable word */
+    void *cursors;     /* its cursor file: whom to wake, where that is what readers wait for */
     uint32_t ring_id, epoch, index;
     int32_t on_disk; /* synced in the round that writes it; else after interval_ns or sync_bytes */
     int32_t leaving; /* nothing more is taken */
