@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from tests.campaigns import crashes, kills
+from tests.campaigns import crashes, cuts, faults, kills
 
 
 def main() -> int:
@@ -17,12 +17,25 @@ def main() -> int:
     log.add_argument("--states", type=int, default=1_000_000, help="different ones to judge (%(default)s)")
     log.add_argument("--seed", type=int, default=0, help="the first one (%(default)s)")
     log.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
-    kill = verbs.add_parser("kill", help="the broker killed with -9 under load")
-    kill.add_argument("--cycles", type=int, default=1_000, help="(%(default)s)")
-    kill.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    for name, cycles, what in (
+        ("kill", 1_000, "the broker killed with -9 under load"),
+        ("cut", 300, "power cuts under the broker, on a file system that loses what was not synced"),
+    ):
+        verb = verbs.add_parser(name, help=what)
+        verb.add_argument("--cycles", type=int, default=cycles, help="(%(default)s)")
+        verb.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    fault = verbs.add_parser(
+        "faults", help="disks that are full, fail, or may not be written, under the broker"
+    )
+    fault.add_argument("--times", type=int, default=100, help="each (%(default)s)")
+    fault.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     chosen = parser.parse_args()
+    if chosen.what == "faults":
+        return faults.run(chosen.times, chosen.seed)
     if chosen.what == "kill":
         return kills.run(chosen.cycles, chosen.seed)
+    if chosen.what == "cut":
+        return cuts.run(chosen.cycles, chosen.seed)
     return crashes.run(chosen.states, chosen.seed, chosen.processes)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.kills import KillCycles, Lost
+from tests.campaigns.kills import KillCycles
+from tests.support.logged_broker import Lost
 
 SEED = 1
 

@@ -9,9 +9,8 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from edge.control import Connection, Report, Status
+from edge.control import Connection
 from persistence import Log
 from persistence.placement import logs_in
 from ringbuf import Ring, scan_records
@@ -20,13 +19,16 @@ from tests.support.children import ModuleChild
 from tests.support.outside_publisher import number_of
 from tests.support.ports import free_port
 
-__all__ = ["LoggedBroker", "in_log", "in_ring"]
+__all__ = ["LoggedBroker", "Lost", "in_log", "in_ring"]
 
 RING_BYTES = 8 << 20
 SEGMENT_BYTES = 1 << 20
-RETAIN_BYTES = 96 << 20
 
 Found = list[tuple[int, int]]  # epoch and offset made one number that rises, and the message's number
+
+
+class Lost(AssertionError):
+    """Something acknowledged is not there, or something is there twice or out of order."""
 
 
 class LoggedBroker:
@@ -43,6 +45,7 @@ class LoggedBroker:
         *,
         module: str = "edge",
         settings: str = "",
+        retain_mib: int = 96,
     ) -> None:
         self.port = free_port()
         self.runtime_dir, self.state_dir = runtime_dir, state_dir
@@ -60,7 +63,7 @@ class LoggedBroker:
             "[zmq]",
             "enabled = false",
         ]
-        lines += ["[log]", f"segment_bytes = {SEGMENT_BYTES}", f"retain_bytes = {RETAIN_BYTES}"]
+        lines += ["[log]", f"segment_bytes = {SEGMENT_BYTES}", f"retain_bytes = {retain_mib << 20}"]
         for name, level in levels.items():
             lines += [
                 "[[stream]]",
@@ -108,11 +111,9 @@ class LoggedBroker:
         assert status == 0, errors
         return errors
 
-    def log_state(self) -> dict[str, Any]:
-        """What `brim status` says of the log."""
-        with Connection(self.runtime_dir) as connection:
-            report: dict[str, Any] = connection.ask(Status(), Report).report["log"]
-        return report
+    def control(self) -> Connection:
+        """Its control socket, to be closed."""
+        return Connection(self.runtime_dir)
 
     def close(self) -> None:
         """The process, if there is one, is killed; the configuration is gone."""
@@ -135,7 +136,7 @@ def in_ring(path: Path, behind: int = -1) -> Found:
 def in_log(directory: Path, copy: Path, rings: list[str]) -> dict[str, Found]:
     """Every message of these rings that the logs in `directory` would show after a start.
 
-    Recovers a copy, which is removed again.
+    Recovers a copy, which is removed again.  Raises Lost: that finds damage.
     """
     found: dict[str, Found] = {name: [] for name in rings}
     if not directory.is_dir():
@@ -147,7 +148,8 @@ def in_log(directory: Path, copy: Path, rings: list[str]) -> dict[str, Found]:
                 continue
             with Log(place, segment_bytes=SEGMENT_BYTES, retain_bytes=0) as log:
                 report = log.recover()
-                assert not report.damage, report
+                if report.damage:
+                    raise Lost(f"a crash was taken for damage: {report}")
                 for name in rings:
                     found[name] += _logged(log, name)
     finally:

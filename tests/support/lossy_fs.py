@@ -46,10 +46,13 @@ def _guarded(call: Call) -> Call:
 
     @functools.wraps(call)
     def guarded(self: LossyFiles, *arguments: Any) -> Any:
-        with self.lock:
+        with self.calls:
             if self.after is not None and call.__name__ != "release":
                 raise OSError(errno.EIO, "no power")
-            return call(self, *arguments)
+            try:
+                return call(self, *arguments)
+            except KeyError:  # A handle of before the cut, in the hands of a process that dies.
+                raise OSError(errno.EIO, "no such handle") from None
 
     return cast(Call, guarded)
 
@@ -57,12 +60,14 @@ def _guarded(call: Call) -> Call:
 class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
     """The calls of the kernel, on a SimFiles.  One lock: FUSE and the commands are two threads."""
 
+    use_ns = True  # times are whole nanoseconds
+
     def __init__(self) -> None:
         self.random = Random(0)
         self.disk = SimFiles(self.random)
         self.after: SimFiles | None = None  # the disk behind a cut that nobody has booted yet
         self.counts: Counter[str] = Counter()
-        self.lock = threading.RLock()
+        self.calls = threading.RLock()
         self._failing: tuple[str, int, int] | None = None  # operation, errno, times
         self._read_only = False
         self._modes: dict[str, int] = {}
@@ -72,7 +77,7 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
 
     def command(self, word: str, *arguments: Any) -> object:
         """Obeys; what it answers can be JSON."""
-        with self.lock:
+        with self.calls:
             return getattr(self, f"do_{word}")(*arguments)
 
     def do_cut(self, seed: int) -> int:
@@ -141,7 +146,7 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
             "st_blocks": -(-size // 512),
             "st_uid": os.getuid(),
             "st_gid": os.getgid(),
-            "st_mtime": time.time(),
+            "st_mtime": time.time_ns(),
         }
 
     @_guarded

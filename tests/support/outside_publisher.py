@@ -74,6 +74,11 @@ class OutsidePublisher:
         return len(self._under_way)
 
     @property
+    def waiting_since(self) -> int:
+        """The number of the oldest of these, or the next one's: all before are acknowledged, or given up."""
+        return min(self._under_way.values(), default=self.sent)
+
+    @property
     def wants_to_send(self) -> bool:
         """Whether send() would do something."""
         return bool(self._out) or self.waiting < self._window

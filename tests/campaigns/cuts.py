@@ -1,0 +1,122 @@
+"""The power cut under a broker that is busy: what it acknowledged at `disk` is on the disk that is left.
+
+The disk is a FUSE file system that loses what a real one may lose (tests/support/lossy_fs.py); the rings are
+memory, and gone.  In each cycle publishers publish for a moment and the power goes in the middle of it; the
+broker lives a little longer, without a disk, and must not acknowledge by it.  Then what the disk has kept is
+recovered from a copy, and the broker is started on it, sometimes into the next cut.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Self
+
+from tests.campaigns.ledger import Progress, show
+from tests.support.directories import memory_directory
+from tests.support.logged_broker import LoggedBroker, Lost, in_log
+from tests.support.lossy_mount import LossyMount, missing
+from tests.support.outside_publisher import drain, pump
+from tests.support.promises import Promises
+
+LEVELS = {"interval": "interval", "disk": "disk", "alone": "disk"}
+SETTINGS = "isolated = true"  # of the last one
+WINDOWS = {"interval": 2, "disk": 64}  # So that what needs no sync does not fill the log.
+LOAD_S = (0.001, 0.05)
+AFTER_S = 0.01  # that the broker lives without power
+START_S = 0.6
+FORGET_EVERY = 10  # cycles: what they publish is far less than what retention keeps
+
+
+class PowerCuts:
+    """A broker on a lossy disk, and what it promises.  A context manager."""
+
+    def __init__(self, memory: Path, mount: LossyMount, seed: int, *, module: str = "edge") -> None:
+        self.random = Random(seed)
+        self.mount = mount
+        self.memory = memory
+        self.broker = LoggedBroker(
+            memory / "run", mount.path / "state", LEVELS, module=module, settings=SETTINGS, retain_mib=48
+        )
+        self.promises = {
+            name: Promises(name, logged=level == "disk", window=WINDOWS[level])
+            for name, level in LEVELS.items()
+        }
+        self.publishers = [it.publisher for it in self.promises.values()]
+        self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self.broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for it in self.publishers:
+            it.close()
+        self.broker.close()
+
+    def cycle(self) -> None:
+        """Load, cut, look, start.  Raises Lost."""
+        for it in self.publishers:
+            it.connect(self.broker.port)
+        self._pump(self.random.uniform(*LOAD_S))
+        self._cut(AFTER_S)
+        self.counts["power cuts under load"] += 1
+        while self.random.random() < 0.15:
+            self.broker.spawn()
+            time.sleep(self.random.uniform(0, START_S))
+            self._cut(0)
+            self.counts["power cuts in a start"] += 1
+        self._look()
+        if self.counts["power cuts under load"] % FORGET_EVERY == 0:
+            for its in self.promises.values():
+                its.forget()
+        self.broker.start()
+
+    def _pump(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        pump(self.publishers, lambda: time.monotonic() > end)
+
+    def _cut(self, after_s: float) -> None:
+        self.mount.cut(self.random.randrange(1 << 32))
+        self._pump(after_s)
+        self.broker.kill()
+        drain(self.publishers)
+        shutil.rmtree(self.memory / "run", ignore_errors=True)
+        self.mount.boot()
+
+    def _look(self) -> None:
+        names = [it.ring_name for it in self.promises.values()]
+        with TemporaryDirectory() as copy:
+            found = in_log(self.mount.path / "state" / "log", Path(copy) / "log", names)
+        for its in self.promises.values():
+            its.check_log(found[its.ring_name])
+
+    def acknowledged(self) -> dict[str, int]:
+        """Messages by level."""
+        return {name: it.acknowledged for name, it in self.promises.items()}
+
+
+def run(cycles: int, seed: int) -> int:
+    """Exit status."""
+    if reason := missing():
+        print(f"no power cuts here: {reason}")
+        return 2
+    progress = Progress("power cuts", cycles, "cycles")
+    with memory_directory() as memory, LossyMount() as mount, PowerCuts(memory, mount, seed) as campaign:
+        lost = ""
+        done = 0
+        try:
+            for done in range(1, cycles + 1):
+                campaign.cycle()
+                progress.at(done, f"{sum(campaign.acknowledged().values()):,} acknowledged, 0 lost")
+        except Lost as error:
+            lost = str(error)
+        progress.end()
+        facts = {"cycles": done, "lost at disk": lost or 0, **campaign.counts}
+        facts |= {f"acknowledged at {name}": count for name, count in campaign.acknowledged().items()}
+    show("cut", {**facts, "seed": seed, "seconds": int(progress.seconds)})
+    return 1 if lost else 0

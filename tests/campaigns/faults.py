@@ -1,0 +1,154 @@
+"""A disk that fails under the broker while it is busy: nothing is acknowledged that is not safe, `brim status`
+says what is wrong, and all goes on by itself once the disk works again.
+
+    full        no room for more: ENOSPC, until there is
+    write       some writes fail with EIO
+    sync        one sync fails with EIO, and what it should have written may be lost: the next one proves nothing
+    read-only   the file system has become read-only: EROFS, until it is mounted again
+    files       the process may open no more files, and needs a new segment: EMFILE, until it may
+
+After each the power is cut, and what was acknowledged at `disk` must be there (cuts.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from edge.control import Connection, Report, Status
+from tests.campaigns.cuts import FORGET_EVERY, PowerCuts
+from tests.campaigns.ledger import Progress, show
+from tests.support.directories import memory_directory
+from tests.support.logged_broker import Lost
+from tests.support.lossy_mount import LossyMount, missing
+from tests.support.waiting import PATIENCE_S
+
+LOAD_S = (0.001, 0.03)
+REASONS = {"full": "ENOSPC", "write": "EIO", "read-only": "EROFS", "files": "EMFILE"}
+
+
+class Stuck(AssertionError):
+    """The broker does not say what is wrong, or does not go on."""
+
+
+class FaultyDisk(PowerCuts):
+    """A broker, its promises, and a disk that fails."""
+
+    _control: Connection
+
+    def suffer(self, fault: str) -> None:
+        """Load, the fault, the load goes on, the disk works again, the load goes on; then a power cut.
+
+        Raises Stuck, Lost.
+        """
+        for it in self.publishers:
+            it.connect(self.broker.port)
+        with self.broker.control() as self._control:  # One that is open: there may be no room for another.
+            self._pump(self.random.uniform(*LOAD_S))
+            getattr(self, f"_{fault.replace('-', '_')}")()
+            self._goes_on(fault)
+        self.counts[fault] += 1
+        self._cut(0)
+        self._look()
+        if sum(self.counts[it] for it in FAULTS) % FORGET_EVERY == 0:
+            for its in self.promises.values():
+                its.forget()
+        self.broker.start()
+
+    # ---- what may happen ----
+
+    def _full(self) -> None:
+        self.mount.ask("room", self.random.randrange(200_000))
+        self._says("full")
+        self.mount.ask("room", None)
+
+    def _write(self) -> None:
+        """Once is written again at once; more often is a state that it says."""
+        times = self.random.choice((1, 8, 64))
+        self.mount.ask("fail", "pwritev", errno.EIO, times)
+        if times == 64:
+            self._says("write")
+            self.mount.ask("clear")
+        else:
+            self._pump_until(lambda: self._failed() >= times, "no write has failed")
+
+    def _sync(self) -> None:
+        before = self._failed()
+        self.mount.ask("fail", "fdatasync", errno.EIO, 1)
+        self._pump_until(lambda: self._failed() > before, "no sync has failed")
+
+    def _read_only(self) -> None:
+        self.mount.ask("read_only", True)
+        self._says("read-only")
+        self.mount.ask("read_only", False)
+
+    def _files(self) -> None:
+        limits = resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        self.mount.ask("fail", "pwritev", errno.EIO, 1)  # It needs a new segment, and cannot open it.
+        self._says("files")
+        resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, limits)
+
+    def _failed(self) -> int:
+        counts: dict[str, int] = self.mount.ask("counts")
+        return counts.get("failed", 0)
+
+    # ---- what must happen ----
+
+    def _says(self, fault: str) -> None:
+        """The log is read-only, for that reason."""
+        self._pump_until(lambda: REASONS[fault] in self._reason(), f"{fault}: status does not say so")
+
+    def _reason(self) -> str:
+        state = self._control.ask(Status(), Report).report["log"]
+        return str(state["reason"]) if state["read_only"] else ""
+
+    def _goes_on(self, fault: str) -> None:
+        """Each publisher gets acknowledgements for all that waited, and more; and the status is good."""
+        sent = {it: it.sent for it in self.publishers}
+        self._pump_until(
+            lambda: all(it.connected and it.waiting_since > sent[it] for it in self.publishers),
+            f"{fault}: no acknowledgements once the disk works again",
+        )
+        self._pump_until(lambda: not self._reason(), f"{fault}: the status stays bad")
+
+    def _pump_until(self, condition: Callable[[], object], otherwise: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Stuck(otherwise)
+            for it in self.publishers:
+                if not it.connected:  # A queue that was full for too long costs the connection.
+                    it.connect(self.broker.port)
+                    self.counts["connections lost"] += 1
+            self._pump(0.01)
+
+
+FAULTS = ("full", "write", "sync", "read-only", "files")
+
+
+def run(times: int, seed: int) -> int:
+    """Exit status."""
+    if reason := missing():
+        print(f"no faulty disks here: {reason}")
+        return 2
+    progress = Progress("faults", times * len(FAULTS), "faults")
+    os.nice(5)
+    with memory_directory() as memory, LossyMount() as mount, FaultyDisk(memory, mount, seed) as campaign:
+        wrong = ""
+        try:
+            for done in range(times * len(FAULTS)):
+                campaign.suffer(FAULTS[done % len(FAULTS)])
+                progress.at(done + 1, f"{sum(campaign.acknowledged().values()):,} acknowledged, 0 lost")
+        except (Lost, Stuck) as error:
+            wrong = str(error)
+        progress.end()
+        counts: Counter[str] = campaign.counts
+        facts = {"lost or stuck": wrong or 0, **counts}
+        facts |= {f"acknowledged at {name}": count for name, count in campaign.acknowledged().items()}
+    show("faults", {**facts, "seed": seed, "seconds": int(progress.seconds)})
+    return 1 if wrong else 0

@@ -1,0 +1,31 @@
+"""Disks that fail under a broker that is busy, each way once; `./dev simulate faults` does a hundred of each."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.faults import FAULTS, FaultyDisk
+from tests.support.logged_broker import Lost
+from tests.support.lossy_mount import LossyMount, missing
+
+SEED = 1
+TRIES = 8  # A sync that fails has often written all, by luck.
+
+pytestmark = pytest.mark.skipif(missing() != "", reason=missing())
+
+
+def test_a_broker_lives_through_every_fault_of_its_disk_and_says_so(runtime_directory: Path) -> None:
+    with LossyMount() as mount, FaultyDisk(runtime_directory, mount, SEED) as campaign:
+        for fault in FAULTS:
+            campaign.suffer(fault)
+    assert [campaign.counts[fault] for fault in FAULTS] == [1] * len(FAULTS)
+
+
+def test_a_broker_that_syncs_again_after_a_sync_has_failed_is_caught(runtime_directory: Path) -> None:
+    with (
+        LossyMount() as mount,
+        FaultyDisk(runtime_directory, mount, SEED, module="tests.support.stubborn_broker") as campaign,
+        pytest.raises(Lost),
+    ):
+        for _ in range(TRIES):
+            campaign.suffer("sync")

@@ -1,0 +1,30 @@
+"""Three power cuts under a broker that is busy; `./dev simulate cut` does three hundred."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.cuts import PowerCuts
+from tests.support.logged_broker import Lost
+from tests.support.lossy_mount import LossyMount, missing
+
+SEED = 1
+
+pytestmark = pytest.mark.skipif(missing() != "", reason=missing())
+
+
+def cycles(runtime_directory: Path, count: int, module: str = "edge") -> PowerCuts:
+    with LossyMount() as mount, PowerCuts(runtime_directory, mount, SEED, module=module) as campaign:
+        for _ in range(count):
+            campaign.cycle()
+        return campaign
+
+
+def test_what_was_acknowledged_at_disk_survives_power_cuts(runtime_directory: Path) -> None:
+    campaign = cycles(runtime_directory, 3)
+    assert all(campaign.acknowledged().values()), campaign.acknowledged()
+
+
+def test_a_broker_that_acknowledges_before_it_has_synced_is_caught(runtime_directory: Path) -> None:
+    with pytest.raises(Lost):
+        cycles(runtime_directory, 3, "tests.support.hasty_broker")
