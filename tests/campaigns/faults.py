@@ -1,9 +1,9 @@
-"""A disk that fails under the broker while it is busy: nothing is acknowledged that is not safe, `brim status`
-says what is wrong, and all goes on by itself once the disk works again.
+"""A disk that fails under the broker while it is busy: nothing is acknowledged that is not safe, `brim
+status` says what is wrong, and all goes on by itself once the disk works again.
 
     full        no room for more: ENOSPC, until there is
     write       some writes fail with EIO
-    sync        one sync fails with EIO, and what it should have written may be lost: the next one proves nothing
+    sync        one sync fails with EIO, and may have written anything: the next one proves nothing
     read-only   the file system has become read-only: EROFS, until it is mounted again
     files       the process may open no more files, and needs a new segment: EMFILE, until it may
 

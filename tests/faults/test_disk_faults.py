@@ -1,4 +1,4 @@
-"""Disks that fail under a broker that is busy, each way once; `./dev simulate faults` does a hundred of each."""
+"""Disks that fail under a busy broker, each way once; `./dev simulate faults` does each a hundred times."""
 
 from pathlib import Path
 

@@ -3,17 +3,20 @@
 import sys
 
 from edge.cli import main
-from persistence import OsFiles
+from persistence import OsFiles, log
+
+
+class Files(OsFiles):
+    """What the kernel has dropped when a sync failed is passed over by the next one."""
+
+    def fdatasync(self, handle: int) -> None:
+        """Twice, if need be."""
+        try:
+            super().fdatasync(handle)
+        except OSError:
+            super().fdatasync(handle)
+
 
 if __name__ == "__main__":
-    sync = OsFiles.fdatasync
-
-    def again(self: OsFiles, handle: int) -> None:
-        """What the kernel has dropped by then is passed over."""
-        try:
-            sync(self, handle)
-        except OSError:
-            sync(self, handle)
-
-    OsFiles.fdatasync = again  # type: ignore[method-assign]
+    log.OsFiles = Files  # type: ignore[misc]
     sys.exit(main())
