@@ -14,6 +14,7 @@ to it.  What happens once a message (PUBLISH, acknowledgements, PINGREQ) never c
     CLOSED              _closed
     SOURCE              _source_topic
     COLD                ColdReads.wanted
+    JOURNAL             Keeper.checkpoint
 
 Invariants: an exception while one event is handled ends that connection and no other; every accepted client
 leaves through Clients.end(), once.
@@ -69,6 +70,7 @@ from edge.permissions import Permissions
 from edge.retained import Retained
 from edge.router import PartitionLike, Router
 from edge.sessions import Sessions
+from edge.state.keeper import Keeper, Kept, Place
 from edge.subscribing import Subscribing
 from edge.sys_topics import SysTopics
 from edge.wills import Wills, message_of
@@ -94,6 +96,7 @@ class Broker:
         access: AccessList | None = None,
         call: Call | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
         version: str = "",
     ) -> None:
         """`call` runs a function on this thread, from any other: for answers that take their time.
@@ -102,13 +105,15 @@ class Broker:
         """
         self.limits = limits or BrokerLimits()
         self.on_source_bad: Callable[[int], object] = lambda source: None
-        self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions)
-        self.sessions = Sessions(engine, self.limits.sessions)
+        self.engine = engine
+        self.keeper = Keeper(engine, clock=clock, wall_ns=wall_ns)
+        self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.keeper)
+        self.sessions = Sessions(engine, self.limits.sessions, self.keeper)
         self.cold = ColdReads(engine, self.router.ring_of)
         self.own_messages = OwnMessages(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of)
-        self.wills = Wills(self._publish_will)
-        self.clients = Clients(engine, self.sessions, self.router, self.wills, clock)
+        self.wills = Wills(self._publish_will, self.keeper)
+        self.clients = Clients(engine, self.sessions, self.router, self.wills, self.keeper, clock)
         self._engine = engine
         self._clock = clock
         self._permissions = Permissions(engine, authenticator, enhanced, access)
@@ -201,6 +206,8 @@ class Broker:
                 self.cold.wanted(client.session.handle, self.call)
         elif kind == EventKind.SOURCE:
             self._source_topic(detail, data)
+        elif kind == EventKind.JOURNAL:
+            self.keeper.checkpoint()
         else:
             log.error("a local ring holds what is no record; it is read no further %s", pairs(source=detail))
             self.on_source_bad(detail)
@@ -354,11 +361,20 @@ class Broker:
             self._end(client.connection, will=True, reason=reason, reference=reference)
 
     def stop(self) -> None:
-        """End every connection.  All wills are published: for whoever reads the rings, they are gone."""
+        """End every connection.  All wills are published: for whoever reads the rings, they are gone; but
+        those that wait go on waiting after the next start, where that knows of them.
+        """
         for client in self.clients:
             self._end(client.connection, will=True, reason=ReasonCode.SERVER_SHUTTING_DOWN)
-        self.wills.stop()
+        if not self.keeper.is_open:
+            self.wills.stop()
         self.cold.stop()
+        self.keeper.stop()
+
+    def keep(self, place: Place) -> None:
+        """Write down from now on what a restart must know.  Raises OSError: there is nowhere to write."""
+        kept = Kept(self.sessions, self.router, self.wills, self.clients)
+        self.keeper.begin(place, kept, self.call)
 
     def counts(self) -> dict[str, int]:
         """What the control plane has to say of itself, for the status: now, and since the start."""
@@ -400,12 +416,13 @@ class Broker:
         self.own_messages.tick()
         self.wills.tick(now_s)
         self.sys_topics.tick(now_s)
+        self.keeper.tick(now_s)
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)
         if self.own_messages:
             return RETRY_S
-        next_s = min(self.sessions.next_s, self.wills.next_s, self.sys_topics.next_s)
+        next_s = min(self.sessions.next_s, self.wills.next_s, self.sys_topics.next_s, self.keeper.next_s)
         return min(max(next_s - now_s, 0.0), REST_S)
 
 

@@ -31,6 +31,7 @@ from edge.mqtt import (
 )
 from edge.router import Router
 from edge.sessions import Session, Sessions
+from edge.state.keeper import Keeper
 from edge.wills import Wills
 
 __all__ = ["Client", "Clients", "Watcher", "bytes_of"]
@@ -75,7 +76,13 @@ class Clients:
     """Those who are connected, by connection."""
 
     def __init__(
-        self, engine: Engine, sessions: Sessions, router: Router, wills: Wills, clock: Callable[[], float]
+        self,
+        engine: Engine,
+        sessions: Sessions,
+        router: Router,
+        wills: Wills,
+        keeper: Keeper,
+        clock: Callable[[], float],
     ) -> None:
         self.watchers: list[Watcher] = []
         self.most = 0  # connected at once, ever
@@ -83,6 +90,7 @@ class Clients:
         self._sessions = sessions
         self._router = router
         self._wills = wills
+        self._keeper = keeper
         self._clock = clock
         self._by_connection: dict[int, Client] = {}
 
@@ -104,6 +112,8 @@ class Clients:
         self._sessions.came(client.session, client.connection)
         self._wills.came_back(client.facts.client_id)
         self._by_connection[client.connection] = client
+        if client.will is not None and client.session.kept:
+            self._keeper.will(client.facts, client.will, None)
         self.most = max(self.most, len(self._by_connection))
         if self.watchers:
             self.tell(lambda watcher: watcher.connected(client.facts))
@@ -145,6 +155,8 @@ class Clients:
         self._engine.close(connection)
         if client is None:
             return
+        if client.will is not None and client.session.kept:
+            self._keeper.will_done(client.facts.client_id)  # but if it waits, as the next line may say
         if will and client.will is not None:
             self._wills.left(client.facts, client.will, self._clock())
         self.left(client.session)

@@ -25,8 +25,8 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Durability", "Limits",
-    "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Stream", "Sys", "Tls", "Zmq", "checked",
-    "load", "parse",
+    "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Sessions", "Stream", "Sys", "Tls", "Zmq",
+    "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -231,6 +231,22 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str = ""  # such as "127.0.0.1:9464", which serves /metrics; "": nobody
 
 
+class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is remembered of clients beyond the life of the broker, in [sessions]."""
+
+    # Sessions that outlast their connection, with subscriptions, queues and what is in flight, and wills that
+    # wait.  false: they end with the broker.
+    keep: bool = True
+    # What they outlive: process: the broker; interval: a power cut too, but for what one sync_interval_ms
+    # brings; disk: the journal is synced at once.  Not set: as the most durable stream.
+    durability: Literal["process", "interval", "disk"] | None = None
+    # Memory for what happens between two checkpoints: 4 bytes for each session that a message waits for, and
+    # 16 for each delivery.
+    journal_bytes: Annotated[
+        int, Meta(ge=MIB, le=GIB, description="a power of two; it has to fit in memory")
+    ] = 4 * MIB
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of it.  `stream` always ends with the stream "default", which takes what no other does."""
 
@@ -249,6 +265,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth: Auth = Auth()
     sys: Sys = Sys()
     metrics: Metrics = Metrics()
+    sessions: Sessions = Sessions()
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
     log: Log = Log()
     zmq: Zmq = Zmq()

@@ -75,6 +75,7 @@ class EventKind(IntEnum):
     SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: a topic of it that is unknown
     SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring that holds garbage and is read no further
     COLD = lib.MQ_EVENT_COLD  # what its session gets next is in the log only
+    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions wants a checkpoint
 
 
 class CloseCause(IntEnum):
@@ -302,6 +303,82 @@ class Engine(Protocol):
 
     def warm(self, session: int, /) -> bool:
         """Answers a COLD event, after thaw(): its delivery goes on."""
+
+    # What a restart must know (ringbuf/c/mqtt/journal.h), written by edge.state.
+
+    def session_keep(self, session: int, kept: bool, /) -> bool:
+        """What happens to it, or to the queue of a group, goes into the journal from now on, or no longer."""
+
+    def journal_open(self, writer: Writer, position: int, /) -> None:
+        """Write it to this ring; what stands behind `position` is needed by a restart."""
+
+    def journal_close(self) -> None:
+        """Write nothing any more."""
+
+    def journal_note(self, note: bytes, /) -> bool:
+        """Append a note of Python's.  False: no room, or it is too long: only a checkpoint says it."""
+
+    def journal_end(self) -> tuple[int, bool] | None:
+        """The position behind all that has happened; None: it is not open.
+
+        False: what had not gone into the ring was thrown away, and a checkpoint must say it at once.
+        """
+
+    def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
+        """Entries for a checkpoint, about `most` bytes of them, and with what to go on, from 0 to None."""
+
+    def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
+        """What stands before `position` is needed no longer; the next is due after so many bytes."""
+
+    def source_position(self, source: int, /) -> int:
+        """Everything below has been routed."""
+
+    def sources_wanted(self) -> bytes:
+        """A byte for each source, 1 where something waits for one of its records."""
+
+    # A restart: before anything is served.
+
+    def add_past(self, logged: bool, /) -> int:
+        """A source that stands for a ring, or an epoch, that is no more; `logged`: the log may have of it."""
+
+    def restore_begin(self) -> None:
+        """Limits of queues do not hold until restore_end()."""
+
+    def restore_session(self, number: int, session: int, /) -> None:
+        """That session is what entries mean by `number` from now on."""
+
+    def restore_source(self, number: int, source: int, end: int, routed: int, /) -> None:
+        """That source is what entries mean by `number`.
+
+        What was stored in it ends at position `end`; what is below `routed` was routed before.
+        """
+
+    def restore_batch(self, entries: bytes, /) -> bool:
+        """Do again what they say.  False: from some place on they cannot be read."""
+
+    def restore_mark(self, number: int, /) -> int:
+        """Position below which all was routed, of the source with that number."""
+
+    def restore_route(
+        self, source: int, position: int, records: memoryview | None, begin: int, /
+    ) -> tuple[int, bytes | None]:
+        """Route records from position `begin` on, of those that stand from `position` on.
+
+        None: to the end of a ring of our own.  With the name of a topic: it is not known, call again with the
+        position that came with it.
+        """
+
+    def restore_settle(self, session: int, /) -> bytes | None:
+        """Find topics and identifiers of what was restored for it.  A name: it is not known, call again."""
+
+    def restore_refuse(self) -> None:
+        """Do without topics that are not known."""
+
+    def restore_resume(self, source: int, position: int, /) -> None:
+        """Of a ring that others write, records below were routed in an earlier life."""
+
+    def restore_end(self) -> None:
+        """That was all."""
 
     # Shared subscriptions.  A group is known by its queue, which is a session that no client has.
 

@@ -21,6 +21,7 @@ from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
 from edge.levels import Levels, gate_of
 from edge.mqtt import Subscription, split_share
 from edge.sessions import Session, SessionLimits
+from edge.state.keeper import Keeper
 from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
 from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
 from ringbuf import FLAG_RETAIN, Ring, Writer
@@ -90,7 +91,8 @@ class Router:
         engine: Engine,
         partition_of: Callable[[str], PartitionLike],
         limits: TopicLimits,
-        queues: SessionLimits | None = None,
+        queues: SessionLimits,
+        keeper: Keeper,
     ) -> None:
         """`queues` bound those of shared subscriptions."""
         self.limits = limits
@@ -102,7 +104,8 @@ class Router:
         self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
         self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
         self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
-        self._queues = queues or SessionLimits()
+        self._queues = queues
+        self._keeper = keeper
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
 
@@ -112,7 +115,7 @@ class Router:
         topic = self._engine.topic_find(data)
         if topic != NO_TOPIC:
             return topic
-        source = self._source_of(self._partition_of(name))
+        source = self.source_of(self._partition_of(name))
         reserved = name.startswith("$")  # the server's own [MQTT-4.7.2-1]
         topic = self._engine.topic_add(data, source, reserved)
         if topic == NO_TOPIC and self._recycle():
@@ -140,6 +143,7 @@ class Router:
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = terms
         session.filters_bytes += filter_bytes(topic_filter) if known is None else 0
+        self._keeper.subscribed(session, topic_filter)
         if is_share(topic_filter):
             self._join(session, topic_filter, terms)
             return known is None
@@ -173,6 +177,7 @@ class Router:
                 self._engine.replay_end(session.handle, topic_filter.encode())
                 session.marked -= _marks(terms)
                 self._tree.remove(topic_filter, session)
+        self._keeper.unsubscribed(session, removed)
         own = [topic_filter for topic_filter in removed if not is_share(topic_filter)]
         if own:
             topics, surely = self._receivable(session, own)
@@ -242,6 +247,23 @@ class Router:
         """How many groups share a subscription."""
         return len(self._groups)
 
+    def group_of(self, shared_filter: str) -> int | None:
+        """The queue of that shared subscription, if anybody has it."""
+        group = self._groups.get(shared_filter)
+        return None if group is None else group.handle
+
+    def groups(self) -> list[int]:
+        """The queues of all shared subscriptions."""
+        return [group.handle for group in self._groups.values()]
+
+    def groups_of_kept(self) -> list[tuple[int, str]]:
+        """The queues of those of which a member is kept, and what it has subscribed to."""
+        return [
+            (group.handle, shared_filter)
+            for shared_filter, group in self._groups.items()
+            if any(member.kept for member in group.members)
+        ]
+
     def _join(self, session: Session, shared_filter: str, terms: int) -> None:
         group = self._groups.get(shared_filter)
         if group is None:
@@ -255,6 +277,8 @@ class Router:
             self._purge(group)
         ((options, identifiers),) = tags(terms)
         self._engine.share_join(group.handle, session.handle, options, identifiers)
+        if session.kept:
+            self._keeper.group(group.handle, shared_filter, kept=True)
 
     def _leave(self, session: Session, shared_filter: str) -> None:
         """The last takes what waits with it [4.8.2]."""
@@ -265,7 +289,10 @@ class Router:
             del self._groups[shared_filter]
             self._tree.remove(split_share(shared_filter)[1], group)
             self._engine.session_close(group.handle)
-        elif self.may_receive is not None:
+            return
+        if session.kept and not any(member.kept for member in group.members):
+            self._keeper.group(group.handle, shared_filter, kept=False)
+        if self.may_receive is not None:
             self._route_group(group, shared_filter)
 
     def _route_group(self, group: Group, shared_filter: str) -> None:
@@ -298,6 +325,13 @@ class Router:
                 if not is_share(topic_filter):
                     self._add(session, topic_filter, terms, only_adds=True)
             self._purge(session)
+        self._keeper.rules_changed()
+
+    def purge(self, sessions: Iterable[Session]) -> None:
+        """Take back what waits for anybody and may not be received."""
+        targets: list[Session | Group] = [*self._groups.values(), *sessions]
+        for target in targets:
+            self._purge(target)
 
     def _purge(self, target: Session | Group) -> None:
         """Take back what waits for it and it may not receive."""
@@ -432,7 +466,8 @@ class Router:
         """Name and epoch of the ring that is `source`."""
         return self._rings[source]
 
-    def _source_of(self, partition: PartitionLike) -> int:
+    def source_of(self, partition: PartitionLike) -> int:
+        """The source that is this ring, from now on if it was none."""
         source = self._sources.get(partition.name)
         if source is None:
             gate, logged = gate_of(partition.durability), partition.durability != "process"
@@ -440,7 +475,21 @@ class Router:
             self.levels.begin(partition.name, source)
             self._sources[partition.name] = source
             self._rings[source] = partition.name, partition.ring.epoch
+            self._keeper.source(source, *self._rings[source])
         return source
+
+    def add_past(self, name: str, epoch: int, *, logged: bool) -> int:
+        """A source that stands for an epoch of a ring that is no more; `logged`: the log has of it."""
+        source = self._engine.add_past(logged)
+        self._rings[source] = name, epoch
+        self._keeper.source(source, name, epoch)
+        return source
+
+    def remove_past(self, source: int) -> None:
+        """Nothing waits for it."""
+        self._engine.remove_source(source)
+        self._keeper.source_gone(source)
+        del self._rings[source]
 
     def _recycle(self) -> bool:
         """Forget topics that nobody used lately; whether there were any."""

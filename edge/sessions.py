@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from edge.access import ClientFacts
 from edge.deadlines import Deadlines
 from edge.engine import Engine
+from edge.state.keeper import Keeper
 
 __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
 
@@ -44,6 +45,8 @@ class Session:
     subscriptions: dict[str, int] = field(default_factory=dict)
     filters_bytes: int = 0  # of them all, as edge.router.filter_bytes() counts
     marked: int = 0  # of them, those that are no-local or have an identifier
+    kept: bool = False  # edge.state writes down what happens to it
+    left_ns: int = 0  # while it is away: since when, by the wall clock
 
     @property
     def client_id(self) -> str:
@@ -54,9 +57,10 @@ class Session:
 class Sessions:
     """All sessions, by client identifier and by handle."""
 
-    def __init__(self, engine: Engine, limits: SessionLimits) -> None:
+    def __init__(self, engine: Engine, limits: SessionLimits, keeper: Keeper) -> None:
         self.expired = 0  # of clients that stayed away for too long, or were one too many
         self._engine = engine
+        self._keeper = keeper
         self._limits = limits
         self._by_client: dict[str, Session] = {}
         self._away: dict[str, Session] = {}  # in the order of leaving
@@ -92,6 +96,7 @@ class Sessions:
         assert client_id not in self._by_client
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest)
         session = self._by_client[client_id] = Session(facts, handle, expiry_s)
+        self._keeper.opened(session)
         return session
 
     def came(self, session: Session, connection: int) -> None:
@@ -99,6 +104,7 @@ class Sessions:
         if self._away.pop(session.client_id, None) is not None:
             self._deadlines.cancel(session.client_id)
         session.connection = connection
+        self._keeper.came(session)
 
     def left(self, session: Session, now_s: float) -> None:
         """Its client is away: the session is kept."""
@@ -106,9 +112,11 @@ class Sessions:
         self._away[session.client_id] = session
         if session.expiry_s != NEVER_S:
             self._deadlines.set(session.client_id, now_s + session.expiry_s)
+        self._keeper.left(session)
 
     def close(self, session: Session) -> None:
         """Forget it, with all that waits for it."""
+        self._keeper.closed(session)
         self._engine.session_close(session.handle)
         client_id = session.client_id
         if self._away.pop(client_id, None) is not None:

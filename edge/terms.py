@@ -23,6 +23,7 @@ __all__ = [
     "Terms",
     "combined",
     "is_plain",
+    "subscription_of",
     "tags",
     "terms_of",
 ]
@@ -48,6 +49,17 @@ def terms_of(subscription: Subscription, identifier: int = 0) -> int:
     if subscription.retain_as_published:
         options |= RETAIN_AS_PUBLISHED
     return options | identifier << IDENTIFIER_SHIFT
+
+
+def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
+    """The subscription that has these terms, and its identifier: what terms_of() was given."""
+    subscription = Subscription(
+        topic_filter,
+        terms & QOS,
+        no_local=bool(terms & NO_LOCAL),
+        retain_as_published=bool(terms & RETAIN_AS_PUBLISHED),
+    )
+    return subscription, terms >> IDENTIFIER_SHIFT
 
 
 def is_plain(terms: int) -> bool:

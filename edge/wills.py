@@ -16,6 +16,7 @@ from edge.access import ClientFacts
 from edge.deadlines import Deadlines
 from edge.mqtt import Will
 from edge.mqtt.properties import record_properties
+from edge.state.keeper import Keeper
 from ringbuf import FLAG_EXPIRY
 
 __all__ = ["Wills", "message_of"]
@@ -32,9 +33,10 @@ def message_of(will: Will) -> tuple[bytes, int]:
 class Wills:
     """Those that wait, by client identifier.  `publish` is told whose will it is."""
 
-    def __init__(self, publish: Callable[[ClientFacts, Will], None]) -> None:
+    def __init__(self, publish: Callable[[ClientFacts, Will], None], keeper: Keeper) -> None:
         self._publish = publish
-        self._waiting: dict[str, tuple[ClientFacts, Will]] = {}
+        self._keeper = keeper
+        self._waiting: dict[str, tuple[ClientFacts, Will, float]] = {}  # and when it is due
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
@@ -51,24 +53,38 @@ class Wills:
         if delay_s == 0:
             self._publish(facts, will)
             return
-        self._waiting[facts.client_id] = (facts, will)
-        self._deadlines.set(facts.client_id, now_s + delay_s)
+        self.wait(facts, will, now_s + delay_s)
+
+    def wait(self, facts: ClientFacts, will: Will, due_s: float) -> None:
+        """It is published then, if its client is not back before."""
+        self._waiting[facts.client_id] = (facts, will, due_s)
+        self._deadlines.set(facts.client_id, due_s)
+        self._keeper.will(facts, will, due_s)
+
+    def waiting(self) -> list[tuple[ClientFacts, Will, float]]:
+        """Whose, which, and when it is due."""
+        return list(self._waiting.values())
 
     def came_back(self, client_id: str) -> None:
         """Its session goes on [MQTT-3.1.3-9]."""
         if self._waiting.pop(client_id, None) is not None:
             self._deadlines.cancel(client_id)
+            self._keeper.will_done(client_id)
 
     def session_ended(self, client_id: str) -> None:
         """It will not be back."""
         if (waiting := self._waiting.pop(client_id, None)) is not None:
             self._deadlines.cancel(client_id)
-            self._publish(*waiting)
+            self._due(*waiting)
 
     def tick(self, now_s: float) -> None:
         """Publish those that are due."""
         for client_id in self._deadlines.due(now_s):
-            self._publish(*self._waiting.pop(client_id))
+            self._due(*self._waiting.pop(client_id))
+
+    def _due(self, facts: ClientFacts, will: Will, _: float) -> None:
+        self._publish(facts, will)
+        self._keeper.will_done(facts.client_id)
 
     def stop(self) -> None:
         """Publish them all: for whoever reads the rings, their clients are gone."""

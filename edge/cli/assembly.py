@@ -41,6 +41,7 @@ from edge.producers import Producers
 from edge.report import Reporter
 from edge.router import TopicLimits
 from edge.sessions import SessionLimits
+from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
 from edge.stats import Stats
 from edge.streams import Streams
 from edge.zeromq import ZmqPublisher
@@ -71,6 +72,7 @@ class Assembly:
         self._failed = failed
         self.upstream: Upstream
         self.logs: LogSet | None = None  # None: no stream asks for one
+        self._state: StateHome | None = None  # None: sessions end with the broker
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._reloading = asyncio.Lock()
         self._down = AsyncExitStack()  # how each part that was started is ended
@@ -94,6 +96,7 @@ class Assembly:
         self._start_guard()
         epochs = Epochs(config.state_dir / "epochs")
         streams = self._open_streams(epochs)
+        self._open_state(epochs)
         stats = self._bind(streams)
         self._start_log(streams)
         await self._show_what_is_left(streams)
@@ -106,6 +109,7 @@ class Assembly:
         producers.attach_left_behind()
         self._start_zmq(streams, producers)
         self._start_feed(producers)
+        self._restore_sessions(streams)
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
@@ -167,6 +171,20 @@ class Assembly:
         self._down.callback(streams.close)
         return streams
 
+    def _open_state(self, epochs: Epochs) -> None:
+        if not self.config.sessions.keep:
+            forget_state(self.config)
+            return
+        self._state = StateHome(self.config, epochs, self.logs.ends() if self.logs else {})
+        self._down.callback(self._state.close)
+        self._state.find(self.logs.reader if self.logs else None)
+
+    def _restore_sessions(self, streams: Streams) -> None:
+        """Before anybody is served, and after the rings of producers, whose records may wait, are known."""
+        if self._state is not None:
+            partitions = {partition.name: partition for partition in streams.all()}
+            self._state.restore(self.listener.broker, partitions, self.logs.reader if self.logs else None)
+
     def _open_logs(self) -> None:
         rings = logged_rings(self.config)
         if not rings:
@@ -216,6 +234,9 @@ class Assembly:
         settings = {stream.name: stream for stream in self.config.stream}
         logged = [(it.ring, settings[it.stream]) for it in streams.all() if it.durability != "process"]
         sources = [(log_source(ring, stream), stream.isolated) for ring, stream in logged]
+        if self._state is not None and self._state.level != "process":
+            sources.append((self._state.source(), True))
+            self._state.trim(self.logs.log_of(SESSIONS_RING))
         self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
         self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
 
@@ -332,7 +353,8 @@ def _lags(ring: Ring) -> bool:
 
 def logged_rings(config: Config) -> dict[str, bool]:
     """The ring of each partition that has a log, and whether it has one of its own."""
-    return {
+    sessions = {SESSIONS_RING: True} if config.sessions.keep and state_level(config) != "process" else {}
+    return sessions | {
         f"{stream.name}-{index}": stream.isolated
         for stream in config.stream
         if stream.durability != "process"

@@ -40,6 +40,7 @@ from edge.mqtt.codec import decode_variable_integer
 from edge.mqtt.properties import NO_PROPERTIES
 from edge.stats import Stats
 from ringbuf import Ring, Writer
+from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
 
 __all__ = ["Bench", "OwnPartition", "Wire", "packets_of"]
@@ -144,11 +145,15 @@ class Bench:
         durability: Durability = "process",
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
+        directory: Path | None = None,
+        now_ms: int = BEGIN_MS,
         **broker: Any,
     ) -> None:
+        """`directory`: where its rings are, and perhaps were before; its own by default, gone with it."""
         self._stack = ExitStack()
-        self.now_ms = BEGIN_MS
-        directory = self._stack.enter_context(memory_directory())
+        self.now_ms = now_ms
+        if directory is None:
+            directory = self._stack.enter_context(memory_directory())
         self.partition = self.add_partition(directory, "t-0", durability, capacity_bytes, writer or {})
         self.directory = directory
         self.calls: deque[Callable[[], object]] = deque()
@@ -160,6 +165,7 @@ class Bench:
             limits=limits,
             call=self.calls.append,
             clock=lambda: self.now_ms / 1000,
+            wall_ns=lambda: self.now_ns,
             **broker,
         )
         self.broker.policies[0] = ListenerPolicy("test", allow_anonymous=True)
@@ -178,9 +184,11 @@ class Bench:
         capacity_bytes: int = 1 << 20,
         writer: dict[str, Any] | None = None,
     ) -> OwnPartition:
-        """A ring that lives as long as the bench."""
+        """A ring that lives as long as the bench, or longer: one that is there goes on."""
+        path = directory / name
+        is_there = ring_file(path).exists()
         ring = self._stack.enter_context(
-            Ring.create(directory / name, capacity_bytes=capacity_bytes, epoch=1)
+            Ring.reattach(path) if is_there else Ring.create(path, capacity_bytes=capacity_bytes, epoch=1)
         )
         return OwnPartition(name, ring, ring.writer(**(writer or {})), durability)
 
@@ -196,9 +204,13 @@ class Bench:
                 self.calls.popleft()()
             self.broker.tick()
             total += len(events) + calls
-            now_ns = BEGIN_NS + (self.now_ms - BEGIN_MS) * 1_000_000
-            if not self.engine.step(self.now_ms, now_ns) and not self.calls:
+            if not self.engine.step(self.now_ms, self.now_ns) and not self.calls:
                 return total
+
+    @property
+    def now_ns(self) -> int:
+        """The wall clock."""
+        return BEGIN_NS + (self.now_ms - BEGIN_MS) * 1_000_000
 
     def wire(self, version: Version = Version.V311, listener: int = 0) -> Wire:
         """A connection on which nothing was said."""
@@ -242,6 +254,11 @@ class Bench:
     def close(self) -> None:
         """Free everything."""
         self.broker.stop()
+        self.crash()
+
+    def crash(self) -> None:
+        """Free everything, and let nobody say goodbye: what is in memory files stays as it is."""
+        self.broker.cold.stop()
         stack = self._stack
         self.__dict__.clear()  # the engine keeps the writers, and they their mappings
         stack.close()

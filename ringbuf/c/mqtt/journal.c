@@ -477,8 +477,15 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
     journal->asked = journal->full = journal->torn = false;
 }
 
+void mq_journal_discard(mq_engine *engine)
+{
+    engine->journal.used = engine->journal.open = 0;
+    engine->journal.stalled = false;
+}
+
 void mq_journal_close(mq_engine *engine)
 {
+    bool replaying = engine->journal.replaying;
     free(engine->journal.at);
-    engine->journal = (mq_journal){0};
+    engine->journal = (mq_journal){.replaying = replaying};
 }

@@ -68,6 +68,7 @@ typedef struct mq_journal {
     bool full;          /* no room before a checkpoint */
     bool stalled;       /* the last flush did not bring all into the ring */
     bool torn;          /* an entry was lost, for want of memory: only a checkpoint mends that */
+    bool replaying;     /* a restart does again what was done */
 } mq_journal;
 
 /* journal.c.  Each adds an entry, if a journal is open; who calls has seen that the session is kept. */
@@ -91,27 +92,31 @@ uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, u
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* into the journal itself */
 void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from);
 void mq_journal_close(mq_engine *engine);
+/* What was collected is said by a checkpoint that is being made. */
+void mq_journal_discard(mq_engine *engine);
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 
 /* journal_replay.c */
 typedef struct mq_restoring mq_restoring;
-mq_restoring *mq_restoring_new(mq_engine *engine);                        /* NULL: no memory */
-void mq_restoring_over(mq_engine *engine, const mq_restoring *restoring); /* limits hold again */
-void mq_restoring_free(mq_restoring *restoring);
-bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
-/* The source that had that number is `source` now, and what was stored in it ends at `end`. */
-void mq_restoring_source(mq_restoring *restoring, uint32_t number, uint32_t source, uint64_t end);
-void mq_restoring_refuse(mq_restoring *restoring); /* topics that are not known stay so */
-uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
-bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length);
+typedef struct mq_restored_source {
+    uint32_t source; /* number of today */
+    uint64_t end;    /* what was stored ends there */
+    uint64_t routed; /* what is below was routed when it got its number */
+} mq_restored_source;
 typedef struct mq_unknown { /* a topic that Python must name first */
     const uint8_t *name;
     uint32_t length;
 } mq_unknown;
-/* Makes of what was restored for `session` what it would be now, with room for `queue_max`.  False: *out is
- * not known; call again. */
-bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, uint32_t queue_max,
-                         mq_unknown *out);
+mq_restoring *mq_restoring_new(mq_engine *engine); /* NULL: no memory.  Limits of queues do not hold */
+void mq_restoring_over(mq_engine *engine);         /* they do again */
+void mq_restoring_free(mq_restoring *restoring);
+bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
+void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source);
+void mq_restoring_refuse(mq_restoring *restoring); /* topics that are not known stay so */
+uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
+bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length);
+/* Makes of what was restored for `session` what it would be now.  False: *out is not known; call again. */
+bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out);
 /* Routes the records of `bytes`, which stand at `position` of `source`, from `*from` on; moves *from. */
 bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
                         const uint8_t *bytes, uint64_t length, uint64_t *from, mq_unknown *out);

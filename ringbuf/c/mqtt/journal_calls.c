@@ -55,11 +55,16 @@ PyObject *engine_journal_note(engine_object *self, PyObject *object)
     return PyBool_FromLong(written);
 }
 
+/* Where the journal ends, and whether all that has happened is in it: else what was not is forgotten here,
+ * and a checkpoint must be there before anything is sent. */
 PyObject *engine_journal_end(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
-    if (self->engine->journal.writer == NULL || !mq_journal_written(self->engine))
+    mq_journal *journal = &self->engine->journal;
+    if (journal->writer == NULL)
         Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(self->engine->journal.writer->tail);
+    bool whole = mq_journal_written(self->engine) && !journal->torn;
+    mq_journal_discard(self->engine);
+    return Py_BuildValue("(KO)", (unsigned long long)journal->writer->tail, whole ? Py_True : Py_False);
 }
 
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count)
@@ -93,8 +98,50 @@ PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize
 PyObject *engine_add_past(engine_object *self, PyObject *logged)
 {
     int index = mq_source_add(self->engine, (mq_source){.kind = MQ_SOURCE_PAST, .logged = logged == Py_True});
-    return index < 0 ? PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1)
-                     : PyLong_FromLong(index);
+    if (index < 0)
+        return PyErr_Format(PyExc_OverflowError, "more than %d rings", MQ_SOURCES_MAX - 1);
+    PyObject *key = PyLong_FromLong(index);
+    if (key == NULL || PyDict_SetItem(self->rings, key, Py_None) != 0)
+        Py_CLEAR(key);
+    return key;
+}
+
+/* Positions below have been routed. */
+PyObject *engine_source_position(engine_object *self, PyObject *object)
+{
+    unsigned long long index;
+    if (unsigned_of(object, self->engine->source_count - 1, &index) != 0)
+        return NULL;
+    const mq_source *source = self->engine->sources[index];
+    uint64_t position = 0;
+    if (source != NULL && source->kind == MQ_SOURCE_OWN)
+        position = source->writer->tail;
+    if (source != NULL && source->kind == MQ_SOURCE_FOREIGN)
+        position = source->reader->cursor > source->resume_at ? source->reader->cursor : source->resume_at;
+    return PyLong_FromUnsignedLongLong(position);
+}
+
+/* A byte for each source: whether something waits for a record of it. */
+PyObject *engine_sources_wanted(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    uint8_t wanted[MQ_SOURCES_MAX] = {0};
+    for (uint32_t i = 0; i < self->engine->sessions.made; i++) {
+        const mq_session *session = mq_slab_at(&self->engine->sessions, i);
+        mq_walk walk = {0};
+        if (!(session->item.generation & 1))
+            continue;
+        for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
+            uint64_t where = session->sent[n & (session->sent_room - 1)].where;
+            if (where != MQ_NOWHERE)
+                wanted[mq_where_source(where)] = 1;
+        }
+        while (mq_queue_next(session, &walk)) {
+            uint64_t where = mq_entry_at(walk.at).where;
+            if (where != MQ_NOWHERE)
+                wanted[mq_where_source(where)] = 1;
+        }
+    }
+    return PyBytes_FromStringAndSize((const char *)wanted, sizeof wanted);
 }
 
 /* ---- reading back ---- */
@@ -119,7 +166,7 @@ PyObject *engine_restore_begin(engine_object *self, PyObject *Py_UNUSED(ignored)
 PyObject *engine_restore_end(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     if (self->restoring != NULL)
-        mq_restoring_over(self->engine, self->restoring);
+        mq_restoring_over(self->engine);
     mq_restoring_free(self->restoring);
     self->restoring = NULL;
     Py_RETURN_NONE;
@@ -138,12 +185,14 @@ PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t co
 
 PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long number, source, end;
-    if (take(count, 3) != 0 || is_restoring(self) != 0 ||
+    unsigned long long number, source, end, routed;
+    if (take(count, 4) != 0 || is_restoring(self) != 0 ||
         unsigned_of(args[0], MQ_SOURCES_MAX - 1, &number) != 0 ||
-        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 || unsigned_of(args[2], UINT64_MAX, &end) != 0)
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
+        unsigned_of(args[2], UINT64_MAX, &end) != 0 || unsigned_of(args[3], UINT64_MAX, &routed) != 0)
         return NULL;
-    mq_restoring_source(self->restoring, (uint32_t)number, (uint32_t)source, end);
+    mq_restored_source restored = {.source = (uint32_t)source, .end = end, .routed = routed};
+    mq_restoring_source(self->restoring, (uint32_t)number, &restored);
     Py_RETURN_NONE;
 }
 
@@ -215,16 +264,13 @@ PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t coun
     return name == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)from, name);
 }
 
-PyObject *engine_restore_settle(engine_object *self, args_t args, Py_ssize_t count)
+PyObject *engine_restore_settle(engine_object *self, PyObject *handle)
 {
     mq_session *session;
-    unsigned long long queue_max;
     mq_unknown unknown = {0};
-    if (take(count, 2) != 0 || is_restoring(self) != 0 || session_from(self, args[0], &session) != 0 ||
-        unsigned_of(args[1], 1u << 30, &queue_max) != 0)
+    if (is_restoring(self) != 0 || session_from(self, handle, &session) != 0)
         return NULL;
-    bool known = session == NULL ||
-                 mq_restoring_settle(self->engine, self->restoring, session, (uint32_t)queue_max, &unknown);
+    bool known = session == NULL || mq_restoring_settle(self->engine, self->restoring, session, &unknown);
     return name_or_none(known, &unknown);
 }
 

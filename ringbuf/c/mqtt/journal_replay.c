@@ -19,7 +19,6 @@ struct mq_restoring {
     uint64_t *sessions; /* by their old number: handle; 0: none */
     uint32_t sessions_room;
     bool deaf;                        /* Python has no room for topics: it is asked about no more of them */
-    uint64_t queues_max_bytes;        /* of the engine: no limit holds while queues are made again */
     uint64_t settling;                /* the session whose queue is walked */
     mq_walk walk;                     /* where that has got to */
     uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: gone */
@@ -29,17 +28,13 @@ struct mq_restoring {
 
 mq_restoring *mq_restoring_new(mq_engine *engine)
 {
-    mq_restoring *restoring = calloc(1, sizeof *restoring);
-    if (restoring == NULL)
-        return NULL;
-    restoring->queues_max_bytes = engine->limits.queues_max_bytes;
-    engine->limits.queues_max_bytes = UINT64_MAX;
-    return restoring;
+    engine->journal.replaying = true;
+    return calloc(1, sizeof(mq_restoring));
 }
 
-void mq_restoring_over(mq_engine *engine, const mq_restoring *restoring)
+void mq_restoring_over(mq_engine *engine)
 {
-    engine->limits.queues_max_bytes = restoring->queues_max_bytes;
+    engine->journal.replaying = false;
 }
 
 void mq_restoring_free(mq_restoring *restoring)
@@ -67,11 +62,11 @@ bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t han
 }
 
 /* What was noted of the number before was of another ring, or of an earlier epoch. */
-void mq_restoring_source(mq_restoring *restoring, uint32_t number, uint32_t source, uint64_t end)
+void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source)
 {
-    restoring->sources[number] = (uint16_t)source;
-    restoring->ends[number] = end;
-    restoring->routed[number] = 0;
+    restoring->sources[number] = (uint16_t)source->source;
+    restoring->ends[number] = source->end;
+    restoring->routed[number] = source->routed;
 }
 
 void mq_restoring_refuse(mq_restoring *restoring)
@@ -458,8 +453,7 @@ static bool settle_queue(mq_engine *engine, mq_restoring *restoring, const mq_se
     return true;
 }
 
-bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, uint32_t queue_max,
-                         mq_unknown *out)
+bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
 {
     if (restoring->settling != mq_handle(&session->item)) {
         restoring->settling = mq_handle(&session->item);
@@ -467,9 +461,8 @@ bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session 
     }
     if (!settle_window(engine, restoring, session, out) || !settle_queue(engine, restoring, session, out))
         return false;
-    session->queue_max = queue_max;
-    session->queue_left = 0; /* the next push looks at the limit */
-    while (session->queue_count > queue_max) {
+    session->queue_left = 0; /* the next push looks at the limit, which may be a lower one by now */
+    while (session->queue_count > session->queue_max) {
         mq_entry oldest = mq_queue_pop(engine, session);
         mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
     }

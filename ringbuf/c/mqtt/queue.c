@@ -70,14 +70,20 @@ void mq_spare_chunks_free(mq_engine *engine)
     engine->spare_chunk_count = 0;
 }
 
+/* While a restart makes queues again, they are as they were: limits held then. */
+static uint32_t queue_max(const mq_engine *engine, const mq_session *session)
+{
+    return engine->journal.replaying ? UINT32_MAX : session->queue_max;
+}
+
 /* How many may be pushed before the limits are looked at again. */
-static void left_refresh(mq_session *session)
+static void left_refresh(const mq_engine *engine, mq_session *session)
 {
     uint32_t room = session->back == NULL
                         ? 0
                         : (uint32_t)(mq_chunk_end(session->back) - session->queue_in) / MQ_ENTRY_BYTES;
-    uint32_t allowed = session->queue_count < session->queue_max ? session->queue_max - session->queue_count
-                                                                 : 0;
+    uint32_t most = queue_max(engine, session),
+             allowed = session->queue_count < most ? most - session->queue_count : 0;
     session->queue_left = room < allowed ? room : allowed;
 }
 
@@ -108,7 +114,7 @@ static void queue_emptied(mq_engine *engine, mq_session *session)
     session->back->sources = UINT32_MAX;
     session->disordered &= session->in_flight > 0;
     session->queue_out = session->queue_in = session->back->entries;
-    left_refresh(session);
+    left_refresh(engine, session);
 }
 
 mq_entry mq_queue_pop(mq_engine *engine, mq_session *session)
@@ -141,7 +147,7 @@ static uint32_t next_bytes(const mq_session *session)
 static bool chunk_append(mq_engine *engine, mq_session *session)
 {
     uint32_t bytes = next_bytes(session);
-    if (engine->counters.queues_bytes + bytes > engine->limits.queues_max_bytes)
+    if (engine->counters.queues_bytes + bytes > engine->limits.queues_max_bytes && !engine->journal.replaying)
         return false;
     mq_chunk *chunk = chunk_take(engine, bytes);
     if (chunk == NULL)
@@ -178,14 +184,15 @@ static void room_from_oldest(mq_engine *engine, mq_session *session)
 bool mq_queue_make_room(mq_engine *engine, mq_session *session)
 {
     uint32_t cause = MQ_DROP_QUEUE;
-    if (session->queue_count >= session->queue_max && session->queue_count > 0 && !session->drop_newest)
+    uint32_t most = queue_max(engine, session);
+    if (session->queue_count >= most && session->queue_count > 0 && !session->drop_newest)
         drop_oldest(engine, session, cause);
-    left_refresh(session);
-    if (session->queue_left == 0 && session->queue_count < session->queue_max) {
+    left_refresh(engine, session);
+    if (session->queue_left == 0 && session->queue_count < most) {
         cause = MQ_DROP_MEMORY;
         if (!chunk_append(engine, session) && session->queue_count > 0 && !session->drop_newest)
             room_from_oldest(engine, session);
-        left_refresh(session);
+        left_refresh(engine, session);
     }
     if (session->queue_left > 0)
         return true;
@@ -229,7 +236,7 @@ static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *
     session->hot = session->front;
     for (mq_chunk *chunk = session->front; chunk != NULL; chunk = chunk->next)
         chunk->sources = UINT32_MAX; /* what they hold has moved */
-    left_refresh(session);
+    left_refresh(engine, session);
 }
 
 void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engine *, const mq_entry *))

@@ -1,0 +1,132 @@
+"""The checkpoint of sessions: one file that says what there was, and where the journal goes on from there.
+
+    byte  size  field
+       0     8  magic      "BRIMSESS"
+       8     4  version    STATE_VERSION of edge/state/notes.py
+      12     4  epoch      of the ring that is the journal
+      16     8  position   in that ring: what stands behind it happened later
+      24     8  created_ns wall clock, ns since 1970
+      32     4  crc32c     of bytes 0 .. 32
+      36        frames
+
+    Frame: u32 length, u32 crc32c of kind and body, seeded with the header's; u8 kind; body.  Little-endian.
+    Kinds: "n" a note, "h" entries of the hot path, "." the end, without which the file is not whole.
+
+A file is replaced as a whole: written beside it, synced where it has to outlive a power cut, renamed.  What
+is not whole is put aside, never a refusal to start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from edge.logs import pairs
+from edge.state.notes import STATE_VERSION
+from ringbuf import crc32c
+
+__all__ = ["ENTRIES", "NOTE", "Checkpoint", "Frame", "Origin", "read_checkpoint", "write_checkpoint"]
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"BRIMSESS"
+NOTE, ENTRIES, END = b"n", b"h", b"."
+
+_HEADER = struct.Struct("<8sIIQQ")
+_CRC = struct.Struct("<I")
+_FRAME = struct.Struct("<IIc")
+
+Frame = tuple[bytes, bytes]  # kind, body
+
+
+class Origin(NamedTuple):
+    """Where the journal goes on, and when that was."""
+
+    epoch: int
+    position: int
+    created_ns: int
+
+
+class Checkpoint(NamedTuple):
+    """What a file says."""
+
+    origin: Origin
+    frames: list[Frame]
+
+
+def write_checkpoint(path: Path, origin: Origin, frames: Iterable[Frame], *, sync: bool) -> int:
+    """Puts it in place of what is at `path`; its size in bytes.  Raises OSError, and changes nothing then."""
+    header = _HEADER.pack(MAGIC, STATE_VERSION, *origin)
+    seed = crc32c(header)
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        with temporary.open("wb", buffering=1 << 20) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(header + _CRC.pack(seed))
+            for kind, body in (*frames, (END, b"")):
+                file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind))
+                file.write(body)
+            size = file.tell()
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_directory(path.parent)
+    return size
+
+
+def sync_directory(directory: Path) -> None:
+    """Names in it outlive a power cut from now on.  Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """What the file says; None: there is none, or it was put aside, with a warning."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        log.error("sessions cannot be read, begun anew %s", pairs(file=path, reason=error))
+        return None
+    try:
+        return _parsed(memoryview(data))
+    except ValueError as error:
+        aside = path.with_name(f"{path.name}.bad")
+        path.replace(aside)
+        log.error("sessions unreadable, begun anew %s", pairs(file=path, reason=error, kept=aside))
+        return None
+
+
+def _parsed(data: memoryview) -> Checkpoint:
+    if len(data) < _HEADER.size + _CRC.size:
+        raise ValueError(f"{len(data)} bytes have no header")
+    magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)
+    (seed,) = _CRC.unpack_from(data, _HEADER.size)
+    if magic != MAGIC or version != STATE_VERSION or seed != crc32c(data[: _HEADER.size]):
+        raise ValueError(f"no header of {MAGIC!r}, version {STATE_VERSION}: {magic!r}, version {version}")
+    frames: list[Frame] = []
+    at = _HEADER.size + _CRC.size
+    while at + _FRAME.size <= len(data):
+        length, crc, kind = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        body = data[at : at + length]
+        if len(body) < length or crc32c(body, crc32c(kind, seed)) != crc:
+            raise ValueError(f"the frame at byte {at} is damaged")
+        if kind == END:
+            return Checkpoint(Origin(epoch, position, created_ns), frames)
+        frames.append((kind, bytes(body)))
+        at += length
+    raise ValueError("it has no end")

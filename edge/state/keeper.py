@@ -1,0 +1,358 @@
+"""Keeper: writes down what a restart must know of sessions, as it happens, and checkpoints now and then.
+
+Owns the journal ring and the checkpoint file of sessions while the broker runs, and which sessions are kept:
+those that outlast their connection.  The hot path writes its entries by itself (ringbuf/c/mqtt/journal.c);
+here is what Python decides: sessions that come, go and end, subscriptions, wills.  Reading back is
+restoring.py's.
+
+    something happens -> noted in the journal -> the client is told
+
+A note that does not fit, or a journal that is full, is answered with a checkpoint at once, since that says
+everything.  A usual checkpoint is collected on the broker's thread, a copy of what there is, and written on
+another.  One that cannot be written is tried again, each RETRY_S; until it can, a journal that is full holds
+publishers up.
+
+Before begin() nothing is kept, and every method is a look at one flag.
+
+Invariants: a client is told of nothing that is not noted; what the journal overwrites is in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from edge.access import ClientFacts
+from edge.engine import Engine
+from edge.logs import pairs
+from edge.mqtt import Connect, Version, Will, encode
+from edge.state.checkpoint import ENTRIES, NOTE, Frame, Origin, write_checkpoint
+from edge.state.notes import (
+    Came,
+    Closed,
+    GroupOpened,
+    Left,
+    Note,
+    Opened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    WillWaits,
+    note_bytes,
+)
+
+if TYPE_CHECKING:
+    from edge.clients import Clients
+    from edge.router import Router
+    from edge.sessions import Session, Sessions
+    from edge.wills import Wills
+    from ringbuf import Ring, Writer
+
+__all__ = ["Keeper", "Kept", "Place"]
+
+log = logging.getLogger(__name__)
+
+SECTION_BYTES = 1 << 20  # of entries in one frame of a checkpoint, about
+DUE_SHARE = 8  # of the journal: a checkpoint is due no earlier than after so much of it
+RETRY_S = 1.0
+
+Call = Callable[[Callable[[], object]], None]
+
+
+class Place(NamedTuple):
+    """Where it is written: the journal's ring, and the files, each with whether it is synced."""
+
+    ring: Ring
+    writer: Writer
+    files: tuple[tuple[Path, bool], ...]
+
+
+class Kept(NamedTuple):
+    """Whose state it is."""
+
+    sessions: Sessions
+    router: Router
+    wills: Wills
+    clients: Clients
+
+
+class Keeper:
+    """All methods on the broker's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.held = 0  # sessions and wills in the last checkpoint
+        self.checkpoints = 0
+        self.checkpoint_bytes = 0  # of the last
+        # Called with the offset before which the journal is needed no longer.
+        self.on_checkpoint: Callable[[int], object] = lambda offset: None
+        self.sources: dict[int, tuple[str, int]] = {}  # every ring the engine knows: name and epoch
+        self._unnamed: list[int] = []  # of the sources, those that no note has
+        self._anybody = False  # some session is kept, or was
+        self._engine = engine
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._place: Place | None = None
+        self._kept: Kept | None = None
+        self._call: Call | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing = False
+        self._round = 0  # of checkpoints: a thread's that was overtaken counts for nothing
+        self._retry_s = float("inf")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is kept."""
+        return self._place is not None
+
+    # ---- beginning and ending ----
+
+    def begin(self, place: Place, kept: Kept, call: Call | None = None) -> None:
+        """Keeps what there is from now on.  `call` runs a function on the broker's thread, from any other;
+        without it checkpoints are written at once.  Raises OSError: there is nowhere to write.
+        """
+        self._kept, self._place = kept, place
+        for session in kept.sessions:
+            session.kept = session.expiry_s > 0
+            self._anybody |= session.kept
+            self._engine.session_keep(session.handle, session.kept)
+        for handle, _ in kept.router.groups_of_kept():
+            self._engine.session_keep(handle, True)
+        try:
+            self._write(place.ring.extremes().end_position, self._frames())
+        except OSError:
+            self._place = None
+            raise
+        self._engine.journal_open(place.writer, place.ring.extremes().end_position)
+        self._engine.journal_checkpointed(place.ring.extremes().end_position, self._due_bytes())
+        self._call = call
+
+    def stop(self) -> None:
+        """Writes a last checkpoint, and keeps nothing any more.  May be called twice."""
+        if self._place is None:
+            return
+        self.checkpoint(at_once=True)
+        self._engine.journal_close()
+        self._place = None
+
+    @property
+    def next_s(self) -> float:
+        """When tick() has something to do."""
+        return self._retry_s
+
+    def tick(self, now_s: float) -> None:
+        """Tries again what has failed."""
+        if now_s >= self._retry_s:
+            self.checkpoint()
+
+    # ---- sessions ----
+
+    def opened(self, session: Session) -> None:
+        """There is a new one."""
+        if self._place is None or session.expiry_s == 0:
+            return
+        session.kept = self._anybody = True
+        self._name_sources()
+        self._note(Opened(_number(session.handle), session.facts, session.expiry_s))
+        self._engine.session_keep(session.handle, True)
+
+    def came(self, session: Session) -> None:
+        """Its client is connected, perhaps on other terms."""
+        if self._place is None:
+            return
+        if session.kept and session.expiry_s == 0:
+            self.closed(session)
+        elif session.kept:
+            self._note(Came(_number(session.handle), session.facts, session.expiry_s))
+
+    def left(self, session: Session) -> None:
+        """Its client is away."""
+        session.left_ns = self._wall_ns()
+        if session.kept:
+            self._note(Left(_number(session.handle), session.expiry_s, session.left_ns))
+
+    def closed(self, session: Session) -> None:
+        """It ends, or is not kept any longer.  Before the engine forgets it."""
+        if not session.kept:
+            return
+        session.kept = False
+        self._engine.session_keep(session.handle, False)
+        self._note(Closed(_number(session.handle)))
+
+    def subscribed(self, session: Session, topic_filter: str) -> None:
+        """A subscription is there, on the terms that the session has for it."""
+        if session.kept:
+            terms = session.subscriptions[topic_filter]
+            self._note(Subscribed(_number(session.handle), topic_filter, terms))
+
+    def unsubscribed(self, session: Session, topic_filters: Iterable[str]) -> None:
+        """These are not any more."""
+        if session.kept and (gone := list(topic_filters)):
+            self._note(Unsubscribed(_number(session.handle), gone))
+
+    def group(self, handle: int, shared_filter: str, *, kept: bool) -> None:
+        """A group has got, or lost, a member: whether one of them is kept."""
+        if self._place is None:
+            return
+        if kept:
+            self._note(GroupOpened(_number(handle), shared_filter))
+        self._engine.session_keep(handle, kept)
+
+    def rules_changed(self) -> None:
+        """What waited may have been taken back, which no entry says."""
+        if self._place is not None:
+            self.checkpoint()
+
+    # ---- rings and wills ----
+
+    def source(self, source: int, name: str, epoch: int) -> None:
+        """The engine has this ring under that number."""
+        self.sources[source] = name, epoch
+        self._unnamed.append(source)
+        if self._place is not None and self._anybody:
+            self._name_sources()
+
+    def _name_sources(self) -> None:
+        """What entries call rings: noted when there are sessions whose entries could."""
+        named = {source: self.sources[source] for source in self._unnamed if source in self.sources}
+        self._unnamed.clear()
+        if named:
+            self._note(self._sources_note(named))
+
+    def _sources_note(self, named: dict[int, tuple[str, int]]) -> Sources:
+        return Sources(
+            {
+                source: (name, epoch, self._engine.source_position(source))
+                for source, (name, epoch) in named.items()
+            }
+        )
+
+    def source_gone(self, source: int) -> None:
+        """It has it no longer."""
+        self.sources.pop(source, None)
+
+    def will(self, facts: ClientFacts, will: Will, due_s: float | None) -> None:
+        """It is published at `due_s`; None: its client is connected."""
+        if self._place is not None:
+            self._note(self._will_note(facts, will, due_s))
+
+    def will_done(self, client_id: str) -> None:
+        """There is none of that client any more."""
+        if self._place is not None:
+            self._note(WillDone(client_id))
+
+    def _will_note(self, facts: ClientFacts, will: Will, due_s: float | None) -> WillWaits:
+        packet = encode(Connect(facts.client_id, version=Version.V5, will=will), Version.V5)
+        due_ns = 0 if due_s is None else self._wall_ns() + int((due_s - self._clock()) * 1e9)
+        return WillWaits(facts, packet, due_ns)
+
+    # ---- writing ----
+
+    def _note(self, note: Note) -> None:
+        if self._place is not None and not self._engine.journal_note(note_bytes(note)):
+            self.checkpoint(at_once=True)
+
+    def checkpoint(self, *, at_once: bool = False) -> None:
+        """Write down everything; on a thread, unless it has to be there before anything else happens."""
+        if self._place is None or (end := self._engine.journal_end()) is None:
+            return
+        position, is_whole = end
+        offset = self._place.ring.extremes().end_offset
+        if self._writing and is_whole and not at_once:
+            return
+        self._round += 1
+        frames = self._frames()
+        if self._call is None or at_once or not is_whole:
+            if self._thread is not None:  # what it writes is older, and must not come last
+                self._thread.shutdown()
+                self._thread = None
+            self._finish(self._round, position, offset, self._tried(position, frames))
+            return
+        self._writing = True
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-state")
+        self._thread.submit(self._write_apart, self._call, self._round, position, offset, frames)
+
+    def _write_apart(self, call: Call, number: int, position: int, offset: int, frames: list[Frame]) -> None:
+        """On the thread."""
+        failed = self._tried(position, frames)
+        call(partial(self._finish, number, position, offset, failed))
+
+    def _finish(self, number: int, position: int, offset: int, failed: OSError | None) -> None:
+        if self._place is None or number != self._round:
+            return
+        self._writing = False
+        if failed is not None:
+            log.error("sessions cannot be written down %s", pairs(reason=failed, again_in_s=RETRY_S))
+            self._retry_s = self._clock() + RETRY_S
+            return
+        self._retry_s = float("inf")
+        self._engine.journal_checkpointed(position, self._due_bytes())
+        self.on_checkpoint(offset)
+
+    def _due_bytes(self) -> int:
+        assert self._place is not None
+        return max(self._place.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
+
+    def _tried(self, position: int, frames: list[Frame]) -> OSError | None:
+        try:
+            self._write(position, frames)
+        except OSError as error:
+            return error
+        return None
+
+    def _write(self, position: int, frames: list[Frame]) -> None:
+        assert self._place is not None
+        for path, sync in self._place.files:
+            origin = Origin(self._place.ring.epoch, position, self._wall_ns())
+            self.checkpoint_bytes = write_checkpoint(path, origin, frames, sync=sync)
+        self.checkpoints += 1
+
+    def _frames(self) -> list[Frame]:
+        """All that is kept, in the order in which it can be done again."""
+        frames = [(NOTE, note_bytes(note)) for note in self._notes()]
+        first: int | None = 0
+        while first is not None:
+            entries, first = self._engine.journal_sections(first, SECTION_BYTES)
+            if entries:
+                frames.append((ENTRIES, entries))
+        return frames
+
+    def _notes(self) -> Iterable[Note]:
+        assert self._kept is not None
+        sessions, router, wills, clients = self._kept
+        self.held = sum(session.kept for session in sessions) + len(wills)
+        self._unnamed.clear()
+        yield self._sources_note(self.sources)
+        for session in sessions:
+            if not session.kept:
+                continue
+            number = _number(session.handle)
+            yield Opened(number, session.facts, session.expiry_s)
+            for topic_filter, terms in session.subscriptions.items():
+                yield Subscribed(number, topic_filter, terms)
+            if not session.connection:
+                yield Left(number, session.expiry_s, session.left_ns)
+        for handle, shared_filter in router.groups_of_kept():
+            yield GroupOpened(_number(handle), shared_filter)
+        for client in clients:
+            if client.session.kept and client.will is not None:
+                yield self._will_note(client.facts, client.will, None)
+        for facts, will, due_s in wills.waiting():
+            yield self._will_note(facts, will, due_s)
+
+
+def _number(handle: int) -> int:
+    """What entries call a session."""
+    return handle & 0xFFFF_FFFF

@@ -1,0 +1,400 @@
+"""A restart: what a checkpoint and the journal say of sessions, done again.
+
+    find()     reads both, and changes nothing: from memory after a crash, from the log after a power cut
+    restore()  makes sessions, subscriptions, queues and wills of it, before anybody is served
+
+Queues hold positions of records.  Those that their ring has no longer are read from the log when their turn
+comes, if it has them (edge/cold.py); a ring that begins a new epoch leaves a source behind that stands for
+the old one.  What nobody has is counted as overrun when its turn comes.
+
+Of each ring, what was stored behind the last entry that knows it is routed like new: its publisher was told
+nothing, or that it was stored.
+
+Time goes on while the broker is down: sessions, messages and wills are as old as they are.  A client that was
+connected has been away since the last sign of life.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from edge.access import ClientFacts
+from edge.logs import pairs
+from edge.mqtt import Connect, Version, Will, decode_packet
+from edge.mqtt.codec import decode_variable_integer
+from edge.state.checkpoint import ENTRIES, NOTE, Checkpoint, Frame, read_checkpoint
+from edge.state.notes import (
+    Came,
+    Closed,
+    GroupOpened,
+    Left,
+    Note,
+    Opened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    WillWaits,
+    note_of,
+)
+from edge.terms import subscription_of
+from ringbuf import Range, Ring, scan_records
+
+if TYPE_CHECKING:
+    from edge.broker import Broker
+    from edge.engine import Engine
+    from edge.router import PartitionLike
+    from edge.sessions import Session
+    from persistence import Epoch
+
+__all__ = ["Found", "PastLog", "Restored", "find", "restore"]
+
+log = logging.getLogger(__name__)
+
+RANGE_BYTES = 1 << 20  # read at a time
+NEVER_ENDS = 1 << 56  # a position that no ring reaches
+ALIGN_MASK = ~31
+
+_RECORD = struct.Struct("<IIQQIHH")  # ringbuf/c/record.h
+
+
+class PastLog(Protocol):
+    """What is asked of the log: its reader of all rings."""
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from that ring position on."""
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from that offset on."""
+
+    def epochs(self, ring_name: str, /) -> Sequence[Epoch]:
+        """What there is of each epoch."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What was kept, oldest first."""
+
+    frames: list[Frame] = field(default_factory=list)
+    alive_ns: int = 0  # the last sign of life
+    rings: set[tuple[str, int]] = field(default_factory=set)  # name and epoch of those that it speaks of
+
+
+class Restored(NamedTuple):
+    """What a restart has brought back."""
+
+    sessions: int
+    subscriptions: int
+    queued: int
+    in_flight: int
+    routed_anew: int
+    duration_ms: float
+
+
+# ---- finding ----
+
+
+def find(files: Iterable[Path], ring: Ring, past: PastLog | None) -> Found:
+    """What the newest of the checkpoint files, and the journal behind it, say.
+
+    The journal is `ring`, if the checkpoint is of this life of it, else what the log has of the earlier one.
+    """
+    checkpoints = [it for it in map(read_checkpoint, files) if it is not None]
+    if not checkpoints:
+        return Found()
+    latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
+    found = Found(list(latest.frames), latest.origin.created_ns)
+    runs = _of_ring(ring) if latest.origin.epoch == ring.epoch else _of_log(ring.name, latest, past)
+    expected = latest.origin.position
+    for run in runs:
+        for position, timestamp_ns, kind, body in _records(run):
+            if position < latest.origin.position:
+                continue
+            if not found.frames[len(latest.frames) :] and position > expected + ring.capacity_bytes:
+                log.error("part of the journal of sessions is gone %s", pairs(expected=expected, at=position))
+            found.frames.append((kind, body))
+            found.alive_ns = max(found.alive_ns, timestamp_ns)
+    for kind, body in found.frames:
+        if kind == NOTE and isinstance(note := _note(body), Sources):
+            found.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
+    return found
+
+
+def _of_ring(ring: Ring) -> Iterator[Range]:
+    with ring.reader(name="sessions", own=True, start="oldest", overrun="count") as reader:
+        while runs := reader.ranges(RANGE_BYTES):
+            yield from runs
+
+
+def _of_log(name: str, latest: Checkpoint, past: PastLog | None) -> Iterator[Range]:
+    position = latest.origin.position
+    while past is not None and (runs := past.read_at(name, latest.origin.epoch, position, RANGE_BYTES)):
+        yield from runs
+        position = runs[-1].position + len(runs[-1].view)
+
+
+def _records(run: Range) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Position, time, kind and body of each record of the journal in `run` whose checksum holds."""
+    good = scan_records(run.view, run.epoch).good_bytes
+    at = 0
+    while at < good:
+        length, _, _, timestamp_ns, _, key_length, _ = _RECORD.unpack_from(run.view, at)
+        begin = _RECORD.size + key_length
+        kind = bytes(run.view[at + _RECORD.size : at + begin])
+        yield run.position + at, timestamp_ns, kind, bytes(run.view[at + (begin + 7 & ~7) : at + length])
+        at += length + 31 & ALIGN_MASK
+    if good < len(run.view):
+        log.error("a record of the journal is damaged %s", pairs(position=run.position + good))
+
+
+def _note(body: bytes) -> Note | None:
+    try:
+        return note_of(body)
+    except msgspec.DecodeError as error:
+        log.error("a note of a session cannot be read %s", pairs(reason=error))
+        return None
+
+
+# ---- restoring ----
+
+
+def restore(
+    broker: Broker,
+    found: Found,
+    partitions: Mapping[str, PartitionLike],
+    past: PastLog | None = None,
+    *,
+    now_s: float,
+    now_ns: int,
+) -> Restored:
+    """Makes of `found` what there was, in a broker that serves nobody yet.
+
+    `partitions`: the rings that the broker writes, by name; rings of local producers are those that its
+    keeper knows.  `now_s` is of the broker's clock, `now_ns` of the wall clock.
+    """
+    return _Restart(broker, found, partitions, past).run(now_s, now_ns)
+
+
+class _Restart:
+    def __init__(
+        self,
+        broker: Broker,
+        found: Found,
+        partitions: Mapping[str, PartitionLike],
+        past: PastLog | None,
+    ) -> None:
+        self._broker = broker
+        self._engine: Engine = broker.engine
+        self._found = found
+        self._partitions = partitions
+        self._past = past
+        self._sessions: dict[int, Session] = {}
+        self._wills: dict[str, tuple[ClientFacts, Will, int]] = {}
+        self._sources: dict[int, tuple[int, str, int]] = {}  # number -> source of today, name, epoch
+        self._past_sources: dict[tuple[str, int], int] = {}
+        self._routed_anew = 0
+        self._acts: dict[type, Callable[..., None]] = {
+            Opened: self._opened,
+            Came: self._came,
+            Left: self._left,
+            Closed: self._closed,
+            Subscribed: self._subscribed,
+            Unsubscribed: self._unsubscribed,
+            GroupOpened: self._group_opened,
+            Sources: self._sources_named,
+            WillWaits: self._will_waits,
+            WillDone: self._will_done,
+        }
+
+    def run(self, now_s: float, now_ns: int) -> Restored:
+        started = time.perf_counter()
+        self._engine.restore_begin()
+        try:
+            self._replay()
+            self._route_the_rest()
+            self._settle()
+        finally:
+            self._engine.restore_end()
+        self._leave(now_s, now_ns)
+        self._wait_for_wills(now_s, now_ns)
+        self._forget_sources()
+        self._broker.router.purge(self._broker.sessions)
+        return self._counted((time.perf_counter() - started) * 1000)
+
+    def _replay(self) -> None:
+        for kind, body in self._found.frames:
+            if kind == ENTRIES:
+                if not self._engine.restore_batch(body):
+                    log.error("entries of the journal cannot be read %s", pairs(bytes=len(body)))
+            elif kind == NOTE and (note := _note(body)) is not None:
+                self._acts[type(note)](note)
+
+    # ---- notes ----
+
+    def _opened(self, note: Opened) -> None:
+        sessions = self._broker.sessions
+        if (before := sessions.get(note.facts.client_id)) is not None:  # whose end is not in the journal
+            self._end(before)
+        session = sessions.open(note.facts, note.expiry_s)
+        self._sessions[note.number] = session
+        self._engine.restore_session(note.number, session.handle)
+
+    def _came(self, note: Came) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            session.facts, session.expiry_s, session.left_ns = note.facts, note.expiry_s, 0
+
+    def _left(self, note: Left) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            session.expiry_s, session.left_ns = note.expiry_s, note.at_ns
+
+    def _closed(self, note: Closed) -> None:
+        if (session := self._sessions.pop(note.number, None)) is not None:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        self._broker.router.forget(session)
+        self._broker.sessions.close(session)
+
+    def _subscribed(self, note: Subscribed) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            subscription, identifier = subscription_of(note.topic_filter, note.terms)
+            self._broker.router.subscribe(session, subscription, identifier)
+
+    def _unsubscribed(self, note: Unsubscribed) -> None:
+        if (session := self._sessions.get(note.number)) is not None:
+            self._broker.router.unsubscribe(session, note.topic_filters)
+
+    def _group_opened(self, note: GroupOpened) -> None:
+        handle = self._broker.router.group_of(note.shared_filter)
+        if handle is not None:
+            self._engine.restore_session(note.number, handle)
+
+    def _will_waits(self, note: WillWaits) -> None:
+        if (will := _will_of(note.connect)) is not None:
+            self._wills[note.facts.client_id] = note.facts, will, note.due_ns
+
+    def _will_done(self, note: WillDone) -> None:
+        self._wills.pop(note.client_id, None)
+
+    # ---- rings ----
+
+    def _sources_named(self, note: Sources) -> None:
+        for number, (name, epoch, routed) in note.rings.items():
+            source, end = self._source_of(name, epoch)
+            self._sources[number] = source, name, epoch
+            self._engine.restore_source(number, source, end, routed)
+
+    def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
+        """The source that stands for that epoch of a ring today, and where what was stored in it ends."""
+        partition = self._partitions.get(name)
+        if partition is not None and partition.ring.epoch == epoch:
+            return self._broker.router.source_of(partition), partition.ring.extremes().end_position
+        for source, known in self._broker.keeper.sources.items():
+            if known == (name, epoch):
+                return source, NEVER_ENDS
+        source = self._past_sources.get((name, epoch), 0)
+        if not source:
+            source = self._broker.router.add_past(name, epoch, logged=self._past is not None)
+            self._past_sources[name, epoch] = source
+        return source, self._log_end(name, epoch)
+
+    def _log_end(self, name: str, epoch: int) -> int:
+        """Behind the last record that the log has of that epoch; without a log nobody can tell."""
+        if self._past is None:
+            return NEVER_ENDS
+        for held in self._past.epochs(name):
+            if held.epoch == epoch and (
+                runs := self._past.read(name, epoch, held.end_offset - 1, RANGE_BYTES)
+            ):
+                return runs[-1].position + len(runs[-1].view)
+        return 0
+
+    def _route_the_rest(self) -> None:
+        """What no entry knows of, ring by ring."""
+        for number, (source, name, epoch) in self._sources.items():
+            begin = self._engine.restore_mark(number)
+            partition = self._partitions.get(name)
+            if (name, epoch) in self._past_sources:
+                self._route_log(source, name, epoch, begin)
+            elif partition is not None:
+                extremes = partition.ring.extremes()
+                at = max(begin & ALIGN_MASK, extremes.oldest_position)
+                if at < extremes.end_position:
+                    self._route(source, at, None, begin)
+            else:
+                self._engine.restore_resume(source, begin)
+
+    def _route_log(self, source: int, name: str, epoch: int, begin: int) -> None:
+        position = begin & ALIGN_MASK
+        while self._past is not None and (runs := self._past.read_at(name, epoch, position, RANGE_BYTES)):
+            for run in runs:
+                self._route(source, run.position, run.view, begin)
+            position = runs[-1].position + len(runs[-1].view)
+
+    def _route(self, source: int, position: int, records: memoryview | None, begin: int) -> None:
+        begin, unknown = self._engine.restore_route(source, position, records, begin)
+        while unknown is not None:
+            self._name(unknown)
+            begin, unknown = self._engine.restore_route(source, position, records, begin)
+
+    def _name(self, unknown: bytes) -> None:
+        """Make a topic known, or have it asked for no more."""
+        if self._broker.own_messages.topic_of(unknown.decode("utf-8", "replace")) is None:
+            self._engine.restore_refuse()
+
+    # ---- the end ----
+
+    def _settle(self) -> None:
+        handles = [session.handle for session in self._sessions.values()]
+        for handle in (*handles, *self._broker.router.groups()):
+            while (unknown := self._engine.restore_settle(handle)) is not None:
+                self._name(unknown)
+
+    def _leave(self, now_s: float, now_ns: int) -> None:
+        """Everybody is away: in the order in which they left."""
+        for session in self._sessions.values():
+            session.left_ns = min(session.left_ns or self._found.alive_ns, now_ns)
+        for session in sorted(self._sessions.values(), key=lambda it: it.left_ns):
+            left_ns = session.left_ns
+            self._broker.sessions.left(session, now_s - (now_ns - left_ns) / 1e9)
+            session.left_ns = left_ns
+
+    def _wait_for_wills(self, now_s: float, now_ns: int) -> None:
+        for facts, will, due_ns in self._wills.values():
+            delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
+            at_ns = due_ns or self._found.alive_ns + delay_ns
+            self._broker.wills.wait(facts, will, now_s + (at_ns - now_ns) / 1e9)
+
+    def _forget_sources(self) -> None:
+        """Past rings that nothing waits for."""
+        wanted = self._engine.sources_wanted()
+        for source in self._past_sources.values():
+            if not wanted[source]:
+                self._broker.router.remove_past(source)
+
+    def _counted(self, duration_ms: float) -> Restored:
+        facts = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
+        facts += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
+        return Restored(
+            len(self._sessions),
+            sum(len(session.subscriptions) for session in self._sessions.values()),
+            sum(it[0] for it in facts if it is not None),
+            sum(it[1] for it in facts if it is not None),
+            self._routed_anew,
+            duration_ms,
+        )
+
+
+def _will_of(packet: bytes) -> Will | None:
+    length = decode_variable_integer(packet, 1, len(packet))
+    assert length is not None
+    connect = decode_packet(packet[0], packet[1 + length[1] :], Version.V5)
+    return connect.will if isinstance(connect, Connect) else None

@@ -1,0 +1,96 @@
+"""A Bench whose sessions are kept: killed and started again, in one process, on the same memory files.
+
+with Lives() as lives:
+    bench = lives.start()
+    ...
+    bench = lives.restart()          # as after kill -9
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from edge.state.keeper import Place
+from edge.state.restoring import Found, Restored, find, restore
+from ringbuf import Ring
+from ringbuf.ring import ring_file
+from tests.support.directories import memory_directory
+from tests.support.mqtt_bench import BEGIN_MS, Bench
+
+__all__ = ["Lives"]
+
+JOURNAL_BYTES = 1 << 20
+
+
+class Lives:
+    """One broker after another in one directory."""
+
+    def __init__(self, *, journal_bytes: int = JOURNAL_BYTES, **bench: Any) -> None:
+        self._options = bench
+        self._journal_bytes = journal_bytes
+        self._stack = ExitStack()
+        self.directory: Path = self._stack.enter_context(memory_directory())
+        self.now_ms = BEGIN_MS
+        self.restored: Restored | None = None
+        self.found = Found()
+        self.past: Any = None
+        self.bench: Bench | None = None
+        self._ring: Ring | None = None
+
+    def start(self) -> Bench:
+        """A broker that has found what the last has left."""
+        path = self.directory / "sessions"
+        is_there = ring_file(path).exists()
+        self._ring = ring = (
+            Ring.reattach(path)
+            if is_there
+            else Ring.create(path, capacity_bytes=self._journal_bytes, epoch=1)
+        )
+        bench = self.bench = Bench(directory=self.directory, now_ms=self.now_ms, **self._options)
+        file = self.directory / "sessions.state"
+        writer = ring.writer()
+        self.found = find([file], ring, self.past)
+        self.restored = restore(
+            bench.broker,
+            self.found,
+            {bench.partition.name: bench.partition},
+            self.past,
+            now_s=bench.now_ms / 1000,
+            now_ns=bench.now_ns,
+        )
+        bench.broker.keep(Place(ring, writer, ((file, False),)))
+        bench.settle()
+        return bench
+
+    def kill(self, away_ms: int = 0) -> None:
+        """The broker is gone between two instructions."""
+        assert self.bench is not None
+        assert self._ring is not None
+        self.now_ms = self.bench.now_ms + away_ms
+        self.bench.crash()
+        self._ring.close()
+        self.bench = None
+
+    def stop(self, away_ms: int = 0) -> None:
+        """It stops as it is told to."""
+        assert self.bench is not None
+        assert self._ring is not None
+        self.now_ms = self.bench.now_ms + away_ms
+        self.bench.close()
+        self._ring.close()
+        self.bench = None
+
+    def restart(self, away_ms: int = 0) -> Bench:
+        """Killed, and started again."""
+        self.kill(away_ms)
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bench is not None:
+            self.kill()
+        self._stack.close()
