@@ -14,5 +14,5 @@ class Files(OsFiles):
 
 
 if __name__ == "__main__":
-    log.OsFiles = Files  # type: ignore[misc]
+    vars(log)["OsFiles"] = Files
     sys.exit(main())
