@@ -93,6 +93,10 @@ class LogView:
         """Names of all rings of which something is known."""
         return sorted({name for reader in self._readers.values() for name in _rings_of(reader)})
 
+    def short(self, directory: Path) -> str:
+        """What people call one of the logs: "." is the shared one."""
+        return "." if directory == self.directory else directory.name
+
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What there is of a ring."""
         return self._merged.epochs(ring_name)

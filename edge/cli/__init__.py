@@ -32,6 +32,7 @@ VERBS = {
     "status": "what a running broker is doing, and what is being lost",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker, this one or another",
+    "segments": "look at the log, check and mend it, copy records out of it",
     "replay": "send again what the log holds",
     "bridge": "run a bridge as a process of its own, or look at bridges",
 }

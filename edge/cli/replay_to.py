@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol, Self
+from typing import IO, Protocol, Self
 from urllib.parse import urlsplit
 
 from edge.cli.arrivals import Arrival, property_facts
@@ -24,7 +24,7 @@ from edge.mqtt.codec import Body
 from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
 from ringbuf import FLAG_QOS, FLAG_RETAIN
 
-__all__ = ["Target", "target"]
+__all__ = ["Lines", "Target", "target"]
 
 SUBSCRIBING_S = 0.1  # a subscriber that has come may have more to subscribe to
 LINGER_MS = 10_000  # at the end, for what is queued
@@ -46,7 +46,8 @@ async def target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
     to: str = arguments.to
     scheme = to.partition(":")[0]
     if to == "stdout":
-        yield _Lines(line_form(as_json=arguments.format == "json", verbose=arguments.verbose))
+        form = line_form(as_json=arguments.format == "json", verbose=arguments.verbose)
+        yield Lines(form, sys.stdout.buffer)
     elif scheme in {"mqtt", "mqtts"}:
         _take_address(arguments, to)
         async with client_of(arguments, window=arguments.window) as client:
@@ -66,12 +67,12 @@ def _properties_of(record: LogRecord) -> Properties:
     return decode_properties(Body(record.properties, Version.V5), In.PUBLISH)
 
 
-class _Lines:
-    """Standard output, a record a line."""
+class Lines:
+    """A file, a record a line."""
 
-    def __init__(self, form: Callable[[Arrival], bytes]) -> None:
+    def __init__(self, form: Callable[[Arrival], bytes], out: IO[bytes]) -> None:
         self._form = form
-        self._out = sys.stdout.buffer
+        self._out = out
 
     async def send(self, record: LogRecord) -> None:
         """See Target."""

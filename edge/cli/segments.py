@@ -1,0 +1,142 @@
+"""Look at the segments of a log, check them, mend them, copy records out, and compress them.
+
+    brim segments ls                                        what each segment holds
+    brim segments verify                                    reads every byte; exit status 1: there is damage
+    brim segments repair                                    what a start does: the log is whole afterwards
+    brim segments export --to FILE --topic 'plant/#'        records as lines of JSON; --to - prints them
+    brim segments export --drained --to DIR                 or as drained files, which Spark reads
+    brim segments archive                                   compress what is sealed, a tenth of the size
+
+ls, verify and export work beside a broker that writes the log.  repair and archive are for a log that nobody
+writes, and say so; a broker repairs when it starts, and archives by itself if [log] archive says so.
+
+Exit status: 0 done and all is well, 1 done, and something is damaged or was left out, 2 not done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from edge.cli import EXIT_ATTENTION
+from edge.cli.export import add_export_arguments, export
+from edge.cli.log_options import add_log_arguments, log_directory
+from edge.cli.progress import progress
+from edge.cli.segments_mend import Told, archive, repair, verify
+from edge.cli.words import bytes_in_words, count_in_words
+from edge.log_view import LogView
+from edge.terminal import escaped
+from persistence import LogReader
+from persistence.facts import SegmentFacts
+
+__all__ = ["add_arguments", "run"]
+
+RINGS_SHOWN = 3  # of one segment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim segments` takes."""
+    verbs = parser.add_subparsers(
+        dest="what", required=True, metavar="ls | verify | repair | export | archive"
+    )
+    for name, about in (
+        ("ls", "the segments, and what is in them"),
+        ("verify", "read everything again"),
+        ("repair", "cut what a crash has left half written, keep copies of what is damaged"),
+        ("archive", "compress what is sealed"),
+    ):
+        verb = verbs.add_parser(name, help=about)
+        verb.add_argument("--json", action="store_true", help="everything, as one JSON object")
+        add_log_arguments(verb)
+    exporting = verbs.add_parser("export", help="records, into files")
+    add_export_arguments(exporting)
+    add_log_arguments(exporting)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status."""
+    directory = log_directory(arguments)
+    if arguments.what == "export":
+        return export(arguments, directory)
+    told = {"ls": _list, "verify": verify, "repair": repair, "archive": archive}[arguments.what](
+        LogView(directory)
+    )
+    if arguments.json:
+        print(json.dumps(told.facts, indent=2))
+    else:
+        for line in told.lines:
+            print(escaped(line))
+    return 0 if told.well else EXIT_ATTENTION
+
+
+# ---- ls ----
+
+
+def _list(view: LogView) -> Told:
+    rows: list[dict[str, Any]] = []
+    lines: list[tuple[str, ...]] = []
+    total = damaged = 0
+    for directory, reader in view.readers.items():
+        for facts in _each(reader, f"reading {view.short(directory)}"):
+            total, damaged = total + facts.file_bytes, damaged + len(facts.damage)
+            rows.append({"log": str(directory), **asdict(facts), "records": facts.records})
+            lines.append(_columns(view, directory, facts))
+    header = ("log", "segment", "state", "size", "records", "from", "to", "rings")
+    warnings = [f"WARNING  {row['base']}: {row['reason']}" for row in rows if row["state"] == "lost"]
+    if damaged:
+        warnings.append(f"WARNING  {damaged} damaged places; see `brim segments verify`")
+    summary = f"{count_in_words(len(rows))} segments, {bytes_in_words(total)}"
+    shown = [*_aligned([header, *lines]), summary, *warnings]
+    return Told({"segments": rows}, shown, well=not warnings)
+
+
+def _each(reader: LogReader, title: str) -> Iterator[SegmentFacts]:
+    """Facts of all segments, archived ones first."""
+    bases = set(reader.bases())
+    yield from (it for it in reader.archive.segments() if it.base not in bases)
+    with progress(title, len(bases), unit="segments") as advance:
+        for base in sorted(bases):
+            facts = reader.segment(base)
+            if facts is not None:  # else retention has taken it meanwhile
+                yield facts
+            advance(1)
+
+
+def _columns(view: LogView, directory: Path, facts: SegmentFacts) -> tuple[str, ...]:
+    names = sorted({it.name or "?" for it in facts.rings})
+    more = f" and {len(names) - RINGS_SHOWN} more" if len(names) > RINGS_SHOWN else ""
+    damage = f", {len(facts.damage)} damaged" if facts.damage else ""
+    return (
+        view.short(directory),
+        str(facts.base),
+        facts.state + damage,
+        bytes_in_words(facts.bytes if facts.state != "archived" else facts.file_bytes),
+        count_in_words(facts.records),
+        _when(facts.first_timestamp_ns),
+        _when(facts.last_timestamp_ns),
+        ", ".join(names[:RINGS_SHOWN]) + more,
+    )
+
+
+def _when(timestamp_ns: int) -> str:
+    return (
+        datetime.fromtimestamp(timestamp_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if timestamp_ns
+        else "-"
+    )
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    right = {"size", "records"}
+    for row in rows:
+        cells = (
+            text.rjust(width) if name in right else text.ljust(width)
+            for text, width, name in zip(row, widths, rows[0], strict=True)
+        )
+        yield "  ".join(cells).rstrip()

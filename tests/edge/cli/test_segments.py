@@ -1,0 +1,262 @@
+"""`brim segments` over real logs, damaged and whole, beside a broker that writes and without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge import drained
+from edge.cli import main
+from persistence import Log
+from persistence.format import HEADER_PAGE_BYTES, segment_name
+from tests.support.children import ModuleChild
+from tests.support.kept_logs import Kept, keep
+
+PAYLOAD = b"x" * 600
+SEGMENT_BYTES = 12_288  # some 14 records each
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Thirty records of the shared log in three segments, and three of a ring with its own."""
+    keep(
+        tmp_path,
+        "a-0",
+        [Kept(f"a/{number % 2}", PAYLOAD, number) for number in range(30)],
+        segment_bytes=SEGMENT_BYTES,
+    )
+    keep(tmp_path / "own-0", "own-0", [Kept("own", b"y", number) for number in range(3)])
+    return tmp_path
+
+
+def brim(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit status, standard output and error of `brim segments ...`."""
+    status = main(["segments", *map(str, arguments)])
+    return status, *capsys.readouterr()
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, Any]:
+    """Exit status, and what --json says."""
+    status, out, _ = brim(capsys, *arguments, "--json")
+    return status, json.loads(out)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(it for it in directory.iterdir() if it.suffix == ".log")
+
+
+def damage(segment: Path, payload: int = 2) -> None:
+    """One bit of one record's payload."""
+    data = bytearray(segment.read_bytes())
+    where = [match.start() for match in re.finditer(re.escape(PAYLOAD), data)][payload]
+    data[where + 300] ^= 1
+    segment.write_bytes(data)
+
+
+# ---- ls ----
+
+
+def test_each_segment_is_listed_with_what_is_in_it(directory, capsys):
+    status, out, _ = brim(capsys, "ls", "--log", directory)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0].split() == ["log", "segment", "state", "size", "records", "from", "to", "rings"]
+    assert [line.split()[0] for line in lines[1:]] == [".", ".", ".", "own-0", "4"]
+    assert lines[-1].startswith("4 segments")
+    _, found = told(capsys, "ls", "--log", directory)
+    counts = [it["records"] for it in found["segments"]]
+    assert (min(counts) > 0, sum(counts[:3]), counts[3]) == (True, 30, 3)
+    assert [it["state"] for it in found["segments"]][2:] == ["active", "active"]
+    assert found["segments"][3]["rings"][0]["name"] == "own-0"
+
+
+def test_a_segment_that_says_nothing_any_more_is_listed_with_its_reason(directory, capsys):
+    first = segments(directory)[0]
+    first.write_bytes(bytes(HEADER_PAGE_BYTES) + first.read_bytes()[HEADER_PAGE_BYTES:])
+    status, out, _ = brim(capsys, "ls", "--log", directory)
+    assert status == 1
+    assert "lost" in out
+    assert "WARNING  0: no header of magic" in out
+
+
+# ---- verify ----
+
+
+def test_a_whole_log_is_verified(directory, capsys):
+    status, out, _ = brim(capsys, "verify", "--log", directory)
+    assert status == 0
+    assert re.fullmatch(r"4 files, .* read: no damage\n", out)
+
+
+def test_every_damaged_place_is_found_wherever_it_is(directory, capsys):
+    for number in (0, 1):
+        damage(segments(directory)[number])
+    status, found = told(capsys, "verify", "--log", directory)
+    assert status == 1
+    assert [(it["file"], it["ring"], it["kept"]) for it in found["damage"]] == [
+        (segments(directory)[0].name, "a-0", 0),
+        (segments(directory)[1].name, "a-0", 0),
+    ]
+    status, out, _ = brim(capsys, "verify", "--log", directory)
+    assert out.count("bytes are damaged of a-0") == 2
+
+
+def test_an_archive_that_was_flipped_a_bit_is_found(directory, capsys):
+    assert brim(capsys, "archive", "--log", directory)[0] == 0
+    archive = min(directory.glob("*.archive"))
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 3] ^= 4
+    archive.write_bytes(data)
+    status, found = told(capsys, "verify", "--log", directory)
+    assert status == 1
+    assert {it["file"] for it in found["damage"]} == {archive.name}
+
+
+# ---- repair ----
+
+
+def test_a_torn_tail_is_cut_and_kept_aside(directory, capsys):
+    last = segments(directory)[-1]
+    with last.open("r+b") as file:
+        file.seek(-40, os.SEEK_END)
+        file.truncate()
+        file.seek(0, os.SEEK_END)
+        file.write(b"\1" * 700)
+    status, out, _ = brim(capsys, "repair", "--log", directory)
+    assert status == 0
+    assert f"{last.name}: cut at" in out
+    assert sorted((directory / "quarantine").iterdir())
+    assert brim(capsys, "verify", "--log", directory)[0] == 0
+    assert "cut at" not in brim(capsys, "repair", "--log", directory)[1]
+
+
+def test_what_cannot_be_mended_is_said_after_a_repair(directory, capsys):
+    damage(segments(directory)[0])
+    status, found = told(capsys, "repair", "--log", directory)
+    assert status == 1
+    assert len(found["verified"]["damage"]) == 1
+
+
+@pytest.mark.parametrize("verb", ["repair", "archive"])
+def test_a_log_that_is_written_is_left_alone(directory, capsys, verb):
+    with Log(directory, retain_bytes=0) as log:
+        log.recover()
+        before = [it.read_bytes() for it in segments(directory)]
+        status, out, error = brim(capsys, verb, "--log", directory)
+        assert (status, out) == (2, "")
+        assert "is being written\n  stop the broker" in error
+        assert [it.read_bytes() for it in segments(directory)] == before
+
+
+# ---- archive ----
+
+
+def test_sealed_segments_are_archived_and_read_as_before(directory, capsys):
+    _, before, _ = brim(capsys, "export", "--to", "-", "--log", directory)
+    _, listed = told(capsys, "ls", "--log", directory)
+    status, out, _ = brim(capsys, "archive", "--log", directory)
+    assert status == 0
+    assert out.startswith("2 segments archived: ")
+    assert [it.name for it in segments(directory)] == [segments(directory)[-1].name]
+    assert brim(capsys, "export", "--to", "-", "--log", directory)[1] == before
+    _, found = told(capsys, "ls", "--log", directory)
+    assert [it["state"] for it in found["segments"]] == ["archived", "archived", "active", "active"]
+    assert [it["records"] for it in found["segments"]] == [it["records"] for it in listed["segments"]]
+    assert brim(capsys, "verify", "--log", directory)[0] == 0
+    assert told(capsys, "archive", "--log", directory) == (0, {"archived": [], "refused": []})
+
+
+def test_a_damaged_segment_is_not_archived(directory, capsys):
+    damage(segments(directory)[0])
+    status, found = told(capsys, "archive", "--log", directory)
+    assert status == 1
+    assert len(found["archived"]) == 1
+    assert segment_name(0) in found["refused"][0]
+    assert segments(directory)[0].name == segment_name(0)
+
+
+# ---- export ----
+
+
+def test_records_are_exported_as_lines(directory, tmp_path, capsys):
+    target = tmp_path / "out.jsonl"
+    at = ("export", "--to", target, "--log", directory, "--topic", "a/1", "--from", 4, "--until", 10)
+    status, out, error = brim(capsys, *at)
+    assert (status, out, error) == (0, "", "3 records exported\n")
+    assert [json.loads(line)["offset"] for line in target.read_text().splitlines()] == [5, 7, 9]
+    status, _, error = brim(capsys, *at)
+    assert status == 2
+    assert "is there already" in error
+
+
+def test_records_that_are_missing_are_told(directory, capsys):
+    damage(segments(directory)[0])
+    status, out, error = brim(capsys, "export", "--to", "-", "--log", directory)
+    assert (status, len(out.splitlines())) == (1, 32)
+    assert "1 records were missing" in error
+
+
+def test_records_are_exported_as_drained_files(directory, tmp_path, capsys):
+    damage(segments(directory)[0])
+    lake = tmp_path / "lake"
+    at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "plant-7")
+    assert brim(capsys, *at)[0] == 1
+    files = sorted(lake.rglob("*.brim"))
+    found = [drained.parse(it.read_bytes(), it.name) for it in files]
+    for it, path in zip(found, files, strict=True):
+        drained.verify(it)
+        assert path.match(it.name.path)
+    footers = [it.footer for it in found]
+    assert [(it.stream, it.partition, it.first_offset, it.last_offset) for it in footers] == [
+        ("a", 0, 0, 1), ("a", 0, 3, 29), ("own", 0, 0, 2),
+    ]  # fmt: skip
+    assert [it.lost for it in footers] == [(), ((2, 2),), ()]
+    status, _, error = brim(capsys, *at)
+    assert status == 2
+    assert "has drained files of plant-7 already" in error
+
+
+def test_a_part_is_drained_too(directory, tmp_path, capsys):
+    lake = tmp_path / "lake"
+    at = ("export", "--drained", "--to", lake, "--log", directory, "--edge", "e", "--ring", "a-0")
+    assert brim(capsys, *at, "--from", 20, "--until", 25)[0] == 0
+    (path,) = lake.rglob("*.brim")
+    footer = drained.parse(path.read_bytes()).footer
+    assert (footer.first_offset, footer.last_offset, footer.epoch_first_offset) == (20, 24, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ls", "--log", "/nowhere"), "there is no log in /nowhere"),
+        (("export", "--to", "/nowhere/x"), "No such file or directory"),
+        (("export", "--to", "lake", "--drained", "--topic", "a"), "holds all topics"),
+        (("export", "--to", "-", "--from", "x"), "is no place in a log"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_what_to_do(directory, capsys, arguments, said):
+    where = () if "--log" in arguments else ("--log", directory)
+    status, out, error = brim(capsys, *arguments, *where)
+    assert (status, out) == (2, "")
+    assert said in error
+
+
+def test_the_log_of_a_running_broker_is_looked_at_and_not_touched(runtime_directory, tmp_path, capsys):
+    (tmp_path / "brim.toml").write_text('[[stream]]\nname = "all"\ntopics = ["#"]\ndurability = "disk"\n')
+    directories = ("--runtime-dir", runtime_directory, "--state-dir", tmp_path)
+    with ModuleChild("edge", "run", "--port", 0, "--config", tmp_path / "brim.toml", *directories) as broker:
+        port = int(broker.lines_until("brim status")[0].partition("mqtt 127.0.0.1:")[2].partition(",")[0])
+        with ModuleChild("edge", "pub", "a/b", "x", "-q", "1", "--repeat", 5, "--port", port) as publisher:
+            assert publisher.wait()[0] == 0
+        assert brim(capsys, "verify", *directories)[0] == 0
+        assert brim(capsys, "ls", *directories)[0] == 0
+        assert brim(capsys, "repair", *directories)[0] == 2
+        broker.stop()
+    assert brim(capsys, "repair", *directories)[0] == 0
+    status, out, _ = brim(capsys, "export", "--to", "-", *directories)
+    assert (status, len(out.splitlines())) == (0, 5)
