@@ -8,6 +8,7 @@
         FormatError       bytes that are no segment header, extent, catalogue or archive of ours
         ArchiveUnavailable  the compressor is not installed
         NotArchived       a segment that stays as it is; the message says why
+        Stopped           somebody asked to stop before it was done
 
 Errors of the disk are not among them: they stay OSError, on their way to LogWriter, which alone decides what
 becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside and skipped.
@@ -23,6 +24,7 @@ __all__ = [
     "LogError",
     "LogLocked",
     "NotArchived",
+    "Stopped",
     "TooManyRings",
 ]
 
@@ -62,3 +64,7 @@ class ArchiveUnavailable(LogError):
 
 class NotArchived(LogError):
     """A segment that cannot be archived, or not now."""
+
+
+class Stopped(LogError):
+    """It was asked to stop, and has not done what it began."""

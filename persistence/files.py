@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-__all__ = ["IOV_MAX", "Files", "OsFiles"]
+__all__ = ["IOV_MAX", "Files", "OsFiles", "size_of"]
 
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
 
@@ -73,6 +73,20 @@ class Files(Protocol):
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory."""
+
+    def disk(self, path: str) -> tuple[int, int]:
+        """Bytes that are free, for us, on the disk that a directory is on; and all that it has."""
+
+
+def size_of(files: Files, path: str) -> int:
+    """Bytes in the file of that name; 0 when it cannot be opened."""
+    with suppress(OSError):
+        handle = files.open(path)
+        try:
+            return files.size(handle)
+        finally:
+            files.close(handle)
+    return 0
 
 
 class OsFiles:
@@ -154,3 +168,8 @@ class OsFiles:
     def listdir(self, path: str) -> list[str]:
         """See Files."""
         return os.listdir(path)
+
+    def disk(self, path: str) -> tuple[int, int]:
+        """See Files."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

@@ -32,7 +32,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from persistence.errors import LogClosed, LogLocked
-from persistence.files import Files, OsFiles
+from persistence.files import Files, OsFiles, size_of
 from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of, segment_name
 from persistence.reading import Epoch, LogReader, RingEnd
 from persistence.recovery import RecoveryReport, recover
@@ -147,11 +147,13 @@ class Log:
         self._generation = found.generation
         self._enqueue(found.carried)
         self._carried = len(found.carried)
-        self.durable_position = found.end_position
+        self.durable_position = max(found.end_position, found.reader.archive.end_position())
         self._ids = {it.name: ring_id for item in self._queue for ring_id, it in item.entries.items()}
         self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
         bases = found.reader.bases()
-        self._sizes = {base: self._size(base) for base in bases}
+        self._sizes = {
+            it: size_of(self.files, os.path.join(self.directory, segment_name(it))) for it in bases
+        }
         if bases:
             self._sealed.put(bases[-1])
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
@@ -523,6 +525,22 @@ class Log:
         active.close()
         self._active = None
 
+    @property
+    def active_since_ns(self) -> int | None:
+        """When the active segment began, by the wall clock; None: it holds no records.  From any thread."""
+        active = self._active
+        holds = active is not None and self.durable_position > active.position(active.first_place)
+        return active.header.created_ns if active is not None and holds else None
+
+    def roll(self) -> None:
+        """Ends the active segment, unless something of it is not durable.  Raises OSError."""
+        self._check_open()
+        active = self._active
+        if active is not None and not self._queue and active.end > active.first_place:
+            self.sync()
+            active.cut(active.end)
+            self._seal()
+
     def _shelve(self, base: int, size: int) -> None:
         with self._sizing:
             self._sizes[base] = size
@@ -570,20 +588,11 @@ class Log:
 
     def _forget(self) -> None:
         """Rings that have left, and of which no segment holds a record any more."""
-        first = min(self.sealed(), default=self.durable_position)
+        first = min([*self.sealed(), *self.reader.archive.bases()], default=self.durable_position)
         gone = [it for it, last in self._touched.items() if last < first and it not in self._joined]
         for ring_id in gone:
             self._durable.pop(ring_id, None)
             del self._touched[ring_id]
-
-    def _size(self, base: int) -> int:
-        with suppress(OSError):
-            handle = self.files.open(os.path.join(self.directory, segment_name(base)))
-            try:
-                return self.files.size(handle)
-            finally:
-                self.files.close(handle)
-        return 0
 
     def _check_open(self) -> None:
         if self._lock is None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from persistence.archive.store import Archive
 from persistence.extents import Row
@@ -29,6 +29,8 @@ from persistence.shelf import Shelf, Shelved
 from persistence.stats import ReadStats
 from persistence.verified import from_offset, from_time, record_spans, verified
 from ringbuf import RECORD_HEADER_BYTES, Range
+
+Result = TypeVar("Result")
 
 __all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
 
@@ -55,8 +57,8 @@ class LogReader:
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
-        self._shelf = Shelf(files, directory)
-        self.archive = Archive(files, directory)  # of segments that are here no more: all are older
+        self.archive = Archive(files, directory)  # of segments that are here no more
+        self._shelf = Shelf(files, directory, self.archive.bases)
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -70,7 +72,8 @@ class LogReader:
     def refresh(self) -> None:
         """Looks what a writer in another process has made and proven since."""
         self._shelf.refresh()
-        self.archive.refresh()
+        self.archive.refresh()  # Behind it: an archive is there before its segment goes.
+        self._shelf.bound()
 
     def begin(self, base: int, table: SegmentTable, *, forget: bool = False) -> None:
         """See Shelf.begin()."""
@@ -113,6 +116,9 @@ class LogReader:
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What the log holds of a ring, in the order of the epochs."""
+        return self._settled(lambda: self._epochs(ring_name))
+
+    def _epochs(self, ring_name: str) -> list[Epoch]:
         spans = {epoch: (first, end) for epoch, first, end in self.archive.epochs(ring_name)}
         segments = self._shelf.segments()
         for index, shelved in enumerate(segments):
@@ -145,6 +151,9 @@ class LogReader:
         The first begins at `offset` itself, or at the next record that the log has of this epoch.  Empty:
         there is none.  The bytes are the caller's own.  Raises OSError when the disk does not give them.
         """
+        return self._settled(lambda: self._read_from(ring_name, epoch, offset, limit_bytes))
+
+    def _read_from(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
         archived = self.archive.first_offset(ring_name, epoch, offset)
         if archived != offset:
             for shelved in self._from(ring_name, epoch, offset):
@@ -158,7 +167,11 @@ class LogReader:
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """As read(), from the extent on that holds the ring position, all of it, or from the next behind."""
-        if archived := self.archive.read_at(ring_name, epoch, position, limit_bytes):
+        return self._settled(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
+
+    def _read_position(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
+        archived = self.archive.read_at(ring_name, epoch, position, limit_bytes)
+        if archived and (archived[0].position <= position or not self._has_older()):
             return archived
         for shelved in self._from_position(ring_name, epoch, position):
             rows = self._shelf.rows(shelved, ring_name, epoch)
@@ -166,8 +179,8 @@ class LogReader:
                 behind = rows is None or rows.end_position <= position
                 offset = 0 if rows is None else rows.offset_at(position)
             if not behind and (ranges := self._read(shelved, ring_name, epoch, offset, limit_bytes)):
-                return ranges
-        return []
+                return archived if archived and archived[0].position < ranges[0].position else ranges
+        return archived
 
     def read_topic(
         self, ring_name: str, topic: str, epoch: int, offset: int, limit_bytes: int
@@ -177,11 +190,17 @@ class LogReader:
 
         Empty: there is none up to where the log ends now.  Otherwise as read().
         """
-        key, found, total = topic.encode(), [], 0
-        archived = self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes)
-        if archived:
-            return archived
-        offset = max(offset, self.archive.end_offset(ring_name, epoch))
+        key = topic.encode()
+        return self._settled(lambda: self._read_topic(ring_name, key, epoch, offset, limit_bytes))
+
+    def _read_topic(
+        self, ring_name: str, key: bytes, epoch: int, offset: int, limit_bytes: int
+    ) -> list[Range]:
+        found, total = [], 0
+        if not self._has_older():
+            if archived := self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes):
+                return archived
+            offset = max(offset, self.archive.end_offset(ring_name, epoch))
         for run in self._each(ring_name, epoch, offset):
             for part in _of_topic(run, key):
                 found.append(part)
@@ -197,8 +216,12 @@ class LogReader:
         Times are the wall clock's when a record was claimed.  Where that was set back, the first place
         counts at which it had got so far.
         """
+        return self._settled(lambda: self._seek_time(ring_name, epoch, timestamp_ns))
+
+    def _seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         end = self.archive.end_offset(ring_name, epoch)
-        if (archived := self.archive.seek_time(ring_name, epoch, timestamp_ns)) is not None:
+        archived = self.archive.seek_time(ring_name, epoch, timestamp_ns)
+        if archived is not None and not self._has_older():
             return archived
         for shelved in self._shelf.segments():
             rows = self._shelf.rows(shelved, ring_name, epoch)
@@ -212,11 +235,24 @@ class LogReader:
                 ranges[0] = from_offset(ranges[0], offset)
                 for it in ranges:
                     if (found := from_time(it, timestamp_ns)) is not None:
-                        return found
+                        return found if archived is None else min(found, archived)
                     offset = it.offset + it.count
-        return end
+        return end if archived is None else archived
 
     # ---- inside ----
+
+    def _settled(self, look: Callable[[], Result]) -> Result:
+        """What `look` finds, once nothing has been archived while it looked: it might have missed that."""
+        while True:
+            before = self.archive.changes
+            found = look()
+            if before == self.archive.changes:
+                return found
+
+    def _has_older(self) -> bool:
+        """Whether a segment could not be archived, and is older than one that was."""
+        segments, archived = self._shelf.segments(), self.archive.bases()
+        return bool(segments and archived) and segments[0].base < archived[-1]
 
     def _facts(self, shelved: Shelved) -> SegmentFacts:
         table = self._shelf.table(shelved)
@@ -286,6 +322,8 @@ class LogReader:
     ) -> list[Range]:
         table = self._shelf.table(shelved)
         if table is None:
+            if not shelved.lost:
+                self.archive.refresh()
             return []
         with self._shelf.lock:
             ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
@@ -297,7 +335,9 @@ class LogReader:
                 for row in wanted:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
         except FileNotFoundError:
-            return []
+            pass
+        if wanted and not ranges:
+            self.archive.refresh()  # It may be there by now.
         kept = [it for it in ranges if it.offset + it.count > offset]
         with self._counting:
             self.stats.log_reads += bool(kept)

@@ -20,11 +20,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from persistence.errors import FormatError
-from persistence.files import Files
+from persistence.files import Files, size_of
 from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
 from persistence.reading import LogReader, RingEnd
 from persistence.room import PREPARED_NAME
@@ -113,16 +114,18 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
         if _first_is_whole(files, directory, bases[first]):
             break
     tables: dict[int, SegmentTable] = {}
+    begins = sorted({*bases, *state.reader.archive.bases()})  # A segment ends where the next begins.
     for index in range(first, len(bases)):
         base, name = bases[index], segment_name(bases[index])
         path = os.path.join(directory, name)
         last = index == len(bases) - 1
+        ends_at = None if last else begins[bisect_right(begins, base)] - base
         try:
-            table = _read(files, path, name, None if last else bases[index + 1] - base, state.catalogue)
+            table = _read(files, path, name, ends_at, state.catalogue)
             if last:
                 table = _settle(files, directory, path, table, state)
         except (FormatError, OSError) as error:
-            size = _size(files, path)
+            size = size_of(files, path)
             state.notes.append(f"{name} ({size} bytes) is left alone: {error}")
             state.damage.append(Damage(name, 0, size, "", 0))
             state.end_position = max(state.end_position, base + size)
@@ -155,17 +158,6 @@ def _read(
         return read_table(files, handle, name, ends_at=ends_at, known=known)
     finally:
         files.close(handle)
-
-
-def _size(files: Files, path: str) -> int:
-    try:
-        handle = files.open(path)
-        try:
-            return files.size(handle)
-        finally:
-            files.close(handle)
-    except OSError:
-        return 0
 
 
 def _settle(files: Files, directory: str, path: str, table: SegmentTable, state: Recovered) -> SegmentTable:

@@ -1,24 +1,59 @@
-"""Which segments a log keeps: the newest that fit in its bytes.
+"""Which segment of a log goes next, and at whose cost.
 
-Owns the choice; what becomes of a segment that goes is Log.remove()'s.  Runs off the log thread, whenever a
-segment has been sealed.
+Owns the choice alone: it is given what there is, and looks at no file, clock or consumer itself; upkeep.py
+asks it, again and again, and does what it says.
+
+Segments go from the oldest on, archived or not, never the last one; each as a whole.  The oldest goes when
+**every stream with records in it** lets it go:
+
+    age      retain_s: its newest record of the stream is older
+    bytes    retain_bytes: what the stream has in newer segments is as much, so at least that is kept;
+             with discard = "new" publishers are turned away at the cap instead, and records go when all who
+             hold them have them
+    neither  the stream has no wish of its own: the log's retain_s and retain_bytes decide
+    hold     a bridge, consumer or session that has not read it yet keeps it, up to hold_bytes of the stream
+             beyond its rules; after that it loses, which is counted
+
+Two things ask nobody: the log's own retain_bytes, and a disk that is nearly full.  What goes for them against
+the wish of a stream is **early**, and counted, by stream.
+
+A segment of which nothing can be read goes when the next one that can be read would go.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from persistence.facts import RingFacts, SegmentFacts
 
 if TYPE_CHECKING:
     from persistence.log import Log
 
-__all__ = ["keep_within"]
+__all__ = [
+    "DiskRules",
+    "DiskStep",
+    "Floor",
+    "Loss",
+    "Removal",
+    "Retention",
+    "StreamRules",
+    "disk_step",
+    "keep_within",
+]
 
 SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
+ARCHIVE_COSTS_BYTES = 4 << 10
+HOLD_BYTES = 1 << 30
+DISK_COUNTS_BYTES = 64 << 30  # of a disk: a tenth of a large one is more room than a log has any use for
+
+DiskStep = Literal["ok", "warn", "delete", "read_only"]
 
 
 def keep_within(log: Log, retain_bytes: int) -> None:
     """Lets the oldest segments go while all together, the active one at its full size, take more than
-    `retain_bytes`; 0 keeps everything.
+    `retain_bytes`; 0 keeps everything.  For a log without upkeep.
 
     Raises OSError: that segment, and those behind it, are there after the next start.
     """
@@ -29,3 +64,224 @@ def keep_within(log: Log, retain_bytes: int) -> None:
             return
         total -= max(sealed[base], SEGMENT_COSTS_BYTES)
         log.remove(base)
+
+
+# ---- the disk ----
+
+
+class DiskRules(NamedTuple):
+    """At which use of the disk, in percent, which step is taken: RocketMQ's three.  Of a disk that is larger
+    than DISK_COUNTS_BYTES, only so much counts, so that the steps are taken when that much less is free.
+    """
+
+    warn_percent: int = 75  # say so
+    delete_percent: int = 85  # let the oldest go, whatever the rules say
+    read_only_percent: int = 95  # take no records, rather than fill the disk of others
+
+
+def disk_step(rules: DiskRules, free_bytes: int, total_bytes: int) -> DiskStep:
+    """What a disk with that much room asks for."""
+    counted = min(total_bytes, DISK_COUNTS_BYTES)
+    used_percent = 100 * (1 - min(free_bytes, counted) / counted) if counted else 0.0
+    if used_percent >= rules.read_only_percent:
+        return "read_only"
+    if used_percent >= rules.delete_percent:
+        return "delete"
+    return "warn" if used_percent >= rules.warn_percent else "ok"
+
+
+# ---- streams ----
+
+
+class Floor(NamedTuple):
+    """Somebody who still wants the records of a ring from `offset` of `epoch` on."""
+
+    consumer: str  # for people: "bridge lake"
+    epoch: int
+    offset: int
+
+    def wants(self, ring: RingFacts) -> int:
+        """How many of these records, which are all of one epoch."""
+        if self.epoch != ring.epoch:
+            return ring.end_offset - ring.first_offset if self.epoch < ring.epoch else 0
+        return max(ring.end_offset - max(self.offset, ring.first_offset), 0)
+
+
+class StreamRules(NamedTuple):
+    """What a stream wants kept; 0: the log's rule."""
+
+    name: str
+    retain_bytes: int = 0
+    retain_s: int = 0
+    discard: Literal["old", "new"] = "old"
+    hold_bytes: int = HOLD_BYTES
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether it says anything itself."""
+        return bool(self.retain_bytes or self.retain_s)
+
+
+class Loss(NamedTuple):
+    """Records that somebody had not read when they went."""
+
+    consumer: str
+    ring: str
+    records: int
+
+
+@dataclass
+class Removal:
+    """The oldest segment, which goes."""
+
+    base: int
+    archived: bool
+    early: dict[str, int] = field(default_factory=dict)  # records, by stream that wanted them kept
+    losses: list[Loss] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The rules of a log.
+
+    `stream_of`: whose a ring is.  `floors`: who still wants what of a ring.
+    """
+
+    retain_bytes: int
+    retain_s: int
+    segment_bytes: int  # what the active one may grow to
+    stream_of: Callable[[str], StreamRules]
+    floors: Callable[[str], Iterable[Floor]]
+
+    def next(self, segments: Sequence[SegmentFacts], now_ns: int, *, forced: bool = False) -> Removal | None:
+        """What becomes of the oldest segment; None: it stays.
+
+        `segments`: all of the log, rising, the active one last; `forced`: the disk wants room.
+        """
+        if len(segments) < 2:
+            return None
+        oldest, cap = segments[0], self._over(segments)
+        removal = Removal(oldest.base, oldest.state == "archived")
+        judged = next((it for it in segments[:-1] if it.state != "lost"), None)
+        if judged is None:
+            return removal if cap or forced else None
+        streams = {self.stream_of(ring.name).name: self.stream_of(ring.name) for ring in judged.rings}
+        floors = {ring.name: list(self.floors(ring.name)) for ring in judged.rings}
+        allowed = True
+        for rules in streams.values():
+            asks = self._rules_allow(rules, judged, segments, floors, now_ns, cap=cap)
+            if asks and not self._held(rules, judged, segments, floors, now_ns):
+                continue
+            allowed = False
+            if rules.has_rules and not asks:
+                removal.early[rules.name] = _records(self, rules, oldest)
+        removal.losses = _losses(oldest, floors)
+        return removal if allowed or cap or forced else None
+
+    def full(self, segments: Sequence[SegmentFacts]) -> set[str]:
+        """Streams that take no more records: discard = "new", and at their cap."""
+        streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
+        return {
+            it.name
+            for it in streams
+            if it.discard == "new" and it.retain_bytes and self._bytes(it, segments) >= it.retain_bytes
+        }
+
+    def bytes_of(self, segments: Sequence[SegmentFacts]) -> Mapping[str, int]:
+        """What each stream takes of the disk."""
+        streams = {self.stream_of(ring.name) for segment in segments for ring in segment.rings}
+        return {it.name: self._bytes(it, segments) for it in streams}
+
+    # ---- inside ----
+
+    def _over(self, segments: Sequence[SegmentFacts]) -> bool:
+        """Whether the log takes more than it may, the active segment at its full size."""
+        total = sum(_cost(it) for it in segments[:-1]) + self.segment_bytes
+        return bool(self.retain_bytes) and total > self.retain_bytes
+
+    def _rules_allow(
+        self,
+        rules: StreamRules,
+        oldest: SegmentFacts,
+        segments: Sequence[SegmentFacts],
+        floors: Mapping[str, list[Floor]],
+        now_ns: int,
+        *,
+        cap: bool,
+    ) -> bool:
+        if not rules.has_rules:
+            return cap or self._expired(rules, oldest, self.retain_s, now_ns)
+        if self._expired(rules, oldest, rules.retain_s, now_ns):
+            return True
+        if not rules.retain_bytes:
+            return False
+        if rules.discard == "new":
+            mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
+            heard = [floor for ring in mine for floor in floors[ring.name]]
+            read = not any(floor.wants(ring) for ring in mine for floor in floors[ring.name])
+            return bool(heard) and read and self._bytes(rules, segments) >= rules.retain_bytes
+        return self._bytes(rules, segments) - self._bytes(rules, [oldest]) >= rules.retain_bytes
+
+    def _expired(self, rules: StreamRules, segment: SegmentFacts, retain_s: int, now_ns: int) -> bool:
+        last_ns = max(
+            (it.last_timestamp_ns for it in segment.rings if self.stream_of(it.name).name == rules.name),
+            default=0,
+        )
+        return bool(retain_s) and last_ns < now_ns - retain_s * 1_000_000_000
+
+    def _held(
+        self,
+        rules: StreamRules,
+        oldest: SegmentFacts,
+        segments: Sequence[SegmentFacts],
+        floors: Mapping[str, list[Floor]],
+        now_ns: int,
+    ) -> bool:
+        """Whether somebody keeps what the rules let go, and still may."""
+        mine = [ring for ring in oldest.rings if self.stream_of(ring.name).name == rules.name]
+        if not any(floor.wants(ring) for ring in mine for floor in floors[ring.name]):
+            return False
+        return self._beyond(rules, segments, now_ns) <= rules.hold_bytes
+
+    def _beyond(self, rules: StreamRules, segments: Sequence[SegmentFacts], now_ns: int) -> int:
+        """Bytes of a stream that its rules would let go, if nobody held them: from the oldest on."""
+        total = 0
+        retain_s = rules.retain_s if rules.has_rules else self.retain_s
+        left = self._bytes(rules, segments)
+        for segment in segments[:-1]:
+            its = self._bytes(rules, [segment])
+            over = bool(rules.retain_bytes) and left - its >= rules.retain_bytes
+            if its and not over and not self._expired(rules, segment, retain_s, now_ns):
+                break
+            total += its
+            left -= its
+        return total
+
+    def _bytes(self, rules: StreamRules, segments: Sequence[SegmentFacts]) -> int:
+        """What a stream takes of these files: its part of what is compressed."""
+        total = 0
+        for segment in segments:
+            mine = sum(it.bytes for it in segment.rings if self.stream_of(it.name).name == rules.name)
+            if segment.state == "archived" and mine:
+                mine = mine * segment.file_bytes // sum(it.bytes for it in segment.rings)
+            total += mine
+        return total
+
+
+def _cost(segment: SegmentFacts) -> int:
+    least = ARCHIVE_COSTS_BYTES if segment.state == "archived" else SEGMENT_COSTS_BYTES
+    return max(segment.file_bytes, least)
+
+
+def _records(retention: Retention, rules: StreamRules, segment: SegmentFacts) -> int:
+    its = (it for it in segment.rings if retention.stream_of(it.name).name == rules.name)
+    return sum(it.records for it in its)
+
+
+def _losses(segment: SegmentFacts, floors: Mapping[str, list[Floor]]) -> list[Loss]:
+    return [
+        Loss(floor.consumer, ring.name, records)
+        for ring in segment.rings
+        for floor in floors.get(ring.name, [])
+        if (records := floor.wants(ring))
+    ]

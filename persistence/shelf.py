@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -47,9 +48,13 @@ class Shelved:
 class Shelf:
     """The segments of the log in `directory`, rising."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(
+        self, files: Files, directory: str, archived: Callable[[], Sequence[int]] = lambda: ()
+    ) -> None:
+        """`archived`: bases of segments that are here no more."""
         self.files = files
         self.directory = directory
+        self._archived = archived
         self.lock = threading.Lock()  # of the list and of the live table
         self.damaged: dict[tuple[str, int], Damage] = {}  # by segment and place
         self._noting = threading.Lock()  # of what is damaged
@@ -140,9 +145,15 @@ class Shelf:
         with self.lock:
             return list(self._segments)
 
+    def bound(self) -> None:
+        """Says of each segment where the next one begins, after refresh()."""
+        with self.lock:
+            self._bound()
+
     def _bound(self) -> None:
-        for before, after in zip(self._segments, self._segments[1:], strict=False):
-            before.ends_at = after.base - before.base
+        bases = sorted({*(it.base for it in self._segments), *self._archived()})
+        for it in self._segments[:-1]:
+            it.ends_at = bases[bisect_right(bases, it.base)] - it.base
 
     # ---- what is in them ----
 

@@ -94,6 +94,15 @@ class LogThread:
         """See LogWriter.remove(); from any thread, while this runs."""
         return self._call(lambda: self.writer.remove(name))
 
+    def roll(self) -> None:
+        """See LogWriter.roll(); from any thread, while this runs.  Raises OSError."""
+        self._call(self.writer.roll)
+
+    def block(self, reason: str) -> None:
+        """See LogWriter.blocked; "": no longer.  From any thread."""
+        self.writer.blocked = reason
+        self.writer.call()
+
     def status(self) -> dict[str, object]:
         """For `brim status`; from any thread."""
         return {**self.writer.status(), "scheduling": self.scheduling}

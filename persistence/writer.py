@@ -157,6 +157,7 @@ class LogWriter:
         self.log = log
         self.state = LogState()
         self.broken: dict[str, str] = {}  # rings that were left, and why
+        self.blocked = ""  # why nothing may be written although the disk would take it; then call()
         self._on_durable = on_durable
         self._clock_ns = clock_ns
         self._joined: dict[int, _Joined] = {}
@@ -251,6 +252,8 @@ class LogWriter:
         if take and not self.state.failures:
             self._take(now)
         try:
+            if self.blocked:
+                raise OSError(errno.ENOSPC, self.blocked)
             self.log.write()
             if self.log.queued and (sync or self.state.failures or self._due_ns(now) <= now):
                 self.log.sync()
@@ -263,6 +266,12 @@ class LogWriter:
         self._publish(now)
         self.state.unsynced_bytes = self.log.unsynced_bytes
         return self._pause(now)
+
+    def roll(self) -> None:
+        """Ends the active segment, if it holds anything, with all that has been taken."""
+        self.step(sync=True)
+        if not self.state.failures:
+            self.log.roll()
 
     def finish(self) -> bool:
         """Takes and syncs everything that is there.  False: the disk did not let it."""
@@ -367,7 +376,7 @@ class LogWriter:
 
     def _enter(self, now: int) -> bool:
         """Whether the next round can be C's."""
-        if self.state.failures or any(it.ahead for it in self._joined.values()):
+        if self.state.failures or self.blocked or any(it.ahead for it in self._joined.values()):
             return False
         return self._rounds.enter(now)
 

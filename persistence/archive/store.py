@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from persistence.archive.file import ArchiveFile, Cache
@@ -44,12 +45,14 @@ class Archive:
     def __init__(self, files: Files, directory: str, cache_bytes: int = CACHE_BYTES) -> None:
         self.unreadable: dict[int, str] = {}  # by base: why
         self.reads = 0  # calls that found something here
+        self.changes = 0  # raised whenever an archive comes or goes
         self._files = files
         self._directory = directory
         self._lock = threading.Lock()  # of what there is; held for look-ups
         self._reading = threading.Lock()  # of what has been decompressed
         self._cache = Cache(cache_bytes)
-        self._files_by_base: dict[int, ArchiveFile] | None = None
+        self._bases: set[int] | None = None
+        self._opened: dict[int, ArchiveFile] = {}
         self._spans: dict[tuple[str, int], list[_Span]] = {}
 
     # ---- what is there ----
@@ -57,26 +60,35 @@ class Archive:
     def refresh(self) -> None:
         """Looks which archives there are.  Raises OSError."""
         with self._lock:
-            self._list()
+            before, self._bases = self._bases, None
+            now = self._listed()
+            for base in set(self._opened) - now:
+                del self._opened[base]
+            self.unreadable = {}  # Perhaps only for want of descriptors.
+            self.changes += before != now
+            self._index()
 
     def add(self, base: int) -> None:
         """An archive has been made."""
         with self._lock:
-            here = self._known()
-            found = self._open(base)
-            if found is not None:
-                here[base] = found
-            self._index()
+            self._listed().add(base)
+            self._opened.pop(base, None)
+            self.unreadable.pop(base, None)
+            self._known()
+            self.changes += 1
 
     def remove(self, base: int) -> None:
-        """Unlinks an archive.  Raises OSError."""
+        """Unlinks an archive.  Raises OSError: it is there yet."""
+        with suppress(FileNotFoundError):
+            self._files.unlink(os.path.join(self._directory, archive_name(base)))
         with self._lock:
-            self._known().pop(base, None)
+            self._listed().discard(base)
+            self._opened.pop(base, None)
             self.unreadable.pop(base, None)
+            self.changes += 1
             self._index()
         with self._reading:
             self._cache.forget(base)
-        self._files.unlink(os.path.join(self._directory, archive_name(base)))
 
     def forget(self) -> None:
         """Lets go of what has been decompressed."""
@@ -88,6 +100,30 @@ class Archive:
         with self._lock:
             here = self._known()
             return [here[base] for base in sorted(here)]
+
+    def bases(self) -> list[int]:
+        """Base positions of all of them, rising."""
+        with self._lock:
+            return sorted(self._listed())
+
+    def end_position(self) -> int:
+        """The log position where the last of them ends; 0: there is none."""
+        with self._lock:
+            last = max(self._listed(), default=None)
+            found = None if last is None else self._opened.get(last) or self._open(last)
+            return 0 if found is None else found.base + found.footer.end
+
+    def note(self, base: int, damage: Mapping[str, str]) -> None:
+        """Somebody has found these parts damaged."""
+        with self._lock:
+            if (found := self._known().get(base)) is not None:
+                found.damage.update(damage)
+
+    @property
+    def damaged_places(self) -> int:
+        """Archives that cannot be read, and damaged parts of the others."""
+        with self._lock:
+            return len(self.unreadable) + sum(len(it.damage) for it in self._known().values())
 
     def segments(self) -> list[SegmentFacts]:
         """What each archive holds, rising; also of those that cannot be read."""
@@ -177,21 +213,23 @@ class Archive:
 
     # ---- inside: _lock is held, but in _from() ----
 
-    def _known(self) -> dict[int, ArchiveFile]:
-        return self._list() if self._files_by_base is None else self._files_by_base
+    def _listed(self) -> set[int]:
+        """Bases of the archives, by their names."""
+        if self._bases is None:
+            found = map(base_of_archive, self._files.listdir(self._directory))
+            self._bases = {base for base in found if base is not None}
+        return self._bases
 
-    def _list(self) -> dict[int, ArchiveFile]:
-        known = self._files_by_base or {}
-        found: dict[int, ArchiveFile] = {}
-        for base in sorted(
-            it for it in map(base_of_archive, self._files.listdir(self._directory)) if it is not None
-        ):
-            it = known.get(base) or self._open(base)
-            if it is not None:
-                found[base] = it
-        self._files_by_base = found
-        self._index()
-        return found
+    def _known(self) -> dict[int, ArchiveFile]:
+        """Those that can be read: their footers are, when somebody asks for the first time."""
+        missing = self._listed() - self._opened.keys() - self.unreadable.keys()
+        for base in sorted(missing):
+            found = self._open(base)
+            if found is not None:
+                self._opened[base] = found
+        if missing:
+            self._index()
+        return self._opened
 
     def _open(self, base: int) -> ArchiveFile | None:
         try:
@@ -208,7 +246,7 @@ class Archive:
 
     def _index(self) -> None:
         self._spans = {}
-        here = self._files_by_base or {}
+        here = self._opened
         for base in sorted(here):
             for ring in here[base].rings():
                 runs = here[base].runs(*ring)

@@ -34,8 +34,8 @@ from persistence.archive.layout import (
 )
 from persistence.archive.source import SegmentSource, SourceWindow
 from persistence.archive.zstd import check_available, compress
-from persistence.errors import FormatError, NotArchived
-from persistence.files import Buffer, Files
+from persistence.errors import FormatError, NotArchived, Stopped
+from persistence.files import Buffer, Files, size_of
 from persistence.format import segment_name
 from ringbuf import crc32c
 
@@ -70,7 +70,7 @@ def archive_segment(
     """Makes the archive of the sealed segment at `base` of the log in `directory`, which ends at that place.
 
     It is whole, durable and proven when this returns; one that is there already is proven anew.  Raises
-    NotArchived: the segment is damaged, or `stopped` said so; FormatError; ArchiveUnavailable; OSError.
+    NotArchived: the segment is damaged; Stopped: `stopped` said so; FormatError; ArchiveUnavailable; OSError.
     """
     check_available()
     sizes = sizes or Sizes()
@@ -90,7 +90,7 @@ def archive_segment(
                 raise
         files.dirsync(directory)
         records = sum(run.records for window in source.windows for run in window.runs)
-        return Archived(base, records, source.table.end, _size(files, target))
+        return Archived(base, records, source.table.end, size_of(files, target))
 
 
 def _is_there(files: Files, target: str, source: SegmentSource) -> bool:
@@ -104,14 +104,6 @@ def _is_there(files: Files, target: str, source: SegmentSource) -> bool:
         pass
     files.unlink(target)
     return False
-
-
-def _size(files: Files, path: str) -> int:
-    handle = files.open(path)
-    try:
-        return files.size(handle)
-    finally:
-        files.close(handle)
 
 
 # ---- writing ----
@@ -202,7 +194,7 @@ def _window(
 
 def _check(stopped: Callable[[], bool]) -> None:
     if stopped():
-        raise NotArchived("asked to stop")
+        raise Stopped("asked to stop")
 
 
 # ---- proving ----

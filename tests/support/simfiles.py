@@ -117,6 +117,7 @@ class SimFiles:
         self.pending: list[tuple[str, str, SimFile]] = []  # of the others: removed name, new name, file
         self.hook: Callable[[str, str], None] | None = None
         self.short_writes = False
+        self.free_bytes, self.total_bytes = 1 << 40, 1 << 41
         self.room_bytes: int | None = None
         self.operations = 0
         self._handles: dict[int, tuple[str, SimFile]] = {}
@@ -277,6 +278,9 @@ class SimFiles:
         more = size - len(file.cache)
         if self.room_bytes is not None and more > 0 and self.used_bytes() + more > self.room_bytes:
             raise OSError(errno.ENOSPC, "no space left on device")
+
+    def disk(self, path: str) -> tuple[int, int]:
+        return self.free_bytes, self.total_bytes
 
     def _before(self, operation: str, path: str) -> None:
         self.operations += 1

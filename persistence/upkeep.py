@@ -1,0 +1,440 @@
+"""What a log needs besides being written: room, age, compression, and a look now and then at what it keeps.
+
+    for each log, every now and then:  roll what is old -> what does the disk say -> let the oldest go
+                                       -> archive the next -> read the next again
+
+Upkeep has no thread and no clock of its own: step() does a little and says when to come again; UpkeepThread
+runs it for all logs of a broker.  What takes long is done by a Worker (idle.py), one thing at a time for all
+logs.
+
+Files go from the oldest on, one a step.  The last segment stays: it says where the log ends.
+
+States, all of them seen on the disk: active, the last segment; sealed, whole and synced; flushed, with its
+footer; archived, its archive is there and the segment is not; deleted, neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from persistence.archive import Archived, check_available
+from persistence.errors import ArchiveUnavailable
+from persistence.facts import SegmentFacts
+from persistence.idle import Failed, Job, Worker
+from persistence.log import Log
+from persistence.retention import DiskRules, DiskStep, Floor, Removal, Retention, StreamRules, disk_step
+from persistence.scrub import Scrubbed, Turns
+
+__all__ = ["Upkeep", "UpkeepRules", "UpkeepThread"]
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # between two looks when nothing is under way
+DELETE_PAUSE_S = 1.0  # between two files: removing one keeps the file system busy
+FORCED_PAUSE_S = 0.1  # when the disk is nearly full
+WORK_LOOK_S = 0.2  # between two looks at what the worker does
+TRY_AGAIN_S = 60.0  # a job that failed
+CACHE_KEPT_S = 60.0  # what was decompressed for somebody who has stopped reading
+
+
+class UpkeepRules(NamedTuple):
+    """What is kept of a log, and how."""
+
+    retain_bytes: int = 4 << 30  # of all files together; 0 keeps everything
+    retain_s: int = 0  # of streams that say nothing themselves; 0: no age is too old
+    segment_age_s: int = 0  # a segment is ended so long after it began; 0: only when it is full
+    archive: bool = False
+    disk: DiskRules = DiskRules()
+    scrub_bytes_per_s: int = 8 << 20  # 0: never
+    scrub_interval_s: int = 7 * 86_400
+
+
+class Clock(Protocol):
+    """Both clocks of the machine."""
+
+    def wall_ns(self) -> int:
+        """Since 1970."""
+
+    def monotonic_s(self) -> float:
+        """Since whenever."""
+
+
+class SystemClock:
+    """The machine's own."""
+
+    def wall_ns(self) -> int:
+        """See Clock."""
+        return time.time_ns()
+
+    def monotonic_s(self) -> float:
+        """See Clock."""
+        return time.monotonic()
+
+
+@dataclass
+class UpkeepStats:
+    """What has been done since the start."""
+
+    archived: int = 0  # segments
+    archived_from_bytes: int = 0
+    archived_to_bytes: int = 0
+    deleted: int = 0  # segments and archives, by rule or by force
+    deleted_bytes: int = 0
+
+
+def _no_floors(ring_name: str) -> Iterable[Floor]:
+    del ring_name
+    return ()
+
+
+class Upkeep:
+    """The upkeep of one log.
+
+    `stream_of`: the rules of the stream that a ring is of.  `floors`: who still wants what of a ring.  Both
+    are called often, on the thread of step().  `on_full`: called with the streams that take no more records
+    (discard = "new"), and again when that has changed.  `roll` ends the active segment, and `block` says why
+    nothing may be written, "" for nothing: both on the log's thread, or with it (LogThread).
+    """
+
+    def __init__(
+        self,
+        kept: Log,
+        rules: UpkeepRules,
+        worker: Worker,
+        *,
+        stream_of: Callable[[str], StreamRules] = StreamRules,
+        floors: Callable[[str], Iterable[Floor]] = _no_floors,
+        on_full: Callable[[set[str]], object] = lambda _: None,
+        roll: Callable[[], object] | None = None,
+        block: Callable[[str], object] = lambda _: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.log = kept
+        self.rules = rules
+        self.stats = UpkeepStats()
+        self.step_of_disk: DiskStep = "ok"
+        self.full: set[str] = set()
+        self.early: Counter[str] = Counter()  # records that went against the rules, by stream
+        self.lost: Counter[str] = Counter()  # records that went unread, by consumer
+        self.refused: dict[int, str] = {}  # segments that cannot be archived, and why
+        self.trouble = ""  # why the last job failed
+        self.turns = Turns(rules.scrub_interval_s)
+        self._worker = worker
+        self._job: Job | None = None
+        self._on_full = on_full
+        self._roll = roll or kept.roll
+        self._block = block
+        self._clock = clock or SystemClock()
+        self._facts: dict[int, SegmentFacts] = {}  # of segments that will not change
+        self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
+        self._not_before_s = 0.0  # the next job
+        self._reads, self._read_at_s = 0, 0.0
+        self._bytes: dict[str, int] = {}
+        self._archives = rules.archive
+        if rules.archive:
+            try:
+                check_available()
+            except ArchiveUnavailable as error:
+                log.error("nothing is archived directory=%s reason=%s", kept.directory, error)
+                self._archives, self.trouble = False, str(error)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker does something for this log."""
+        return self._job is not None
+
+    def step(self, *, may_begin: bool = True) -> float:
+        """A little of everything; seconds until it should be called again.  Raises OSError: the disk does not
+        even say what is on it.
+
+        `may_begin`: whether the worker is free.
+        """
+        now_s = self._clock.monotonic_s()
+        self._look_at_disk()
+        self._roll_what_is_old()
+        segments = self.segments()
+        pause_s = self._retain(segments)
+        self._take_result(now_s)
+        if may_begin and self._job is None and now_s >= self._not_before_s:
+            self._begin(self.segments(), now_s)
+        self._forget_decompressed(now_s)
+        return min(pause_s, WORK_LOOK_S if self._job is not None else LOOK_S)
+
+    def segments(self) -> list[SegmentFacts]:
+        """Archives and segments, rising, the active one last."""
+        bases = self.log.reader.bases()
+        archive = self.log.reader.archive
+        found: list[SegmentFacts] = []
+        for base in sorted({*bases, *archive.bases()}):
+            known = self._facts.get(base)
+            if known is None or (known.state == "archived") != (base not in bases):
+                known = self.log.reader.segment(base) if base in bases else archive.facts(base)
+            if known is None:
+                known = SegmentFacts(
+                    base, 0, 0, "lost", 0, 0, (), (), reason=archive.unreadable.get(base, "")
+                )
+            elif known.state != "active":
+                self._facts[base] = known
+            found.append(known)
+        for base in set(self._facts) - {it.base for it in found}:
+            del self._facts[base]
+        return found
+
+    def close(self) -> None:
+        """What was begun is left: the worker ends it."""
+        self._job = None
+
+    # ---- the disk ----
+
+    def _look_at_disk(self) -> None:
+        free_bytes, total_bytes = self.log.files.disk(self.log.directory)
+        before, self.step_of_disk = self.step_of_disk, disk_step(self.rules.disk, free_bytes, total_bytes)
+        if self.step_of_disk == before:
+            return
+        if "read_only" in {before, self.step_of_disk}:
+            full = self.step_of_disk == "read_only"
+            self._block(f"{self.rules.disk.read_only_percent} % of the disk are in use" if full else "")
+        tell = log.info if self.step_of_disk == "ok" else log.warning
+        tell(
+            "room on the disk directory=%s step=%s free_bytes=%d",
+            self.log.directory,
+            self.step_of_disk,
+            free_bytes,
+        )
+
+    def _roll_what_is_old(self) -> None:
+        began_ns = self.log.active_since_ns
+        if not self.rules.segment_age_s or began_ns is None:
+            return
+        if self._clock.wall_ns() - began_ns >= self.rules.segment_age_s * 1_000_000_000:
+            self._roll()
+
+    # ---- retention ----
+
+    def _retain(self, segments: Sequence[SegmentFacts]) -> float:
+        """Lets the oldest go, if it may; seconds until the next may."""
+        forced = self.step_of_disk in {"delete", "read_only"}
+        removal = self._retention.next(segments, self._clock.wall_ns(), forced=forced)
+        if removal is not None and not self._is_worked_on(removal.base):
+            self._remove(removal, segments[0].file_bytes)
+            segments = segments[1:]
+        full = self._retention.full(segments)
+        self._bytes = dict(self._retention.bytes_of(segments))
+        if full != self.full:
+            self.full = full
+            self._on_full(full)
+        if removal is None:
+            return LOOK_S
+        return FORCED_PAUSE_S if forced else DELETE_PAUSE_S
+
+    def _is_worked_on(self, base: int) -> bool:
+        return self._job is not None and self._job.base == base
+
+    def _remove(self, removal: Removal, file_bytes: int) -> None:
+        archive = self.log.reader.archive
+        if removal.archived:
+            archive.remove(removal.base)
+            self.log.files.dirsync(self.log.directory)
+        else:
+            if removal.base in archive.bases():  # made, and its segment not yet gone
+                archive.remove(removal.base)
+            self.log.remove(removal.base)
+        self.stats.deleted += 1
+        self.stats.deleted_bytes += file_bytes
+        self.refused.pop(removal.base, None)
+        for stream, records in removal.early.items():
+            self.early[stream] += records
+            log.warning("records removed early stream=%s records=%d", stream, records)
+        for loss in removal.losses:
+            self.lost[loss.consumer] += loss.records
+            log.warning(
+                "records removed unread consumer=%s ring=%s records=%d",
+                loss.consumer,
+                loss.ring,
+                loss.records,
+            )
+
+    # ---- archiving, and reading again ----
+
+    def _begin(self, segments: Sequence[SegmentFacts], now_s: float) -> None:
+        job = self._archive_next(segments) or self._scrub_next(segments, now_s)
+        if job is None:
+            return
+        try:
+            self._worker.start(job)
+        except OSError as error:
+            self._failed(Failed("later", str(error)), now_s)
+        else:
+            self._job = job
+
+    def _archive_next(self, segments: Sequence[SegmentFacts]) -> Job | None:
+        """The oldest segment that can be, not the last one."""
+        if not self._archives or self.step_of_disk == "read_only":
+            return None
+        for segment, following in pairwise(segments):
+            if segment.state in {"sealed", "flushed"} and segment.base not in self.refused:
+                return Job("archive", self.log.directory, segment.base, following.base - segment.base)
+        return None
+
+    def _scrub_next(self, segments: Sequence[SegmentFacts], now_s: float) -> Job | None:
+        if not self.rules.scrub_bytes_per_s:
+            return None
+        whole = {it.base: (it, after.base) for it, after in pairwise(segments)}
+        base = self.turns.next(sorted(whole), now_s)
+        if base is None:
+            return None
+        segment, end = whole[base]
+        rate = self.rules.scrub_bytes_per_s
+        if segment.state == "archived":
+            return Job("scrub_archive", self.log.directory, base, 0, rate)
+        return Job("scrub_segment", self.log.directory, base, end - base, rate)
+
+    def _take_result(self, now_s: float) -> None:
+        if self._job is None:
+            return
+        result = self._worker.result()
+        if result is None:
+            return
+        job, self._job = self._job, None
+        if isinstance(result, Archived):
+            self._archived(result)
+        elif isinstance(result, Scrubbed):
+            self._scrubbed(result)
+        else:
+            if job.kind == "archive" and result.kind == "never":
+                self.refused[job.base] = result.reason
+            elif job.kind != "archive":
+                self.turns.skip(job.base)
+            self._failed(result, now_s)
+
+    def _archived(self, result: Archived) -> None:
+        """The archive is there, and proven; the segment goes."""
+        self.log.reader.archive.add(result.base)
+        if (
+            result.base not in self.log.reader.archive.bases()
+            or self.log.reader.archive.facts(result.base) is None
+        ):
+            self._failed(
+                Failed("later", "an archive that was made cannot be read"), self._clock.monotonic_s()
+            )
+            return
+        self.log.remove(result.base)
+        self._facts.pop(result.base, None)
+        self.stats.archived += 1
+        self.stats.archived_from_bytes += result.segment_bytes
+        self.stats.archived_to_bytes += result.archive_bytes
+        self.trouble = ""
+
+    def _scrubbed(self, result: Scrubbed) -> None:
+        self.turns.done(result)
+        if result.archived:
+            self.log.reader.archive.note(result.base, result.parts)
+        else:
+            self.log.reader.note(result.places)
+        if result.places or result.parts:
+            log.error(
+                "damage found directory=%s base=%d archived=%s places=%d",
+                self.log.directory,
+                result.base,
+                result.archived,
+                len(result.places) + len(result.parts),
+            )
+
+    def _failed(self, failure: Failed, now_s: float) -> None:
+        if failure.reason != self.trouble:
+            log.warning("work on the log failed directory=%s reason=%s", self.log.directory, failure.reason)
+        self.trouble = failure.reason
+        self._not_before_s = now_s + (0 if failure.kind == "never" else TRY_AGAIN_S)
+
+    def _forget_decompressed(self, now_s: float) -> None:
+        archive = self.log.reader.archive
+        if archive.reads != self._reads:
+            self._reads, self._read_at_s = archive.reads, now_s
+        elif now_s - self._read_at_s > CACHE_KEPT_S:
+            archive.forget()
+            self._read_at_s = now_s
+
+    # ---- for people ----
+
+    def status(self) -> dict[str, object]:
+        """For `brim status`; from any thread."""
+        facts = list(self._facts.values())
+        free_bytes, total_bytes = self.log.files.disk(self.log.directory)
+        stats, turns = self.stats, self.turns
+        by_state: Counter[str] = Counter()
+        for it in facts:
+            by_state[it.state] += it.file_bytes
+        plain = sum(it.bytes for it in facts if it.state == "archived")
+        return {
+            "disk": {"step": self.step_of_disk, "free_bytes": free_bytes, "total_bytes": total_bytes},
+            "bytes_by_state": dict(by_state),
+            "bytes_by_stream": dict(self._bytes),
+            "archive": {
+                "segments": stats.archived,
+                "from_bytes": stats.archived_from_bytes,
+                "to_bytes": stats.archived_to_bytes,
+                "ratio": round(plain / by_state["archived"], 2) if by_state["archived"] else 0.0,
+                "refused": len(self.refused),
+                "reads": self.log.reader.archive.reads,
+                "damaged": self.log.reader.archive.damaged_places,
+            },
+            "scrub": {
+                "passes": turns.passes,
+                "last_pass_s": turns.last_pass_s,
+                "under_way": turns.pass_began_s is not None,
+                "read_bytes": turns.read_bytes,
+                "damaged": turns.damaged,
+            },
+            "deleted": {"segments": stats.deleted, "bytes": stats.deleted_bytes},
+            "early_records": dict(self.early),
+            "unread_records": dict(self.lost),
+            "full_streams": sorted(self.full),
+            "trouble": self.trouble,
+        }
+
+
+class UpkeepThread:
+    """Runs the upkeep of several logs, with one worker for all."""
+
+    def __init__(self, upkeeps: Sequence[Upkeep], worker: Worker | None = None) -> None:
+        self._upkeeps = list(upkeeps)
+        self._worker = worker
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="brim-log-upkeep")
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is news: a segment was sealed, a consumer has moved on."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ends, and what the worker does with it.  Before the logs are closed."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._worker is not None:
+            self._worker.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            pause_s = LOOK_S
+            for upkeep in self._upkeeps:
+                others = any(it.busy for it in self._upkeeps if it is not upkeep)
+                try:
+                    pause_s = min(pause_s, upkeep.step(may_begin=not others))
+                except OSError as error:
+                    log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
+            self._wake.wait(pause_s)
