@@ -309,6 +309,15 @@ class Ring:
         self._require_writable()
         lib.rb_shows_durable_set(self._memory.pointer, yes)
 
+    def wait_durable(self, position: int, timeout_s: float) -> bool:
+        """Waits, without the GIL, until the log has synced everything below `position`.  False: not in time.
+
+        Only in the process that writes the ring; from any thread of it.
+        """
+        self._require_writable()
+        found = lib.rb_durable_wait(self._memory.pointer, position, int(timeout_s * 1e9))
+        return bool(found == lib.RB_OK)
+
     @property
     def pointer(self) -> Any:
         """Its memory, for C; valid until close()."""

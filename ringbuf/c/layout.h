@@ -18,7 +18,7 @@
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
  *                          slots sleep, and how often one that gates was placed (the cursor file has both
  *                          words for its own slots): else the writer goes by what it knows of their cursors
- *   0x0200  durable        position up to which the log has synced; 0 without a log
+ *   0x0200  durable        position up to which the log has synced; 0 without a log; beside it how many wait
  *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
  *                          ahead of reserve.  A line of its own: readers look at it with each record, and
  *                          would make the writer wait at the fence behind reserve.  Beside it, because
@@ -102,7 +102,8 @@ typedef struct rb_header {
     uint32_t unused;
     _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
     _Atomic uint64_t own_joined;   /* raised after an own slot that gates has got its cursor by a seek */
-    _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable;
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable; /* its lower half is a futex word, too */
+    _Atomic uint32_t durable_waiters; /* threads of the writing process that sleep on it */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
     _Atomic uint32_t shows_durable; /* 1: readers are shown what is durable, 0: what is committed */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
@@ -129,6 +130,7 @@ _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
 _Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");
 _Static_assert(offsetof(rb_header, durable) == 0x0200, "durable at 0x200");
+_Static_assert(offsetof(rb_header, durable_waiters) == 0x0208, "durable_waiters at 0x208");
 _Static_assert(offsetof(rb_header, own) == 0x0400, "own slots at 0x400");
 _Static_assert(offsetof(rb_header, index) == 0x1000, "index at 0x1000");
 _Static_assert(sizeof(rb_header) <= RB_HEADER_BYTES, "the header fits in front of the records");

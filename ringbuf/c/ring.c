@@ -147,11 +147,12 @@ void rb_durable_store(void *memory, void *cursors, uint64_t position)
     rb_header *header = memory;
     /* pairs with the acquire of whoever waits for durability: the log's sync is before it */
     atomic_store_explicit(&header->durable, position, memory_order_release);
-    if (!atomic_load_explicit(&header->shows_durable, memory_order_relaxed))
-        return;
-    atomic_thread_fence(
-        memory_order_seq_cst); /* pairs with the fence in say_asleep(), as in rb_end_publish() */
-    rb_sleepers_wake(header, cursors);
+    /* pairs with the fences in rb_durable_wait() and in say_asleep(), as in rb_end_publish() */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&header->durable_waiters, memory_order_relaxed) != 0)
+        rb_futex_wake(rb_low_half(&header->durable));
+    if (atomic_load_explicit(&header->shows_durable, memory_order_relaxed))
+        rb_sleepers_wake(header, cursors);
 }
 
 void rb_shows_durable_set(void *memory, int yes)

@@ -16,21 +16,21 @@
 struct rb_writer {
     rb_header *header;
     uint8_t *data;
-    rb_cursors *cursors;   /* hostile; never NULL */
+    rb_cursors *cursors; /* hostile; never NULL */
     uint64_t capacity, mask, chunk;
-    uint64_t tail, offset; /* where and with which number the next record begins */
-    uint64_t reserve;      /* up to here gates have allowed writing: header->granted */
+    uint64_t tail, offset;  /* where and with which number the next record begins */
+    uint64_t reserve;       /* up to here gates have allowed writing: header->granted */
     _Atomic uint64_t gates; /* foreign slots that are heeded, one bit each; other threads admit and evict */
-    bool listed;           /* gates holds only what was admitted */
-    uint64_t permitted;    /* gating readers let it go this far, as long as the next three are as they were */
+    bool listed;            /* gates holds only what was admitted */
+    uint64_t permitted; /* gating readers let it go this far, as long as the next three are as they were */
     uint64_t joined, own_joined, heeded;
     uint64_t end_count;
-    uint64_t indexed;      /* chunks below this have their index entry */
+    uint64_t indexed; /* chunks below this have their index entry */
     uint32_t epoch, crc_seed;
-    uint32_t claimed;      /* payload position of the claim under way, 0: none */
-    uint64_t claim_at;     /* its position */
-    uint64_t claim_room;   /* its payload bytes */
-    uint64_t largest;      /* longest record with its header, capacity / 4 */
+    uint32_t claimed;        /* payload position of the claim under way, 0: none */
+    uint64_t claim_at;       /* its position */
+    uint64_t claim_room;     /* its payload bytes */
+    uint64_t largest;        /* longest record with its header, capacity / 4 */
     _Atomic(rb_bell *) bell; /* rung for what is published; NULL: nobody asks */
     uint32_t bell_index;
 };
@@ -42,7 +42,7 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors);
 typedef struct rb_key {
     const void *bytes;
     uint32_t length;
-    uint32_t hash; /* rb_crc32c(0, bytes, length) */
+    uint32_t hash;          /* rb_crc32c(0, bytes, length) */
     const void *properties; /* wire form with its length in front, or NULL */
     uint32_t properties_length;
 } rb_key;
@@ -77,10 +77,10 @@ static inline bool rb_writer_keeps(const rb_writer *writer, uint64_t position)
 struct rb_reader {
     const rb_header *header;
     const uint8_t *data;
-    rb_slot *slot;           /* its own until it is closed; NULL for a reader that nobody sees */
+    rb_slot *slot;              /* its own until it is closed; NULL for a reader that nobody sees */
     _Atomic uint64_t *sleepers; /* where it says that it sleeps, and its bit; NULL without a slot */
     uint64_t sleeper_bit;
-    _Atomic uint64_t *joined;   /* where it says that it has been placed */
+    _Atomic uint64_t *joined; /* where it says that it has been placed */
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
     uint64_t released;       /* gating: what it holds no longer; plain: the cursor */
@@ -88,15 +88,15 @@ struct rb_reader {
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
     bool gating;
-    bool closed;             /* the slot may be another's by now: it is not touched any more */
-    bool verify;             /* check each record's checksum: rings that others write */
-    bool early;              /* is shown what is committed, also where readers wait for what is durable */
+    bool closed; /* the slot may be another's by now: it is not touched any more */
+    bool verify; /* check each record's checksum: rings that others write */
+    bool early;  /* is shown what is committed, also where readers wait for what is durable */
 };
 
 typedef struct rb_view {
-    rb_record header;        /* a copy; lengths already checked against the ring */
+    rb_record header; /* a copy; lengths already checked against the ring */
     rb_parts parts;
-    const uint8_t *bytes;    /* the record in the ring */
+    const uint8_t *bytes; /* the record in the ring */
     uint64_t position;
 } rb_view;
 
@@ -157,6 +157,11 @@ uint64_t rb_chunk_bytes(uint64_t capacity);
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
 rb_slot *rb_slot_of(void *memory, bool own, int slot);
 void rb_futex_wake(_Atomic uint32_t *word);
+/* As a futex word: its changes are those of the whole, but for 4 GiB exactly. */
+static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)
+{
+    return (_Atomic uint32_t *)(void *)word; /* little-endian: record.h */
+}
 void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
 
 #endif

@@ -129,6 +129,9 @@ int rb_writer_evict(rb_writer *writer, int slot);
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
 void rb_doorbell_ring(uint32_t *doorbell);
 
+/* Sleeps until everything below `position` is durable: RB_OK, or RB_TIMEOUT.  Only in the writing process. */
+int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns);
+
 /* ---- a bell (bell.c): many rings of this process, one thread that sleeps on all of them ---------- */
 
 /* How it sleeps: every ring wakes it; or only those that are urgent, and writers that have no room; or only

@@ -189,6 +189,32 @@ void rb_doorbell_ring(uint32_t *doorbell)
     rb_futex_wake(bell);
 }
 
+/* ---- a publisher that waits for the disk ---- */
+
+static int durable_within(rb_header *header, uint64_t position, int64_t until)
+{
+    for (int64_t now; (now = now_ns()) < until;) {
+        uint64_t durable = atomic_load_explicit(&header->durable,
+                                                memory_order_acquire); /* rb_durable_store() */
+        if (durable >= position)
+            return RB_OK;
+        rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable, at_most(until - now, RECHECK_NS));
+    }
+    return atomic_load_explicit(&header->durable, memory_order_acquire) >= position ? RB_OK : RB_TIMEOUT;
+}
+
+int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns)
+{
+    rb_header *header = memory;
+    if (atomic_load_explicit(&header->durable, memory_order_acquire) >= position) /* rb_durable_store() */
+        return RB_OK;
+    atomic_fetch_add_explicit(&header->durable_waiters, 1, memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the fence in rb_durable_store() */
+    int result = durable_within(header, position, deadline_after(timeout_ns));
+    atomic_fetch_sub_explicit(&header->durable_waiters, 1, memory_order_seq_cst);
+    return result;
+}
+
 /* ---- a writer that waits for room ---- */
 
 int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns)

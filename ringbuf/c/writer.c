@@ -242,7 +242,7 @@ static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span
     uint32_t prefix = key->length + key->properties_length, payload = rb_payload_position(prefix, 0);
     if (span > RB_RECORD_ALIGN)
         memset(bytes + span - RB_RECORD_ALIGN, 0, RB_RECORD_ALIGN);
-    flags &= (uint16_t) ~(RB_FLAG_PROPERTIES | RB_FLAG_UNCHECKED);
+    flags &= (uint16_t)~(RB_FLAG_PROPERTIES | RB_FLAG_UNCHECKED);
     if (key->properties_length > 0)
         flags |= RB_FLAG_PROPERTIES;
     uint64_t last = key->hash | (uint64_t)key->length << 32 | (uint64_t)flags << 48;
@@ -393,6 +393,7 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     writer->chunk = header->geometry.chunk_bytes;
     writer->largest = writer->capacity / 4;
     writer->epoch = writer->crc_seed = header->geometry.epoch;
+    atomic_store_explicit(&header->durable_waiters, 0, memory_order_relaxed); /* of a process that died */
     atomic_store_explicit(&writer->gates, UINT64_MAX, memory_order_relaxed);
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -412,6 +413,19 @@ def test_a_closed_ring_says_so(ring: Ring) -> None:
         with pytest.raises(errors.RingClosed, match="ring"):
             use()
     assert ring.sweep() == 0
+
+
+def test_who_waits_for_durability_is_woken_when_it_is_there(ring: Ring) -> None:
+    assert not ring.wait_durable(1, 0.0)
+    with ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(ring.wait_durable, position, 20.0) for position in (32, 64, 96)]
+        ring.durable(64)
+        assert waits[0].result(20)
+        assert waits[1].result(20)
+        ring.durable(96)
+        assert waits[2].result(20)
+    assert ring.wait_durable(96, 0.0)
+    assert not ring.wait_durable(97, 0.001)
 
 
 def test_durable_is_what_the_log_says(ring: Ring) -> None:
