@@ -24,9 +24,9 @@ from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Durability", "Limits",
-    "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Sessions", "Stream", "Sys", "Tls", "Zmq",
-    "checked", "load", "parse",
+    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "Durability",
+    "Limits", "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Sessions", "Stream", "Sys", "Tls",
+    "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -175,6 +175,31 @@ class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_keys_dir: Path | None = None
 
 
+class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Named consumers and consumer groups, over ZeroMQ, in [consumers].
+
+    With CURVE keys as in [zmq], without which no endpoint off loopback is opened.
+    """
+
+    enabled: bool = True
+    endpoint: str = ""  # ipc://RUNTIME_DIR/consumers.sock
+    # How long a consumer has a record before it comes again, unless it says that it is still at work.
+    lease_ms: Milliseconds = 30_000
+    tries_max: Annotated[int, Meta(ge=0, le=1_000, description="0: for ever")] = 5  # then it is a dead letter
+    # Before the second try, doubled for each further one.
+    backoff_ms: Milliseconds = 100
+    backoff_max_ms: Milliseconds = 60_000
+    # Records of a partition between the first that a group has not done and the last that it was handed.
+    records_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
+    # Dead letters are published to {dead_letter_topic}/{group}/{topic}; "": they are dropped, and counted.
+    dead_letter_topic: Annotated[
+        str,
+        Meta(pattern=r"^([^$+#/][^+#]{0,255})?\Z", description="a topic without wildcards and $"),
+    ] = "dead"
+    groups_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    members_max: Annotated[int, Meta(ge=1, le=10_000)] = 256  # of one group
+
+
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Processes of this machine that use shared memory, in [local]."""
 
@@ -269,6 +294,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
     log: Log = Log()
     zmq: Zmq = Zmq()
+    consumers: Consumers = Consumers()
     local: Local = Local()
     producer: tuple[Producer, ...] = ()
     bridge: tuple[Bridge, ...] = ()
@@ -287,6 +313,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def zmq_endpoint(self) -> str:
         """Where the ZeroMQ publisher binds."""
         return self.zmq.endpoint or f"ipc://{self.runtime_dir / 'zmq.sock'}"
+
+    @property
+    def consumers_endpoint(self) -> str:
+        """Where consumers are served."""
+        return self.consumers.endpoint or f"ipc://{self.runtime_dir / 'consumers.sock'}"
 
 
 def load(file: Path) -> Config:

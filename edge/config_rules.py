@@ -171,18 +171,11 @@ def rings_can_be_waited_for(config: Config, problems: Problems) -> None:
 
 def zmq_is_safe(config: Config, problems: Problems) -> None:
     zmq = config.zmq
-    path: Path = ("zmq", "endpoint")
-    scheme, separator, place = config.zmq_endpoint.partition("://")
-    if problems.blames(path) or not zmq.enabled:
-        return
-    if not separator or scheme not in {"ipc", "tcp"} or not place:
-        problems.add(path, f"{shown(zmq.endpoint)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
-    elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or zmq.secret_key_file):
-        problems.add(
-            path,
-            f"{zmq.endpoint} is reached from other machines, unencrypted and by anybody; write "
-            "tcp://127.0.0.1:PORT, or add secret_key_file and client_keys_dir to [zmq]",
-        )
+    if zmq.enabled:
+        _endpoint_is_safe("zmq", zmq.endpoint, config.zmq_endpoint, config, problems)
+    if config.consumers.enabled:
+        own = config.consumers.endpoint
+        _endpoint_is_safe("consumers", own, config.consumers_endpoint, config, problems)
     if (zmq.secret_key_file is None) != (zmq.client_keys_dir is None):
         text = "secret_key_file and client_keys_dir belong together; add the other, or remove this one"
         problems.add(("zmq",), text)
@@ -208,6 +201,21 @@ def metrics_are_local(config: Config, problems: Problems) -> None:
         return
     if not is_loopback(host):
         problems.add(path, f"{listen} is reached from other machines, by anybody; write 127.0.0.1:9464")
+
+
+def _endpoint_is_safe(section: str, written: str, endpoint: str, config: Config, problems: Problems) -> None:
+    path: Path = (section, "endpoint")
+    scheme, separator, place = endpoint.partition("://")
+    if problems.blames(path):
+        return
+    if not separator or scheme not in {"ipc", "tcp"} or not place:
+        problems.add(path, f"{shown(written)} is no endpoint; write ipc:///PATH or tcp://127.0.0.1:PORT")
+    elif scheme == "tcp" and not (is_loopback(place.rpartition(":")[0]) or config.zmq.secret_key_file):
+        problems.add(
+            path,
+            f"{written} is reached from other machines, unencrypted and by anybody; write "
+            "tcp://127.0.0.1:PORT, or add secret_key_file and client_keys_dir to [zmq]",
+        )
 
 
 def _expect_stream(name: str | None, known: set[str], path: Path, problems: Problems) -> None:

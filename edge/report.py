@@ -211,6 +211,7 @@ def _fitting(status: Status) -> Status:
         ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),
         ("partitions", lambda: [bridge.update(partitions=[]) for bridge in status["bridges"]]),
         ("clients", lambda: status.update(clients=[])),
+        ("places", lambda: [consumer.update(places=[]) for consumer in status["consumers"]]),
         ("rings", lambda: status.update(rings=[])),
     ):
         if len(encode(Report({**status, "shortened": shortened}))) <= ANSWER_MAX_BYTES:

@@ -27,7 +27,7 @@ from edge.ring_poll import RingPoll
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Bell, KeyFilter, Reader, Record, Ring
 from ringbuf.errors import Corrupt, Overrun
 
-__all__ = ["ZmqPublisher", "ZmqStats"]
+__all__ = ["Stoppable", "ZmqPublisher", "ZmqStats", "key_pair", "let_in_only"]
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,11 @@ _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
 POLL_MS = 1_000  # a lost wake-up costs no more than this
 
 
-class _Stoppable(Protocol):
-    def stop(self) -> None: ...
+class Stoppable(Protocol):
+    """A thread of ZeroMQ's that says who may connect."""
+
+    def stop(self) -> None:
+        """Ends it."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class ZmqPublisher:
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
-        keys = _key_pair(secret_key_file) if secret_key_file is not None else None
+        keys = key_pair(secret_key_file) if secret_key_file is not None else None
         self.endpoint = endpoint
         self.stats = ZmqStats()
         self._context = zmq.Context()
@@ -84,9 +87,9 @@ class ZmqPublisher:
         self._socket.set(zmq.LINGER, LINGER_MS)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
         self._socket.set(zmq.XPUB_NODROP, 1)  # so that a full queue is told; see _send()
-        self._authenticator: _Stoppable | None = None
+        self._authenticator: Stoppable | None = None
         if keys is not None and client_keys_dir is not None:
-            self._authenticator = _let_in_only(self._socket, keys, client_keys_dir)
+            self._authenticator = let_in_only(self._socket, keys, client_keys_dir)
         self._added: deque[_Source] = deque()
         self._prefixes: set[bytes] = set()
         self._previous = PreviousOffsets()
@@ -248,7 +251,7 @@ class ZmqPublisher:
             self._socket.set(zmq.XPUB_NODROP, 1)
 
 
-def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
+def key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
     """(public, secret) of a certificate."""
     from zmq.auth import load_certificate
 
@@ -263,7 +266,7 @@ def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
     return public_key, secret_key
 
 
-def _let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> _Stoppable:
+def let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> Stoppable:
     """Makes `socket` a CURVE server for those whose public certificate is in `client_keys_dir`."""
     from zmq.auth.thread import ThreadAuthenticator
 

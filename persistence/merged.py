@@ -47,6 +47,16 @@ class MergedReader:
                 spans[epoch] = min(first, known[0]), max(end, known[1])
         return [Epoch(epoch, *spans[epoch]) for epoch in sorted(spans)]
 
+    def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
+        """See LogReader.seek_time()."""
+        end, offsets = 0, []
+        for reader in self._readers(ring_name):
+            ends = [it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch]
+            found = reader.seek_time(ring_name, epoch, timestamp_ns)
+            end = max([end, *ends])
+            offsets += [found] if ends and found < ends[0] else []
+        return min(offsets, default=end)
+
 
 def _first(found: list[list[Range]], begin: Callable[[list[Range]], int]) -> list[Range]:
     """The answer that begins first, of several up to where it leaves something out."""

@@ -117,6 +117,7 @@ class Assembly:
             reporter.log, reporter.log_totals = self.logs.status, self.logs.totals
         reporter.bridges = self._bridges
         reporter.upstream = self.upstream.status
+        reporter.consumers = self._start_consumers(streams, producers)
         reporter.local = await self._start_local(streams, producers, reporter)
         sampling = asyncio.create_task(reporter.sample())
         self._down.callback(sampling.cancel)
@@ -306,6 +307,20 @@ class Assembly:
             publisher.add(producer.ring, own=False)
         producers.on_ring.append(lambda added: publisher.add(added.ring, own=False))
         publisher.start()
+
+    def _start_consumers(
+        self, streams: Streams, producers: Producers
+    ) -> Callable[[], list[dict[str, Any]]] | None:
+        """Before MQTT ends, it does: it has messages to publish, and takes no more."""
+        if not self.config.consumers.enabled:
+            return None
+        from edge.cli.with_consumers import consumers_endpoint
+
+        reader = self.logs.reader if self.logs is not None else None
+        endpoint = consumers_endpoint(self.config, streams, producers, self.listener, reader)
+        self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
+        endpoint.start()
+        return endpoint.groups
 
     def _start_feed(self, producers: Producers) -> None:
         feed = Feed(self.listener)

@@ -117,7 +117,7 @@ class Delivery:
         """About `max_bytes` for `member`: its from now on.  Nothing when nothing is there yet."""
         taken = Taken([], [], max_bytes)
         for holding in group.open_to(member):
-            if holding.idle or holding.reading or holding.retry_s > now_s:
+            if holding.reading or holding.retry_s > now_s:
                 continue
             for _ in range(STEPS_MAX):
                 if taken.bytes_left <= 0 or len(taken.facts) >= BATCHES_MAX:
@@ -130,8 +130,10 @@ class Delivery:
         """One batch, or one gap, of a holding.  False: nothing more for now."""
         window = holding.window
         offer = window.offer(now_s)
-        found = self._look(holding, offer, taken.bytes_left) if offer is not None else None
-        if offer is None or found is None:
+        if offer is None or (holding.idle and offer.end is None):
+            return False
+        found = self._look(holding, offer, taken.bytes_left)
+        if found is None:
             return False
         if found is NOTHING:
             return self._over(group, holding, offer)

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from edge.consumers.dead_letters import Burials, Fate, Outgoing, Outlet
 from edge.consumers.delivery import ColdThread, Delivery
@@ -63,6 +64,7 @@ IDLE_S = 1.0
 READS_MAX = 64  # of all peers, that wait for the log
 PUBLISHING_MAX = 256  # requests whose messages are on their way to the broker's thread
 FLUSH_RETRY_S = 1.0
+GROUPS_SHOWN = 50
 
 Frames = Sequence[bytes]
 
@@ -100,6 +102,7 @@ class Service:
         self.ledger = ledger
         self.outbox: deque[tuple[bytes, list[bytes]]] = deque()  # (peer, frames)
         self.counts: Counter[str] = Counter()
+        self.also: list[Callable[[], float]] = []  # asked each turn: seconds until it is worth again
         self._clock = clock
         self._outlet = outlet
         self._cold = ColdThread(wake)
@@ -121,6 +124,28 @@ class Service:
     def rang(self, ring: str) -> None:
         """That ring has news."""
         self.ledger.rang(ring)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for records."""
+        return bool(self._fetches)
+
+    def status(self) -> list[dict[str, Any]]:
+        """For people: the groups in short, those that are furthest behind first."""
+        found = sorted(self._inspection.groups(""), key=lambda it: -it.lag)
+        return [
+            {
+                "name": it.name,
+                "mode": it.mode,
+                "members": len(it.members),
+                "lag": it.lag,
+                "places": [
+                    {"ring": place.ring, "lag": place.lag, "in_flight": place.in_flight}
+                    for place in it.places
+                ],
+            }
+            for it in found[:GROUPS_SHOWN]
+        ]
 
     def close(self) -> None:
         """Writes what is to be written, and lets go of the journal and the thread."""
@@ -151,12 +176,13 @@ class Service:
         """Does what is due; seconds until there may be more."""
         now_s = self._clock()
         self._cold.run()
+        also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._sweep_s:
             self._sweep(now_s)
         for waiting in list(self._fetches.values()):
             self._try(waiting, now_s)
         self._flush(now_s)
-        return self._pause_s(now_s)
+        return min(self._pause_s(now_s), also_s)
 
     def _sweep(self, now_s: float) -> None:
         for group in self.ledger.groups.values():

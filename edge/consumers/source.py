@@ -149,8 +149,10 @@ class Source:
         return self.epoch, offset
 
     def close(self) -> None:
-        """Lets go of the ring."""
-        self._reader.close()
+        """Lets go of the ring, and of its memory.  May be called twice."""
+        if hasattr(self, "_reader"):
+            self._reader.close()
+            del self._reader
 
 
 def _cut(found: Found, count: int | None) -> Found:

@@ -1,0 +1,378 @@
+"""Consumers of a group, for programs: with asyncio or without.
+
+    async with consumer("billing", "plant/#") as records:
+        async for batch in records:
+            for record in batch:
+                handle(record.key, bytes(record))
+            await records.ack(batch)
+
+    with consumer("billing", "plant/#") as records:     # the same, one thread, no event loop
+        for batch in records:
+            ...
+            records.ack_now(batch)
+
+Members of a group share its partitions; where the group is, is remembered by the broker.  What is not
+acknowledged comes again.  A consumer finds its broker again by itself; what it had in hand then it may get a
+second time.
+
+In `ordered` groups (the default) records of one topic come in order, one member at a time; in `queue` groups
+each member takes what comes next, and nothing is promised about order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Self
+
+import zmq
+
+from edge.consumers.core import ConsumerBatch, ConsumerCore, Offsets, Settings
+from edge.consumers.groups import Mode
+from edge.consumers.messages import VERSION, Acked, Answer, Asked, Letter, Publish, Published
+from edge.consumers.wire import Asker, Curve, Wire, endpoint_of
+from edge.errors import BrokerUnreachable, EdgeError
+from edge.mqtt.errors import ProtocolError
+from edge.mqtt.topics import check_filter
+from ringbuf import Record
+
+__all__ = ["Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
+
+SLICE_S = 0.1  # the longest sleep: then it is looked whether the broker is still there
+LEAVE_MS = 500
+
+
+def consumer(
+    group: str,
+    filters: str | Iterable[str],
+    *,
+    mode: Mode = "ordered",
+    start: Literal["oldest", "latest"] = "latest",
+    name: str = "",
+    session_s: float = 10.0,
+    batch_bytes: int = 1 << 20,
+    ahead: int = 1,
+    connect_timeout_s: float = 5.0,
+    runtime_dir: Path | None = None,
+    endpoint: str = "",
+    curve: Curve | None = None,
+) -> Consumer:
+    """A member of `group`, which takes the records of the topics that `filters` match.
+
+    `mode`, and the filters, are those of all members.  `start`: where a group begins that the broker does not
+    know yet.  `name` is for people.  `session_s`: silence after which the broker gives its records to others:
+    with asyncio it is never silent; without, it is while the program is not asking, so choose more than a
+    batch takes.  `batch_bytes`: about as much comes at once.  `ahead`: batches fetched ahead of their use.
+    Raises EdgeError: no topic filter.
+    """
+    found = (filters,) if isinstance(filters, str) else tuple(filters)
+    for topic_filter in found:
+        try:
+            check_filter(topic_filter)
+        except ProtocolError as error:
+            raise EdgeError(error.detail) from error
+    if not found:
+        raise EdgeError("no topic filter", hint='name at least one, such as "#"')
+    settings = Settings(group, found, mode, start, name, session_s, batch_bytes, ahead)
+    return Consumer(settings, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
+
+
+class Consumer:
+    """Made by consumer().  Iterate with `async for` inside `async with`, or with `for` inside `with`.
+
+    Methods that wait come in two forms: ack() and its kin with asyncio, ack_now() and its kin without.
+    Entering raises BrokerUnreachable: none is there; Refused: the group has other filters, or is full.
+    """
+
+    def __init__(self, settings: Settings, endpoint: str, curve: Curve | None, timeout_s: float) -> None:
+        self._core = ConsumerCore(settings)
+        self._endpoint = endpoint
+        self._curve = curve
+        self._timeout_s = timeout_s
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._wire: Wire | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._to_send = asyncio.Event()
+
+    # ---- what can be seen ----
+
+    @property
+    def joined(self) -> bool:
+        """Whether the broker counts us as a member now."""
+        return self._core.joined
+
+    @property
+    def rings(self) -> tuple[str, ...]:
+        """The partitions that this member has."""
+        return self._core.rings
+
+    @property
+    def refused(self) -> int:
+        """Records whose acknowledgement came too late: they had gone to another member."""
+        return self._core.refused
+
+    # ---- with asyncio ----
+
+    async def __aenter__(self) -> Self:
+        self._open()
+        self._task = asyncio.create_task(self._pump())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not self._core.joined:
+                    self._raise_refusal()
+                    await self._change()
+        except TimeoutError as error:
+            await self._end()
+            raise self._unreachable() from error
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    def __aiter__(self) -> AsyncIterator[ConsumerBatch]:
+        return self
+
+    async def __anext__(self) -> ConsumerBatch:
+        while not self._core.batches:
+            await self._change()
+        self._to_send.set()  # the next fetch
+        return self._core.batches.popleft()
+
+    async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> int:
+        """These records of the batch (Records or offsets), or all, are done: for how many that counts.
+
+        Less than all: others have the rest by now, or the broker was lost.  When it returns, the broker will
+        not forget it.
+        """
+        return await self._tell(self._core.ack(batch, offsets))
+
+    async def nack(
+        self,
+        batch: ConsumerBatch,
+        offsets: Offsets | None = None,
+        *,
+        delay_s: float | None = None,
+        cause: str = "",
+    ) -> int:
+        """These records, or all, are to come again: after `delay_s`, or a time that grows with each try.
+
+        In an ordered group all behind the first of them comes again too, in order.  How many were taken back.
+        """
+        return await self._tell(self._core.nack(batch, offsets, delay_s, cause))
+
+    async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> int:
+        """Everything of the batch's ring up to and with `last`, or the batch, is done (ordered groups)."""
+        return await self._tell(self._core.commit(batch, _behind(batch, last)))
+
+    async def working(self) -> None:
+        """All that this member has it still works on: it has consumers.lease_ms more."""
+        request = self._core.working()
+        if request is not None:
+            self._core.queue(request, wait=False)
+            self._to_send.set()
+
+    async def _tell(self, request: Asked) -> int:
+        number = self._core.queue(request, wait=True)
+        self._to_send.set()
+        try:
+            while (answer := self._core.answers[number]) is None and not self._core.is_lost(number):
+                await self._change()
+        finally:
+            self._core.answers.pop(number, None)
+        return _accepted(answer)
+
+    async def _pump(self) -> None:
+        """Talks to the broker until it is cancelled."""
+        assert self._wire is not None
+        loop, descriptor = asyncio.get_running_loop(), self._wire.socket.fileno()
+        loop.add_reader(descriptor, self._to_send.set)
+        try:
+            while True:
+                self._to_send.clear()
+                pause_s = self._exchange()
+                self._changed.set()
+                if self._wire.readable:  # ZeroMQ's descriptor tells of a change once
+                    await asyncio.sleep(0)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._to_send.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            self._changed.set()
+
+    async def _change(self) -> None:
+        """Until something may be different."""
+        assert self._task is not None
+        self._changed.clear()
+        await self._changed.wait()
+        if self._task.done():
+            self._task.result()  # raises what ended it
+
+    async def _end(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._say_goodbye() and self._wire is not None:
+            await asyncio.to_thread(self._wire.socket.poll, LEAVE_MS)
+        self._close()
+
+    # ---- without ----
+
+    def __enter__(self) -> Self:
+        self._open()
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            while not self._core.joined:
+                self._raise_refusal()
+                if time.monotonic() >= deadline:
+                    raise self._unreachable()
+                self._step(SLICE_S)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._say_goodbye() and self._wire is not None:
+            self._wire.socket.poll(LEAVE_MS)
+        self._close()
+
+    def __iter__(self) -> Iterator[ConsumerBatch]:
+        return self
+
+    def __next__(self) -> ConsumerBatch:
+        while (batch := self.read(SLICE_S)) is None:
+            pass
+        return batch
+
+    def read(self, timeout_s: float = 0.0) -> ConsumerBatch | None:
+        """The next batch; None when there is none within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        self._step(0.0)
+        while not self._core.batches:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._step(min(left_s, SLICE_S))
+        batch = self._core.batches.popleft()
+        self._step(0.0)  # asks for the next one
+        return batch
+
+    def ack_now(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> int:
+        """See ack()."""
+        return self._tell_now(self._core.ack(batch, offsets))
+
+    def nack_now(
+        self,
+        batch: ConsumerBatch,
+        offsets: Offsets | None = None,
+        *,
+        delay_s: float | None = None,
+        cause: str = "",
+    ) -> int:
+        """See nack()."""
+        return self._tell_now(self._core.nack(batch, offsets, delay_s, cause))
+
+    def commit_now(self, batch: ConsumerBatch, last: Record | int | None = None) -> int:
+        """See commit()."""
+        return self._tell_now(self._core.commit(batch, _behind(batch, last)))
+
+    def working_now(self) -> None:
+        """See working()."""
+        request = self._core.working()
+        if request is not None:
+            self._core.queue(request, wait=False)
+            self._step(0.0)
+
+    def _tell_now(self, request: Asked) -> int:
+        number = self._core.queue(request, wait=True)
+        try:
+            while (answer := self._core.answers[number]) is None:
+                self._step(0.0)
+                if self._core.is_lost(number):
+                    break
+                self._step(SLICE_S)
+        finally:
+            self._core.answers.pop(number, None)
+        return _accepted(answer)
+
+    def _step(self, timeout_s: float) -> None:
+        """Sends, waits at most so long for an answer, and takes what there is."""
+        assert self._wire is not None
+        pause_s = self._exchange()
+        if timeout_s > 0 and self._wire.socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
+            self._exchange()
+
+    # ---- both ----
+
+    def _exchange(self) -> float:
+        """Sends what is to be sent, takes what has come; seconds until that is worth doing again."""
+        wire, core = self._wire, self._core
+        assert wire is not None
+        now_s = time.monotonic()
+        while (received := wire.receive()) is not None:
+            core.take(*received, now_s)
+        for request in core.requests(now_s, connected=wire.connected):
+            if not wire.send(request):
+                core.unsent(request)
+        return min(max(core.due_s(now_s) - now_s, 0.0), SLICE_S)
+
+    def _open(self) -> None:
+        self._context = zmq.Context()
+        self._wire = Wire(self._context, self._endpoint, self._curve)
+
+    def _say_goodbye(self) -> bool:
+        leave = self._core.leave()
+        return leave is not None and self._wire is not None and self._wire.send(leave)
+
+    def _close(self) -> None:
+        if self._wire is not None and self._context is not None:
+            self._wire.close()
+            self._context.term()
+            self._wire = self._context = None
+
+    def _raise_refusal(self) -> None:
+        if self._core.refusal is not None:
+            raise self._core.refusal
+
+    def _unreachable(self) -> BrokerUnreachable:
+        hint = "start one with `brim run`, or name its runtime directory"
+        return BrokerUnreachable(f"no broker serves consumers at {self._endpoint}", hint=hint)
+
+
+def publish(
+    letters: Sequence[tuple[Letter, bytes]],
+    *,
+    runtime_dir: Path | None = None,
+    endpoint: str = "",
+    curve: Curve | None = None,
+) -> int:
+    """Stores messages as if a client had published them; how many were.  Blocks.
+
+    A Letter says the topic, and perhaps a time before which consumers do not get it.  Raises
+    BrokerUnreachable, Refused.
+    """
+    with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
+        request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
+        return asker.ask(request, Published, [payload for _, payload in letters])[0].stored
+
+
+def _accepted(answer: Answer | None) -> int:
+    return answer.accepted if isinstance(answer, Acked) else 0
+
+
+def _behind(batch: ConsumerBatch, last: Record | int | None) -> int:
+    """The offset behind what a commit speaks of."""
+    if last is None:
+        return batch.offset + batch.count
+    return (last if isinstance(last, int) else last.offset) + 1

@@ -1,0 +1,417 @@
+"""ConsumerCore: a consumer without sockets: what to ask now, and what answers mean.
+
+Both forms of client.py run it: they send what requests() gives, give take() what comes, and hand out batches.
+
+Joins, keeps asking for records ahead of their use, and for its life; joins again when the broker does not
+know it any more, or does not answer.  What it holds then is no longer its own: batches that nobody has taken
+are dropped, acknowledgements of the others are refused by the broker, and the records come again.
+
+Invariant: at most one fetch is under way, and at most `ahead` batches wait to be taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edge.consumers.groups import Mode
+from edge.consumers.messages import (
+    VERSION,
+    Ack,
+    Acked,
+    Alive,
+    Answer,
+    Asked,
+    BatchFacts,
+    Commit,
+    Failed,
+    Fetch,
+    Fetched,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Nack,
+)
+from edge.consumers.service import NOT_BEFORE
+from edge.errors import Refused
+from edge.logs import pairs
+from edge.mqtt.codec import Body
+from edge.mqtt.errors import ProtocolError, Version
+from edge.mqtt.properties import In, decode_properties
+from edge.mqtt.topics import matches
+from ringbuf import FLAG_PROPERTIES, Batch, KeyFilter, Record
+from ringbuf.errors import Corrupt
+
+__all__ = ["ConsumerBatch", "ConsumerCore", "Settings"]
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 2.0  # beyond what a fetch may take: then the broker is taken for dead
+MAX_WAIT_MS = 500
+REJOIN_S = 0.2
+DELAY_MAX_MS = 7 * 86_400_000
+
+Offsets = Iterable["Record | int"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a consumer asks for."""
+
+    group: str
+    filters: tuple[str, ...]
+    mode: Mode = "ordered"
+    start: Literal["oldest", "latest"] = "latest"
+    name: str = ""
+    session_s: float = 10.0
+    batch_bytes: int = 1 << 20
+    ahead: int = 1
+
+
+class ConsumerBatch:
+    """Records of one ring, in order: iterate, index, len().  `tries`: how often they were handed out in vain.
+
+    A Record is memory of its own here; `record.key` is its topic, `bytes(record)` its payload.
+    """
+
+    __slots__ = (
+        "count",
+        "epoch",
+        "generation",
+        "held",
+        "member",
+        "offset",
+        "others",
+        "records",
+        "ring",
+        "tries",
+    )
+
+    def __init__(
+        self,
+        facts: BatchFacts,
+        records: Sequence[Record],
+        others: list[tuple[int, int]],
+        generation: int,
+        member: str,
+    ) -> None:
+        self.ring = facts.ring
+        self.epoch = facts.epoch
+        self.offset = facts.offset
+        self.count = facts.count
+        self.tries = facts.tries
+        self.records = records
+        self.others = others  # runs that were handed out too, and match no filter
+        self.held = False  # what is behind these records has been given back, for later
+        self.generation = generation
+        self.member = member
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[index]
+
+
+class ConsumerCore:
+    """Times are time.monotonic()'s."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.batches: deque[ConsumerBatch] = deque()
+        self.answers: dict[int, Answer | None] = {}  # to requests that somebody waits for; None: lost
+        self.refusal: Refused | None = None  # of the first join: nobody will get in like this
+        self.rings: tuple[str, ...] = ()  # that this member has
+        self.refused = 0  # records that could not be acknowledged any more
+        self._numbers = itertools.count(1)
+        self._instance = secrets.token_hex(8)
+        self._match = None if "#" in settings.filters else KeyFilter(self._accepts)
+        self._joined: Joined | None = None
+        self._was_in = False
+        self._outgoing: deque[Asked] = deque()
+        self._under_way: dict[int, float] = {}  # request -> when it is given up
+        self._fetch_id = 0
+        self._join_id = 0
+        self._join_s = 0.0
+        self._heard_from_us_s = 0.0
+
+    # ---- for the shell ----
+
+    @property
+    def joined(self) -> bool:
+        """Whether the broker knows us."""
+        return self._joined is not None
+
+    def requests(self, now_s: float, *, connected: bool) -> list[Asked]:
+        """What is to be sent now.  Those that cannot be are given back by unsent()."""
+        if any(deadline <= now_s for deadline in self._under_way.values()) or (
+            not connected and self._under_way
+        ):
+            self._lose()
+        if not connected:
+            return []
+        if self._joined is None:
+            self._join(now_s)
+        else:
+            self._ask(self._joined, now_s)
+        found = list(self._outgoing)
+        self._outgoing.clear()
+        for request in found:
+            patience_s = PATIENCE_S + (request.max_wait_ms / 1000 if isinstance(request, Fetch) else 0)
+            self._under_way[request.id] = now_s + patience_s
+        return found
+
+    def unsent(self, request: Asked) -> None:
+        """It could not be sent."""
+        self._outgoing.append(request)
+        self._under_way.pop(request.id, None)
+
+    def due_s(self, now_s: float) -> float:
+        """When requests() may have something to send, if nothing comes."""
+        due_s = min(self._under_way.values(), default=now_s + 1.0)
+        if self._joined is None:
+            return min(due_s, max(self._join_s, now_s + 0.01))
+        return min(due_s, self._heard_from_us_s + self._joined.heartbeat_ms / 1000)
+
+    def take(self, answer: Answer, frames: list[bytes], now_s: float) -> None:
+        """Something has come."""
+        if self._under_way.pop(answer.id, None) is None:
+            return  # of an earlier life
+        if answer.id in self.answers:
+            self.answers[answer.id] = answer
+        if answer.id == self._join_id:
+            self._join_id = 0
+            self._take_join(answer, now_s)
+        elif isinstance(answer, Fetched):
+            self._fetch_id = 0
+            self._take_records(answer, frames)
+        elif isinstance(answer, Alive):
+            self.rings = answer.rings
+        elif isinstance(answer, Acked):
+            self.refused += answer.refused
+        elif isinstance(answer, Failed):
+            self._take_failure(answer)
+
+    def leave(self) -> Leave | None:
+        """The last word, if there is somebody to hear it."""
+        if self._joined is None:
+            return None
+        return Leave(next(self._numbers), VERSION, self.settings.group, self._joined.member)
+
+    # ---- for who consumes ----
+
+    def ack(self, batch: ConsumerBatch, offsets: Offsets | None) -> Ack:
+        """To be sent: these records of the batch, or all, are done."""
+        runs = self._whole(batch) if offsets is None else [*batch.others, *_runs_of(offsets)]
+        batch.others = []
+        return Ack(*self._head(batch), tuple(runs))
+
+    def nack(
+        self,
+        batch: ConsumerBatch,
+        offsets: Offsets | None,
+        delay_s: float | None,
+        cause: str,
+        *,
+        counts: bool = True,
+    ) -> Nack:
+        """To be sent: these records of the batch, or all, are to come again."""
+        runs = self._whole(batch) if offsets is None else _runs_of(offsets)
+        delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
+        return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
+
+    def commit(self, batch: ConsumerBatch, offset: int) -> Commit:
+        """To be sent: all of the ring below that offset is done."""
+        return Commit(*self._head(batch), offset)
+
+    def working(self) -> Heartbeat | None:
+        """To be sent: still at work on all that was handed out."""
+        if self._joined is None:
+            return None
+        group, member = self.settings.group, self._joined.member
+        return Heartbeat(next(self._numbers), VERSION, group, member, working=True)
+
+    def queue(self, request: Asked, *, wait: bool) -> int:
+        """Send it with the next requests(); `wait`: keep its answer, too.  Its number."""
+        if wait:
+            self.answers[request.id] = None
+        self._outgoing.append(request)
+        return request.id
+
+    def is_lost(self, number: int) -> bool:
+        """Whether nobody will answer that request."""
+        waiting = any(request.id == number for request in self._outgoing)
+        return not waiting and number not in self._under_way and self.answers.get(number) is None
+
+    # ---- joining and staying ----
+
+    def _join(self, now_s: float) -> None:
+        if self._join_id or now_s < self._join_s:
+            return
+        it = self.settings
+        self._join_id = next(self._numbers)
+        self._outgoing.append(
+            Join(
+                self._join_id,
+                VERSION,
+                it.group,
+                it.filters,
+                it.mode,
+                it.start,
+                int(it.session_s * 1000),
+                it.name,
+                self._instance,
+            )
+        )
+
+    def _take_join(self, answer: Answer, now_s: float) -> None:
+        if isinstance(answer, Joined):
+            self._joined, self._was_in, self.rings = answer, True, answer.rings
+        elif isinstance(answer, Failed):
+            self._join_s = now_s + REJOIN_S
+            if not self._was_in:
+                self.refusal = Refused(answer.error, hint=answer.hint)
+            log.warning("consumer is not let in %s", pairs(group=self.settings.group, reason=answer.error))
+
+    def _ask(self, joined: Joined, now_s: float) -> None:
+        group, member = self.settings.group, joined.member
+        if not self._fetch_id and len(self.batches) < self.settings.ahead:
+            self._fetch_id = next(self._numbers)
+            it = Fetch(self._fetch_id, VERSION, group, member, self.settings.batch_bytes, MAX_WAIT_MS)
+            self._outgoing.append(it)
+        elif now_s >= self._heard_from_us_s + joined.heartbeat_ms / 1000:
+            self._outgoing.append(Heartbeat(next(self._numbers), VERSION, group, member))
+        if self._outgoing:
+            self._heard_from_us_s = now_s
+
+    def _lose(self) -> None:
+        """The broker is gone, or has forgotten us: nothing that is under way will be answered."""
+        self._joined = None
+        self._join_id = self._fetch_id = 0
+        self._under_way.clear()
+        self._outgoing.clear()
+        self.batches.clear()
+
+    def _take_failure(self, answer: Failed) -> None:
+        if answer.id == self._fetch_id:
+            self._fetch_id = 0
+        if answer.code == "unknown":
+            self._lose()
+        elif answer.code != "fenced":
+            log.warning("a request of a consumer was refused %s", pairs(reason=answer.error))
+
+    # ---- records ----
+
+    def _take_records(self, answer: Fetched, frames: list[bytes]) -> None:
+        if self._joined is None:
+            return
+        held: set[str] = set()  # rings of which all that follows comes again
+        for facts, frame in zip(answer.batches, frames, strict=False):
+            if facts.ring in held:
+                continue
+            batch = self._decoded(facts, frame, answer.generation, self._joined.member)
+            if batch is None:
+                continue
+            if batch.held:
+                held.add(batch.ring)
+            if batch.records:
+                self.batches.append(batch)
+            elif batch.others:
+                self._outgoing.append(self.ack(batch, ()))
+
+    def _decoded(self, facts: BatchFacts, frame: bytes, generation: int, member: str) -> ConsumerBatch | None:
+        try:
+            found = Batch.of(frame, facts.epoch, facts.offset, self._match)
+        except Corrupt as error:
+            # Its lease will run out: as a dead letter its broker says more about it.
+            where = pairs(ring=facts.ring, offset=facts.offset, reason=error)
+            log.error("records that do not verify are left alone %s", where)
+            return None
+        runs = list(facts.runs) or [(facts.offset, facts.count)]
+        if not facts.runs and len(found) == facts.count and not found.any_flags & FLAG_PROPERTIES:
+            return ConsumerBatch(facts, found, [], generation, member)  # type: ignore[arg-type]
+        wanted = {offset for at, count in runs for offset in range(at, at + count)}
+        records = [record for record in found if record.offset in wanted]
+        others = _runs_of(sorted(wanted.difference(record.offset for record in records)))
+        batch = ConsumerBatch(facts, records, others, generation, member)
+        if found.any_flags & FLAG_PROPERTIES:
+            self._put_off(batch)
+        return batch
+
+    def _put_off(self, batch: ConsumerBatch) -> None:
+        """Gives back what may not be had yet; ordered, with all that is behind it."""
+        now_ns = time.time_ns()
+        kept: list[Record] = []
+        for index, record in enumerate(batch.records):
+            wait_ns = _not_before(record) - now_ns
+            if wait_ns <= 0:
+                kept.append(record)
+                continue
+            back = self.nack(batch, [record], wait_ns / 1e9 + 0.001, "not yet", counts=False)
+            self._outgoing.append(back)
+            if self.settings.mode == "ordered":
+                behind = {it.offset for it in batch.records[index:]}
+                batch.others = [it for it in batch.others if it[0] < min(behind)]
+                batch.held = True
+                break
+        batch.records = kept
+
+    def _head(self, batch: ConsumerBatch) -> tuple[int, int, str, str, int, str, int]:
+        number = next(self._numbers)
+        # Of an earlier membership: the broker may still let the records be ours, if nobody has them.
+        member = self._joined.member if self._joined is not None else batch.member
+        return (number, VERSION, self.settings.group, member, batch.generation, batch.ring, batch.epoch)
+
+    @staticmethod
+    def _whole(batch: ConsumerBatch) -> list[tuple[int, int]]:
+        if not isinstance(batch.records, list):
+            return [(batch.offset, batch.count)]
+        return _runs_of(
+            sorted(
+                [
+                    *(it.offset for it in batch.records),
+                    *(offset for at, count in batch.others for offset in range(at, at + count)),
+                ]
+            )
+        )
+
+    def _accepts(self, key: bytes) -> bool:
+        try:
+            topic = key.decode()
+        except UnicodeDecodeError:
+            return False
+        return any(matches(topic_filter, topic) for topic_filter in self.settings.filters)
+
+
+def _runs_of(offsets: Offsets) -> list[tuple[int, int]]:
+    """(offset, count) of what is contiguous in them, in their order."""
+    runs: list[tuple[int, int]] = []
+    for it in offsets:
+        offset = it if isinstance(it, int) else it.offset
+        if runs and runs[-1][0] + runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
+
+
+def _not_before(record: Record) -> int:
+    """Time in ns before which nobody shall have it; 0 for any."""
+    wire = record.properties
+    if NOT_BEFORE.encode() not in wire:
+        return 0
+    try:
+        user = decode_properties(Body(wire, Version.V5), In.PUBLISH).user
+        return max((int(value) for name, value in user if name == NOT_BEFORE), default=0)
+    except (ProtocolError, ValueError):
+        return 0

@@ -1,0 +1,229 @@
+"""The ZeroMQ ROUTER of consumers: a thread around Service.  messages.py has the protocol.
+
+Owns the socket, the thread, and a cursor over each ring that only listens: while somebody waits for records,
+a bell sleeps for all rings at once, so an idle endpoint costs nothing and a record wakes it.
+
+Bounds: what a peer may leave unread (SEND_HIGH_WATER answers; further ones are dropped, counted, and their
+records come again), what it may send ahead, how large a frame and how many of them; requests that are
+none are answered and counted, never believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from edge.consumers.ledger import RingEntry
+from edge.consumers.messages import LETTERS_MAX, REQUEST_MAX_BYTES
+from edge.consumers.service import Service
+from edge.errors import EdgeError, PortTaken
+from edge.ring_poll import RingPoll
+from edge.zeromq import Stoppable, key_pair, let_in_only
+from ringbuf import Bell, Reader
+
+__all__ = ["ConsumersEndpoint"]
+
+log = logging.getLogger(__name__)
+
+FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the longest that MQTT has here
+SEND_HIGH_WATER = 64
+RECEIVE_HIGH_WATER = 64
+MESSAGES_A_TURN = 256
+LINGER_MS = 500
+STATUS_S = 1.0
+JOIN_S = 10.0
+
+
+class ConsumersEndpoint:
+    """Serves consumers at `endpoint` from start() to stop().  `service` is its own from then on."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        make_service: Callable[[Callable[[], None]], Service],
+        *,
+        secret_key_file: Path | None = None,
+        client_keys_dir: Path | None = None,
+    ) -> None:
+        """`make_service` is called with what wakes this endpoint."""
+        keys = key_pair(secret_key_file) if secret_key_file is not None else None
+        self.endpoint = endpoint
+        self.unsent = 0  # answers that a peer had no room for, or was gone
+        self._bell = Bell()
+        self._poll: RingPoll[tuple[str, Reader]] = RingPoll(self._bell)
+        self._added: deque[tuple[RingEntry, Reader]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._groups: list[dict[str, Any]] = []
+        self._status_s = 0.0
+        self._stopping = False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._authenticator: Stoppable | None = None
+        try:
+            self._service = make_service(self._poll.wake)
+            self._set_up(keys, client_keys_dir)
+        except BaseException:
+            self._close_socket()
+            raise
+        self._thread = threading.Thread(target=self._run, name="brim-consumers", daemon=True)
+
+    def _set_up(self, keys: tuple[bytes, bytes] | None, client_keys_dir: Path | None) -> None:
+        socket = self._socket
+        socket.set(zmq.ROUTER_MANDATORY, 1)  # so that what cannot be sent is told
+        socket.set(zmq.ROUTER_HANDOVER, 1)
+        socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
+        socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
+        socket.set(zmq.MAXMSGSIZE, FRAME_MAX_BYTES)
+        socket.set(zmq.LINGER, LINGER_MS)
+        if keys is not None and client_keys_dir is not None:
+            self._authenticator = let_in_only(socket, keys, client_keys_dir)
+
+    def add(self, entry: RingEntry, listening: Reader) -> None:
+        """Serve that ring too.  `listening`: a reader of it with a slot, the endpoint's from now on.
+
+        Any thread may call this, before start() and after it.
+        """
+        self._added.append((entry, listening))
+        self._poll.wake()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run `function` on the endpoint's thread, soon.  From any thread."""
+        self._calls.append(function)
+        self._poll.wake()
+
+    def groups(self) -> list[dict[str, Any]]:
+        """For `brim status`: the groups, as they were a second ago at most.  From any thread."""
+        return self._groups
+
+    def start(self) -> None:
+        """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
+        try:
+            self._socket.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            if error.errno == errno.EADDRINUSE:
+                text = f"consumers.endpoint {self.endpoint} is in use"
+                raise PortTaken(text, hint="stop the other program, or set consumers.endpoint") from error
+            raise EdgeError(f"consumers.endpoint {self.endpoint}: {error.strerror}", hint="set it") from error
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).chmod(0o660)
+        self._take_added()
+        self._tell_status()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and closes everything, before the rings close."""
+        if self._thread.is_alive():
+            self._stopping = True
+            self._poll.wake()
+            self._thread.join(JOIN_S)
+        self.close()
+
+    def close(self) -> None:
+        """Gives everything back.  May be called twice."""
+        if self._context.closed:
+            return
+        self._take_added()
+        try:
+            self._service.close()
+        except OSError as error:
+            log.error("committed offsets could not be written reason=%s", error.strerror)
+        for name, reader in self._poll.items():
+            log.debug("ring is let go name=%s", name)
+            self._poll.remove(reader)
+            reader.close()
+        for entry in self._service.ledger.rings.values():
+            entry.source.close()
+        self._close_socket()
+
+    def _close_socket(self) -> None:
+        self._poll.close()
+        self._bell.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.close()
+        self._context.term()
+        if self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._poll.fileno(), zmq.POLLIN)
+        while not self._stopping:
+            try:
+                pause_s = self._turn()
+            except Exception:
+                log.exception("a turn of the consumers' endpoint has failed")
+                pause_s = 1.0
+            if self._service.waited_for:
+                self._poll.watch()
+            poller.poll(math.ceil(pause_s * 1000))
+            self._poll.acknowledge()
+
+    def _turn(self) -> float:
+        """What is there to do now; seconds until there may be more."""
+        self._take_added()
+        for name, reader in self._poll.readable():
+            reader.seek_latest()  # before it is looked whether there is something, lest a record come between
+            self._service.rang(name)
+        while self._calls:
+            self._calls.popleft()()
+        more = self._receive()
+        pause_s = self._service.turn()
+        self._send()
+        if time.monotonic() >= self._status_s:
+            self._tell_status()
+        return 0.0 if more or self._calls else pause_s
+
+    def _tell_status(self) -> None:
+        self._groups = self._service.status()
+        self._status_s = time.monotonic() + STATUS_S
+
+    def _take_added(self) -> None:
+        while self._added:
+            entry, reader = self._added.popleft()
+            self._service.add_ring(entry)
+            self._poll.add(reader, (entry.source.name, reader))
+
+    def _receive(self) -> bool:
+        """Takes what has come in.  True: there may be more."""
+        for _ in range(MESSAGES_A_TURN):
+            try:
+                peer = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            frames: list[bytes] = []
+            size = 0
+            while self._socket.rcvmore:
+                frame = self._socket.recv()
+                size += len(frame)
+                if len(frames) <= LETTERS_MAX and size <= 2 * FRAME_MAX_BYTES:
+                    frames.append(frame)
+            request = frames[0] if frames and len(frames[0]) <= REQUEST_MAX_BYTES else b""
+            self._service.receive(peer, request, frames[1:])
+        return True
+
+    def _send(self) -> None:
+        outbox = self._service.outbox
+        while outbox:
+            peer, frames = outbox.popleft()
+            try:
+                self._socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError as error:
+                if error.errno not in {zmq.EAGAIN, errno.EHOSTUNREACH}:
+                    raise
+                self.unsent += 1
+                log.debug("a consumer takes no answers, or has gone peer=%s", peer.hex())

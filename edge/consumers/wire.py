@@ -1,0 +1,148 @@
+"""Wire: a client's DEALER socket towards the consumers' endpoint, and one request at a time over it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+import msgspec
+import zmq
+
+from edge.consumers.messages import Answer, Asked, Failed, Message, decode_answer, encode
+from edge.directories import default_runtime_dir
+from edge.errors import BrokerUnreachable, ControlError, Refused
+
+__all__ = ["Asker", "Curve", "Wire", "endpoint_of"]
+
+CONNECT_TIMEOUT_S = 5.0
+REPLY_TIMEOUT_S = 10.0
+RECONNECT_FIRST_MS, RECONNECT_MOST_MS = 50, 1_000
+SEND_HIGH_WATER = 64
+
+A = TypeVar("A", bound=Message)
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Keys for an endpoint off this machine: our secret certificate, and the broker's public one."""
+
+    secret_key_file: Path
+    server_key_file: Path
+
+
+def endpoint_of(runtime_dir: Path | None, endpoint: str) -> str:
+    """Where the broker serves consumers, unless its configuration says something else."""
+    return endpoint or f"ipc://{(runtime_dir or default_runtime_dir()) / 'consumers.sock'}"
+
+
+class Wire:
+    """A socket that finds the broker again by itself.  Nothing waits in it while there is none."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
+        self.endpoint = endpoint
+        self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket = self.socket
+        socket.set(zmq.IMMEDIATE, 1)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
+        socket.set(zmq.RECONNECT_IVL, RECONNECT_FIRST_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST_MS)
+        if curve is not None:
+            _encrypt(socket, curve)
+        socket.connect(endpoint)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker is there, and takes requests."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
+
+    @property
+    def readable(self) -> bool:
+        """Whether receive() has something."""
+        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    def send(self, request: Asked, frames: Sequence[bytes] = ()) -> bool:
+        """False: no broker is there now, or it does not read."""
+        try:
+            self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self) -> tuple[Answer, list[bytes]] | None:
+        """The next answer with its frames, if one is there.  Raises ControlError."""
+        try:
+            first, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return decode_answer(first), frames
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.socket.close()
+
+
+class Asker:
+    """Asks one thing after the other, each with an answer.  A context manager; blocks."""
+
+    def __init__(
+        self, runtime_dir: Path | None = None, *, endpoint: str = "", curve: Curve | None = None
+    ) -> None:
+        self._context = zmq.Context()
+        self._wire = Wire(self._context, endpoint_of(runtime_dir, endpoint), curve)
+        self._numbers = itertools.count(1)
+
+    def number(self) -> int:
+        """For the next request."""
+        return next(self._numbers)
+
+    def ask(self, request: Asked, expected: type[A], frames: Sequence[bytes] = ()) -> tuple[A, list[bytes]]:
+        """The answer, and its frames.  Raises Refused if the broker says no, BrokerUnreachable."""
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        socket = self._wire.socket
+        while not self._wire.send(request, frames):
+            if time.monotonic() >= deadline:
+                raise BrokerUnreachable(
+                    f"no broker serves consumers at {self._wire.endpoint}",
+                    hint="start one with `brim run`, or name its runtime directory",
+                )
+            socket.poll(100, zmq.POLLOUT)
+        deadline = time.monotonic() + REPLY_TIMEOUT_S
+        while (left_s := deadline - time.monotonic()) > 0:
+            if not socket.poll(int(left_s * 1000) + 1):
+                continue
+            answer = self._wire.receive()
+            if answer is not None and answer[0].id == request.id:
+                return _expected(answer[0], expected), answer[1]
+        raise BrokerUnreachable(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._wire.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _expected(answer: Answer, expected: type[A]) -> A:
+    if isinstance(answer, Failed):
+        raise Refused(answer.error, hint=answer.hint)
+    if not isinstance(answer, expected):
+        raise ControlError(f"{type(answer).__name__} in answer, where {expected.__name__} was asked for")
+    return answer
+
+
+def _encrypt(socket: zmq.Socket[bytes], curve: Curve) -> None:
+    from zmq.auth import load_certificate
+
+    public_key, secret_key = load_certificate(curve.secret_key_file)
+    if secret_key is None:
+        raise ControlError(f"{curve.secret_key_file} has no secret key", hint="name the file .key_secret")
+    socket.curve_publickey, socket.curve_secretkey = public_key, secret_key
+    socket.curve_serverkey = load_certificate(curve.server_key_file)[0]

@@ -1,0 +1,218 @@
+"""The consumers' service with real rings and a real journal, a clock that stands still, and no sockets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from edge.consumers.core import ConsumerBatch, ConsumerCore
+from edge.consumers.core import Settings as CoreSettings
+from edge.consumers.dead_letters import Fate, Outgoing
+from edge.consumers.journal import Journal
+from edge.consumers.ledger import Durability, Ledger, RingEntry, Settings
+from edge.consumers.messages import VERSION, Answer, Asked, Message, decode_answer, encode
+from edge.consumers.offsets import OffsetStore
+from edge.consumers.service import Service
+from edge.consumers.source import ColdLog, Source
+from persistence.files import Files, OsFiles
+from ringbuf import Batch, Ring
+
+M = TypeVar("M", bound=Message)
+
+
+class Desk:
+    """`rings` of 64 KiB in `directory`.  Published dead letters and messages are in `published`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        rings: int = 1,
+        settings: Settings | None = None,
+        files: Files | None = None,
+        journal: Path | None = None,
+        cold: ColdLog | None = None,
+        durability: Durability = "process",
+    ) -> None:
+        self.now_s = 1000.0
+        self.published: list[Outgoing] = []
+        self.fates: Callable[[Outgoing], Fate] = lambda _: "stored"
+        self.directory = directory
+        self.journal = journal or directory
+        self._arguments = (settings or Settings(), files or OsFiles(), cold, durability)
+        self.rings = [
+            Ring.create(directory / f"some-{index}", capacity_bytes=1 << 16, epoch=1)
+            for index in range(rings)
+        ]
+        self._numbers = itertools.count(1)
+        self._service: Service | None = None
+        self.start()
+
+    @property
+    def service(self) -> Service:
+        """Of this life."""
+        assert self._service is not None
+        return self._service
+
+    def start(self) -> None:
+        """A new life: from what the journal says."""
+        settings, files, cold, durability = self._arguments
+        store = OffsetStore(Journal(files, str(self.journal), "offsets"))
+        ledger = Ledger(store, settings, lambda: int(self.now_s * 1e9))
+        self._service = Service(ledger, self._publish, clock=lambda: self.now_s)
+        for ring in self.rings:
+            self.service.add_ring(RingEntry(Source(ring, cold), "some", ("a/#",), durability, 1_000))
+
+    def end(self) -> None:
+        """kill -9: nothing is written that has not been."""
+        for entry in self.service.ledger.rings.values():
+            entry.source.close()
+        self.service.ledger.store.close()
+        self._service = None
+
+    def publish(self, *payloads: bytes | str, ring: int = 0, topic: str = "a/1", **how: Any) -> None:
+        """Records of one topic."""
+        for payload in payloads:
+            assert self.rings[ring].writer().publish(payload, key=topic, **how) is not None
+        self.service.rang(f"some-{ring}")
+
+    def turn(self, seconds: float = 0.0) -> None:
+        """Time goes on, and the service has its turn."""
+        self.now_s += seconds
+        self.service.turn()
+
+    def ask(
+        self,
+        kind: type[Asked],
+        expected: type[M],
+        *arguments: Any,
+        frames: Sequence[bytes] = (),
+        **named: Any,
+    ) -> M:
+        """The answer to a request, in this turn."""
+        answer = self.say(kind, *arguments, frames=frames, **named)
+        assert isinstance(answer, expected), answer
+        return answer
+
+    def say(
+        self, kind: type[Asked], *arguments: Any, frames: Sequence[bytes] = (), **named: Any
+    ) -> Answer | None:
+        """The same, whatever it is; None: none yet."""
+        number = next(self._numbers)
+        self.service.receive(b"peer", encode(kind(number, VERSION, *arguments, **named)), frames)
+        self.turn()
+        return self.answer_to(number)
+
+    def answer_to(self, number: int) -> Answer | None:
+        """What the outbox has for that request; all else is dropped."""
+        found = None
+        while self.service.outbox:
+            _, (first, *self.frames) = self.service.outbox.popleft()
+            answer = decode_answer(first)
+            if answer.id == number:
+                found = answer
+        return found
+
+    def payloads(self, answer: Any) -> list[bytes]:
+        """Of all records that were meant in a `fetched`."""
+        found = []
+        for facts, frame in zip(answer.batches, self.frames, strict=True):
+            batch = Batch.of(frame, facts.epoch, facts.offset, None)
+            assert len(batch) == facts.count
+            wanted = facts.runs or [(facts.offset, facts.count)]
+            found += [bytes(batch[i - facts.offset]) for at, n in wanted for i in range(at, at + n)]
+        return found
+
+    def member(self, group: str = "g", filters: tuple[str, ...] = ("a/#",), **how: Any) -> Talker:
+        """A consumer's core, joined."""
+        talker = Talker(self, CoreSettings(group, filters, **{"start": "oldest", **how}))
+        talker.talk()
+        return talker
+
+    def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
+        fates = [self.fates(it) for it in messages]
+        self.published += [it for it, fate in zip(messages, fates, strict=True) if fate == "stored"]
+        done(fates)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._service is not None:
+            for entry in self._service.ledger.rings.values():
+                entry.source.close()
+            self._service.close()
+        for ring in self.rings:
+            ring.close()
+
+
+class Talker:
+    """A ConsumerCore whose wire is the desk's service: an engine pair."""
+
+    def __init__(self, desk: Desk, settings: CoreSettings) -> None:
+        self.desk = desk
+        self.core = ConsumerCore(settings)
+        self.peer = str(id(self)).encode()
+
+    def talk(self, *, connected: bool = True) -> None:
+        """Requests go there and answers come back until both have nothing more to say."""
+        service, core = self.desk.service, self.core
+        self._listen()
+        for _ in range(50):
+            requests = core.requests(self.desk.now_s, connected=connected)
+            for request in requests:
+                service.receive(self.peer, encode(request))
+            service.turn()
+            if not self._listen() and not requests:
+                return
+        raise AssertionError("they talk without end")
+
+    def _listen(self) -> int:
+        mine = [it for it in self.desk.service.outbox if it[0] == self.peer]
+        for it in mine:
+            self.desk.service.outbox.remove(it)
+            self.core.take(decode_answer(it[1][0]), it[1][1:], self.desk.now_s)
+        return len(mine)
+
+    def take(self) -> ConsumerBatch | None:
+        """The next batch, if there is one."""
+        self.talk()
+        return self.core.batches.popleft() if self.core.batches else None
+
+    def got(self) -> ConsumerBatch:
+        """The next batch, which is there."""
+        batch = self.take()
+        assert batch is not None
+        return batch
+
+    def all(self) -> list[bytes]:
+        """Takes and acknowledges all there is: the payloads."""
+        found = []
+        while (batch := self.take()) is not None:
+            found += [bytes(it) for it in batch]
+            self.ack(batch)
+        return found
+
+    def ack(self, batch: ConsumerBatch, offsets: list[int] | None = None) -> None:
+        """And its answer."""
+        self.core.queue(self.core.ack(batch, offsets), wait=False)
+        self.talk()
+
+    def nack(
+        self, batch: ConsumerBatch, offsets: list[int] | None = None, delay_s: float | None = None
+    ) -> None:
+        """And its answer."""
+        self.core.queue(self.core.nack(batch, offsets, delay_s, "no good"), wait=False)
+        self.talk()
+
+    def leave(self) -> None:
+        """In good order."""
+        leave = self.core.leave()
+        assert leave is not None
+        self.desk.service.receive(self.peer, encode(leave))
+        self.desk.turn()
