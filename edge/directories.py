@@ -11,6 +11,7 @@ nobody out.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -53,6 +54,7 @@ def make_directory(path: Path, key: str) -> None:
     """
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        _sync_name(path)
         owners = {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}
         mode = path.stat().st_mode
     except OSError as error:
@@ -66,6 +68,22 @@ def make_directory(path: Path, key: str) -> None:
         raise EdgeError(f"{key}: everybody may write to {path}", hint=f"chmod o-w {path}")
     if not os.access(path, os.W_OK | os.X_OK):
         raise EdgeError(f"{key}: {path} is not writable by user {os.geteuid()}", hint=f"set {key}")
+
+
+def _sync_name(path: Path) -> None:
+    """A power cut must not take the directory, with all that is synced in it: its name is put on the disk, and
+    those of the directories above, which this process or one that was killed may have made.
+    """
+    device = path.stat().st_dev
+    for above in path.absolute().parents:
+        if above.stat().st_dev != device:
+            return
+        with contextlib.suppress(PermissionError):  # Then others made it, and what is in it.
+            descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 class DirectoryLock:

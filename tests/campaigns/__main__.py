@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from tests.campaigns import crashes, cuts, faults, kills
+from tests.campaigns import crashes, cuts, faults, flips, kills
 
 
 def main() -> int:
@@ -24,12 +24,18 @@ def main() -> int:
         verb = verbs.add_parser(name, help=what)
         verb.add_argument("--cycles", type=int, default=cycles, help="(%(default)s)")
         verb.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    flip = verbs.add_parser("flips", help="flipped bits and cut files of small logs")
+    flip.add_argument("--damages", type=int, default=100_000, help="(%(default)s)")
+    flip.add_argument("--seed", type=int, default=0, help="the first one (%(default)s)")
+    flip.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
     fault = verbs.add_parser(
         "faults", help="disks that are full, fail, or may not be written, under the broker"
     )
     fault.add_argument("--times", type=int, default=100, help="each (%(default)s)")
     fault.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     chosen = parser.parse_args()
+    if chosen.what == "flips":
+        return flips.run(chosen.damages, chosen.seed, chosen.processes)
     if chosen.what == "faults":
         return faults.run(chosen.times, chosen.seed)
     if chosen.what == "kill":

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 from tests.campaigns.ledger import Progress, show
+from tests.campaigns.pools import each
 from tests.support.directories import memory_directory
 from tests.support.log_simulation import Simulation, Violation
 
-NICE = 10
 BATCH = 8  # seeds that one task runs
 
 Outcome = tuple[Counter[str], list[str]]  # what was done, and what was violated
@@ -47,22 +44,13 @@ def run(states: int, seed: int, processes: int) -> int:
 def _outcomes(seed: int, processes: int) -> Iterator[Outcome]:
     """Of batch after batch, without an end."""
     with memory_directory() as memory:
-        pool = ProcessPoolExecutor(processes, get_context("spawn"), os.nice, (NICE,))
-        batches = (range(first, first + BATCH) for first in count(seed, BATCH))
-        running: set[Future[Outcome]] = set()
-        try:
-            while True:
-                while len(running) < 2 * processes:
-                    running.add(pool.submit(run_seeds, next(batches), memory))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for it in done:
-                    yield it.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        batches = ((range(first, first + BATCH), memory) for first in count(seed, BATCH))
+        yield from each(run_seeds, batches, processes)
 
 
-def run_seeds(seeds: range, memory: Path) -> Outcome:
-    """Those seeds, one after the other."""
+def run_seeds(work: tuple[range, Path]) -> Outcome:
+    """Those seeds, one after the other, in that directory."""
+    seeds, memory = work
     logging.disable(logging.ERROR)
     total: Counter[str] = Counter()
     violations = []

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.directories import make_directory
 from tests.campaigns.cuts import PowerCuts
 from tests.support.logged_broker import Lost
 from tests.support.lossy_mount import LossyMount, missing
@@ -28,3 +29,12 @@ def test_what_was_acknowledged_at_disk_survives_power_cuts(runtime_directory: Pa
 def test_a_broker_that_acknowledges_before_it_has_synced_is_caught(runtime_directory: Path) -> None:
     with pytest.raises(Lost):
         cycles(runtime_directory, 3, "tests.support.hasty_broker")
+
+
+def test_a_state_directory_is_on_the_disk_before_anything_is_promised_in_it() -> None:
+    with LossyMount() as mount:
+        make_directory(mount.path / "var" / "brim", "state_dir")
+        for seed in range(8):
+            mount.cut(seed)
+            mount.boot()
+            assert (mount.path / "var" / "brim").is_dir()
