@@ -422,7 +422,13 @@ class Broker:
             self.clients.forget(session)
         if self.own_messages:
             return RETRY_S
-        next_s = min(self.sessions.next_s, self.wills.next_s, self.sys_topics.next_s, self.keeper.next_s)
+        next_s = min(
+            self.sessions.next_s,
+            self.wills.next_s,
+            self.sys_topics.next_s,
+            self.keeper.next_s,
+            self.router.age(now_s),
+        )
         return min(max(next_s - now_s, 0.0), REST_S)
 
 

@@ -69,6 +69,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
     # Their names; a level beyond the eighth counts 128 bytes, since matching walks level by level.
     topics_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
+    # A topic that nobody has used for so long, or twice, and that retains nothing may be forgotten: only its
+    # first message after that takes longer.
+    topics_idle_s: Annotated[int, Meta(ge=1, le=365 * 86_400)] = 3_600
     # Of one client; hubs of home automation have thousands.
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     # Their filters, and 128 bytes for each level of them.

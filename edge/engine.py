@@ -7,8 +7,8 @@ The C side parses, stores, routes and sends.  It stops at whatever it may not de
 broker answers by calling the engine, and the connection goes on at the next poll.  One thread at a time may
 use an engine: the one that polls.
 
-A topic is a small int, valid until topics_recycle() returns its name.  A session or connection is a handle,
-never 0, that knows when it is stale: calls about one that is gone return False, 0 or None.  A tag says what
+A topic is a small int, valid until topics_recycle() or topics_age() returns its name.  A session or
+connection is a handle, never 0, that knows when it is stale: calls about one that is gone return False, 0 or None.  A tag says what
 is known of a route: options in its lower eight bits (edge.terms), the number of a grant above.
 """
 
@@ -410,6 +410,12 @@ class Engine(Protocol):
 
     def topics_recycle(self, most: int, /) -> list[bytes]:
         """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
+
+    def topics_age(self, places: int, /) -> list[bytes]:
+        """Looks at the next `places` of the table, once around it at most, and forgets topics that were not
+        used since it was last here and retain nothing; their names.  The memory of whole empty parts is given
+        back each time around.
+        """
 
     def grant_take(self, identifiers: bytes, /) -> int:
         """The number of these Subscription Identifier properties, for the upper 24 bits of tags.

@@ -9,6 +9,7 @@ but for sessions that may_receive() denies it.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
 MANY = 256  # topics from which on looking up a FEW filters is faster than matching each name
 FEW = 16
 LEVEL_BYTES = 128  # what a level of a filter counts for, whatever its name
+AGE_MIN = 16_384  # topics: fewer take a few MB, and are kept
+AGE_PAUSE_S = 1.0  # between two looks for idle topics
+AGE_MOST = 1_024  # looked at in one go
 WALK_MOST = 4_096  # names that are worth finding one by one: Python takes a microsecond for each
 
 
@@ -64,6 +68,7 @@ class TopicLimits:
 
     topic_max_bytes: int = 65_535
     topic_levels_max: int = 201  # tries are this deep
+    topics_idle_s: float = 3_600.0  # then a topic that nobody uses may be forgotten
 
     def allow(self, topic: str) -> bool:
         """Whether `topic` is within them."""
@@ -106,6 +111,8 @@ class Router:
         self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
         self._queues = queues
         self._keeper = keeper
+        self._places = 0  # in the engine's table of topics, at least
+        self._aged_s = 0.0  # when they were looked at last
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
 
@@ -491,13 +498,30 @@ class Router:
         self._keeper.source_gone(source)
         del self._rings[source]
 
+    def age(self, now_s: float) -> float:
+        """Forget topics that nobody has used for once or twice `topics_idle_s`; when to come again."""
+        self._places = max(self._places, len(self.names))
+        if self._places < AGE_MIN:
+            return math.inf
+        idle_s = self.limits.topics_idle_s
+        pause_s = min(AGE_PAUSE_S, idle_s * AGE_MOST / self._places)
+        if now_s < self._aged_s + pause_s:
+            return self._aged_s + pause_s
+        passed_s, self._aged_s = now_s - self._aged_s, now_s
+        places = self._places * min(passed_s / idle_s, 1.0)
+        self._forget(self._engine.topics_age(min(math.ceil(places), AGE_MOST)))
+        return now_s + pause_s
+
     def _recycle(self) -> bool:
         """Forget topics that nobody used lately; whether there were any."""
         share = max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN)
         names = self._engine.topics_recycle(min(share, RECYCLE_MAX))
+        self._forget(names)
+        return bool(names)
+
+    def _forget(self, names: Iterable[bytes]) -> None:
         for name in names:
             self.names.remove(name.decode())
-        return bool(names)
 
 
 def filter_bytes(topic_filter: str) -> int:

@@ -448,7 +448,7 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         sys_interval_s=sys_interval_s,
         keep_alive_max_s=limits.keep_alive_max_s,
         sessions=sessions,
-        topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max),
+        topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max, limits.topics_idle_s),
     )
 
 

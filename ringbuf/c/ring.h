@@ -162,6 +162,7 @@ static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)
 {
     return (_Atomic uint32_t *)(void *)word; /* little-endian: record.h */
 }
+void rb_memory_clear(void *pages, size_t bytes); /* private pages: they are zeros, and take no memory */
 void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting and waking: the only system calls of ringbuf, all futex (Linux).
+ * Waiting and waking by futex (Linux), and giving memory back: the only system calls of ringbuf.
  *
  * Not FUTEX_PRIVATE: the word is in a file that several processes map; waiting needs only to read it, so a
  * read-only mapping will do.  Nobody waits without end: a lost wake-up costs at most RECHECK_NS.
@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -229,4 +230,12 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
             return RB_TIMEOUT;
         nap(at_most(deadline - now, NAP_NS));
     }
+}
+
+/* ---- memory ---- */
+
+void rb_memory_clear(void *pages, size_t bytes)
+{
+    if (madvise(pages, bytes, MADV_DONTNEED) != 0) /* locked memory stays */
+        memset(pages, 0, bytes);
 }

@@ -58,7 +58,7 @@ def identifiers_of(subscriptions: list[Subscribed]) -> list[int]:
 class RouterMachine(RuleBasedStateMachine):
     """Rules are what can happen; after each, all routes are compared."""
 
-    many = router_module.MANY
+    many, age_min = router_module.MANY, router_module.AGE_MIN
 
     @initialize()
     def begin(self) -> None:
@@ -66,10 +66,11 @@ class RouterMachine(RuleBasedStateMachine):
         self.router = self.bench.broker.router
         self.clients: dict[str, Client] = {}
         self.denied: set[tuple[str, str]] = set()
-        router_module.MANY = self.many
+        router_module.MANY, router_module.AGE_MIN = self.many, 1
+        self.now_s = 1.0
 
     def teardown(self) -> None:
-        router_module.MANY = RouterMachine.many
+        router_module.MANY, router_module.AGE_MIN = RouterMachine.many, RouterMachine.age_min
         if hasattr(self, "bench"):
             self.clients.clear()
             del self.router
@@ -109,6 +110,14 @@ class RouterMachine(RuleBasedStateMachine):
     def publish(self, topic: str) -> None:
         """A topic is seen, and another is perhaps forgotten."""
         assert self.router.topic_of(topic) is not None
+
+    @rule(twice=st.booleans())
+    def wait(self, twice: bool) -> None:
+        """Topics that nobody uses meanwhile are forgotten, and their memory is given back."""
+        for _ in range(2 * 256 if twice else 1):  # twice around the smallest table
+            self.now_s += 2 * self.router.limits.topics_idle_s
+            self.router.age(self.now_s)
+        assert not (twice and len(self.router.names))
 
     @rule(name=NAMES)
     def end(self, name: str) -> None:

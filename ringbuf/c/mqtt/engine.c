@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLAB_ITEMS 256u
 #define SPARE_BLOCKS 64u
 #define SPARE_SMALLS 1024u
 #define RETRY_MS 5         /* a paused publisher tries again: its ring's readers cannot wake us */
@@ -28,72 +27,6 @@ void mq_list_add(mq_list *list, uint64_t handle)
         list->room = room;
     }
     list->at[list->count++] = handle;
-}
-
-/* ---- slabs ---- */
-
-static mq_item *slab_item(const mq_slab *slab, uint32_t index)
-{
-    return (mq_item *)(void *)((uint8_t *)slab->chunks[index / SLAB_ITEMS] +
-                               (size_t)(index % SLAB_ITEMS) * slab->item_bytes);
-}
-
-static bool slab_grow(mq_slab *slab)
-{
-    uint32_t chunks = slab->made / SLAB_ITEMS;
-    void **list = realloc(slab->chunks, (chunks + 1) * sizeof *list);
-    if (list == NULL)
-        return false;
-    slab->chunks = list;
-    if ((list[chunks] = calloc(SLAB_ITEMS, slab->item_bytes)) == NULL)
-        return false;
-    slab->made += SLAB_ITEMS;
-    for (uint32_t i = SLAB_ITEMS; i-- > 0;) {
-        mq_item *item = slab_item(slab, chunks * SLAB_ITEMS + i);
-        item->index = chunks * SLAB_ITEMS + i;
-        item->next_free = slab->free;
-        slab->free = item->index + 1;
-    }
-    return true;
-}
-
-void *mq_slab_take(mq_slab *slab)
-{
-    if (slab->free == 0 && !slab_grow(slab))
-        return NULL;
-    mq_item *item = slab_item(slab, slab->free - 1);
-    slab->free = item->next_free;
-    memset(item + 1, 0, slab->item_bytes - sizeof *item);
-    item->generation++;
-    slab->live++;
-    return item;
-}
-
-void mq_slab_give(mq_slab *slab, mq_item *item)
-{
-    item->generation++;
-    item->next_free = slab->free;
-    slab->free = item->index + 1;
-    slab->live--;
-}
-
-void *mq_slab_at(const mq_slab *slab, uint32_t index)
-{
-    return index < slab->made ? slab_item(slab, index) : NULL;
-}
-
-void *mq_slab_get(const mq_slab *slab, uint64_t handle)
-{
-    mq_item *item = mq_slab_at(slab, (uint32_t)handle);
-    uint32_t generation = (uint32_t)(handle >> 32);
-    return item != NULL && item->generation == generation && generation & 1 ? item : NULL;
-}
-
-static void slab_free(mq_slab *slab)
-{
-    for (uint32_t i = 0; i < slab->made / SLAB_ITEMS; i++)
-        free(slab->chunks[i]);
-    free(slab->chunks);
 }
 
 /* ---- bytes: those of two sizes are kept for the next who needs some ---- */
@@ -250,10 +183,10 @@ void mq_engine_free(mq_engine *engine)
     spares_free(&engine->blocks);
     spares_free(&engine->smalls);
     mq_spare_chunks_free(engine);
-    slab_free(&engine->connections);
-    slab_free(&engine->sessions);
-    slab_free(&engine->topics);
-    slab_free(&engine->grants);
+    mq_slab_free(&engine->connections);
+    mq_slab_free(&engine->sessions);
+    mq_slab_free(&engine->topics);
+    mq_slab_free(&engine->grants);
     mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
                         &engine->closing, &engine->published, &engine->passing, &engine->limited,
                         &engine->watched, &engine->cold};

@@ -479,6 +479,7 @@ static PyMethodDef engine_methods[] = {
     {"topic_name", ONE(engine_topic_name), "(topic) -> bytes"},
     {"topics_scan", ONE(engine_topics_scan), "(filter) -> topics, as uint32"},
     {"topics_recycle", ONE(engine_topics_recycle), "(most) -> names of topics that were forgotten"},
+    {"topics_age", ONE(engine_topics_age), "(places) -> names of topics that were forgotten"},
     {"routes_new", FAST(engine_routes_new), "(topic, sessions, tags): of a topic that has none"},
     {"routes_set", FAST(engine_routes_set), "(topics, session, tag) -> int"},
     {"routes_add", FAST(engine_routes_add), "(topics, session, tag) -> int: one route more"},

@@ -21,14 +21,15 @@
  *   deliver.c     what a connection is sent next
  *   frame.c       a position -> a PUBLISH frame in a connection's output
  *   aliases.c     topic aliases of those frames
- *   engine.c      memory, handles, rings, sources, time
+ *   slab.c        items that never move, and their handles
+ *   engine.c      memory, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
  *   engine_calls.c  the Python type Engine
  *
  * One thread at a time uses an engine and its loop: the thread that polls.  Nothing here calls Python.
  *
  * Ownership.  The engine owns topics, sessions, connections and blobs, all in slabs whose items never move
- * and are never given back, so a pointer to one is always memory of its kind; a handle or a route also
+ * and whose addresses stay theirs, so a pointer to one is always memory of its kind; a handle or a route also
  * carries the generation, by which a stale one is known.  Rings belong to their Python objects, which
  * engine_calls.c keeps alive.  A queue holds positions, never payloads: what a position names may be
  * overwritten meanwhile.  Of QoS 1 and 2 it is copied out before that (spill.c) or read back from the log
@@ -77,9 +78,12 @@ typedef struct mq_item {        /* how everything in a slab begins */
     uint32_t next_free;
 } mq_item;
 
+typedef struct mq_slab_chunk mq_slab_chunk;
+
 typedef struct mq_slab {
-    void **chunks;
+    mq_slab_chunk *chunks;
     uint32_t item_bytes, made, live, free; /* free: index + 1 of the first free item */
+    uint32_t bare;                         /* chunks without memory */
 } mq_slab;
 
 typedef struct mq_bytes {
@@ -408,8 +412,10 @@ void mq_engine_free(mq_engine *engine);
 void mq_list_add(mq_list *list, uint64_t handle);
 void *mq_slab_take(mq_slab *slab);
 void mq_slab_give(mq_slab *slab, mq_item *item);
-void *mq_slab_at(const mq_slab *slab, uint32_t index);                    /* NULL: never made */
-void *mq_slab_get(const mq_slab *slab, uint64_t handle);                  /* NULL: stale */
+void *mq_slab_at(const mq_slab *slab, uint32_t index);   /* NULL: never made */
+void *mq_slab_get(const mq_slab *slab, uint64_t handle); /* NULL: stale */
+void mq_slab_trim(mq_slab *slab); /* gives back the memory of chunks that nobody uses */
+void mq_slab_free(mq_slab *slab);
 bool mq_bytes_reserve(mq_engine *engine, mq_bytes *bytes, uint32_t more); /* room for `more` at the end */
 void mq_bytes_free(mq_engine *engine, mq_bytes *bytes);
 void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* no more memory than what is left needs */

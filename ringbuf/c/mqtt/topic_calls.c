@@ -206,25 +206,45 @@ PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
+/* Whether its name is in `list` and it is gone. */
+static bool topic_leaves(mq_engine *engine, mq_topic *topic, PyObject *list)
+{
+    PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
+    bool listed = name != NULL && PyList_Append(list, name) == 0;
+    Py_XDECREF(name);
+    if (listed) {
+        mq_topic_free(engine, topic);
+        engine->counters.topics_recycled++;
+    }
+    return listed;
+}
+
 PyObject *engine_topics_recycle(engine_object *self, PyObject *most)
 {
     unsigned long long limit;
     PyObject *list = PyList_New(0);
-    if (list == NULL || unsigned_of(most, UINT32_MAX, &limit) != 0) {
-        Py_XDECREF(list);
-        return NULL;
-    }
-    for (mq_topic *topic; limit > 0 && (topic = mq_topic_recyclable(self->engine)) != NULL; limit--) {
-        PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
-        if (name == NULL || PyList_Append(list, name) != 0) {
-            Py_XDECREF(name);
-            Py_DECREF(list);
-            return NULL;
-        }
-        Py_DECREF(name);
-        mq_topic_free(self->engine, topic);
-        self->engine->counters.topics_recycled++;
-    }
+    bool well = list != NULL && unsigned_of(most, UINT32_MAX, &limit) == 0;
+    for (mq_topic *topic; well && limit > 0 && (topic = mq_topic_recyclable(self->engine)) != NULL; limit--)
+        well = topic_leaves(self->engine, topic, list);
+    if (!well)
+        Py_CLEAR(list);
+    return list;
+}
+
+PyObject *engine_topics_age(engine_object *self, PyObject *places)
+{
+    mq_engine *engine = self->engine;
+    unsigned long long limit;
+    PyObject *list = PyList_New(0);
+    bool well = list != NULL && unsigned_of(places, UINT32_MAX, &limit) == 0;
+    uint32_t hand = engine->clock_hand,
+             steps = well && limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
+    for (mq_topic *topic; well && (topic = mq_topic_idle(engine, &steps)) != NULL;)
+        well = topic_leaves(engine, topic, list);
+    if (well && limit > 0 && engine->clock_hand <= hand) /* once around */
+        mq_topics_trim(engine);
+    if (!well)
+        Py_CLEAR(list);
     return list;
 }
 

@@ -57,9 +57,8 @@ static void table_put(mq_engine *engine, const mq_topic *topic)
     engine->table[at] = table_word(topic);
 }
 
-static bool table_grow(mq_engine *engine)
+static bool table_resize(mq_engine *engine, uint32_t room)
 {
-    uint32_t room = engine->table_room ? engine->table_room * 2 : TABLE_MIN;
     uint64_t *table = calloc(room, sizeof *table), *old = engine->table;
     if (table == NULL)
         return false;
@@ -120,7 +119,8 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     uint64_t bytes = name_bytes(name, length);
     if (engine->topics.live >= engine->limits.topics_max ||
         engine->counters.topics_bytes + bytes > engine->limits.topics_max_bytes ||
-        (engine->topics.live >= engine->table_room / 4 * 3 && !table_grow(engine)))
+        (engine->topics.live >= engine->table_room / 4 * 3 &&
+         !table_resize(engine, engine->table_room ? engine->table_room * 2 : TABLE_MIN)))
         return NULL;
     uint8_t *copy = malloc(length ? length : 1);
     mq_topic *topic = copy == NULL ? NULL : mq_slab_take(&engine->topics);
@@ -190,6 +190,33 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
         topic->used = false;
     }
     return NULL;
+}
+
+/* The same hand, of which the caller says how far it goes: those who were not used since it last came by. */
+mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
+{
+    while (*steps > 0 && engine->topics.made > 0) {
+        mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
+        engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
+        --*steps;
+        if (!(topic->item.generation & 1) || topic->retained != NULL)
+            continue;
+        if (!topic->used)
+            return topic;
+        topic->used = false;
+    }
+    return NULL;
+}
+
+/* What topics that are gone have left behind.  Out of memory: the table stays as large as it is. */
+void mq_topics_trim(mq_engine *engine)
+{
+    uint32_t room = engine->table_room;
+    while (room > TABLE_MIN && engine->topics.live < room / 8)
+        room /= 2;
+    if (room < engine->table_room)
+        table_resize(engine, room);
+    mq_slab_trim(&engine->topics);
 }
 
 /* ---- appending ---- */

@@ -32,6 +32,9 @@ bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *n
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
 mq_topic *
 mq_topic_recyclable(mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
+mq_topic *mq_topic_idle(mq_engine *engine,
+                        uint32_t *steps); /* the same, of so many places; NULL: none left */
+void mq_topics_trim(mq_engine *engine);
 uint64_t mq_hash(const mq_engine *engine, const void *bytes,
                  uint32_t length); /* keyed: hostile input may be hashed */
 
