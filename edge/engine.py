@@ -8,8 +8,9 @@ broker answers by calling the engine, and the connection goes on at the next pol
 use an engine: the one that polls.
 
 A topic is a small int, valid until topics_recycle() or topics_age() returns its name.  A session or
-connection is a handle, never 0, that knows when it is stale: calls about one that is gone return False, 0 or None.  A tag says what
-is known of a route: options in its lower eight bits (edge.terms), the number of a grant above.
+connection is a handle, never 0, that knows when it is stale: calls about one that is gone return False, 0 or
+None.  A tag says what is known of a route: options in its lower eight bits (edge.terms), the number of a
+grant above.
 """
 
 from __future__ import annotations
