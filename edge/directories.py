@@ -71,8 +71,8 @@ def make_directory(path: Path, key: str) -> None:
 
 
 def _sync_name(path: Path) -> None:
-    """Puts the name of the directory on the disk, and those of the directories above, which this process or one
-    that was killed may have made: a power cut would take with them all that is synced inside.
+    """Puts the name of the directory on the disk, and those of the directories above, which this process, or
+    one that was killed, may have made: a power cut would take with them all that is synced inside.
     """
     device = path.stat().st_dev
     for above in path.absolute().parents:
