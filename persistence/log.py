@@ -24,24 +24,22 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self, cast
 
 from persistence.errors import LogClosed, LogLocked
-from persistence.files import Files, OsFiles, size_of
-from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of, segment_name
+from persistence.files import Files, OsFiles
+from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of
 from persistence.reading import Epoch, LogReader, RingEnd
 from persistence.recovery import RecoveryReport, recover
 from persistence.retention import keep_within
-from persistence.room import Room
 from persistence.rounds import Rounds
 from persistence.scan import SegmentTable
 from persistence.segment import EXTENTS_MOST, WRITE_MOST_BYTES, ActiveSegment, Pending
 from persistence.stats import LiveStats, LogStats
+from persistence.tended import Tended
 from ringbuf import Range
 
 __all__ = ["Log"]
@@ -68,7 +66,7 @@ def _random_u32() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-class Log:
+class Log(Tended):
     """A log in `directory`, made when missing.  Use: recover(); join(), append(), write(), sync(); close().
 
     `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
@@ -89,10 +87,8 @@ class Log:
         clock_ns: Callable[[], int] = time.time_ns,
         salt: Callable[[], int] = _random_u32,
     ) -> None:
-        self.directory = os.fspath(directory)
-        self.files: Files = OsFiles() if files is None else files
+        super().__init__(OsFiles() if files is None else files, os.fspath(directory), segment_bytes)
         self.worker = worker
-        self.segment_bytes = segment_bytes
         self.retain_bytes = retain_bytes
         self._stats = LogStats()  # of what is done here; rounds count for themselves
         self.stats = cast(LogStats, LiveStats(self._now))  # what has been done since the log was opened
@@ -116,11 +112,7 @@ class Log:
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
-        self._room = Room(self.files, self.directory, segment_bytes)
-        self._sizes: dict[int, int] = {}  # of sealed segments, by base
-        self._sizing = threading.Lock()  # over _sizes
-        self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
-        self.on_sealed: list[Callable[[int], object]] = [lambda _: keep_within(self, self.retain_bytes)]
+        self.on_sealed.append(lambda _: keep_within(self, self.retain_bytes))
 
     # ---- starting ----
 
@@ -151,11 +143,7 @@ class Log:
         self._ids = {it.name: ring_id for item in self._queue for ring_id, it in item.entries.items()}
         self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
         bases = found.reader.bases()
-        self._sizes = {
-            it: size_of(self.files, os.path.join(self.directory, segment_name(it))) for it in bases
-        }
-        if bases:
-            self._sealed.put(bases[-1])
+        self._found_sealed(bases)
         self._touched = dict.fromkeys(self._durable, bases[-1] if bases else 0)
         with suppress(OSError):
             self._room.adopt()
@@ -414,61 +402,6 @@ class Log:
 
     # ---- segments ----
 
-    def sealed(self) -> dict[int, int]:
-        """Bytes that the file of each sealed segment takes, by base position.  From any thread."""
-        with self._sizing:
-            return dict(self._sizes)
-
-    def remove(self, base: int) -> None:
-        """Lets a sealed segment go; its file becomes room for the next one, if it is of full size.
-
-        From any thread but the log's.  What holds its records open reads on, or finds the file used again.
-        Raises OSError: the segment may be there yet, and this may be called again.
-        """
-        with self._sizing:
-            size = self._sizes.get(base)
-        if size is None:
-            return
-        path = os.path.join(self.directory, segment_name(base))
-        with suppress(FileNotFoundError):  # An earlier try that failed behind it got as far.
-            if not self._room.recycle(path, size):
-                self.files.unlink(path)
-        self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
-        self.reader.remove(base)
-        with self._sizing:
-            self._sizes.pop(base, None)
-        self._stats.segments_removed += 1
-
-    @property
-    def wants_tending(self) -> bool:
-        """Whether tend() would do something."""
-        return not self._sealed.empty() or self.wants_prepared
-
-    def tend(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """What is not urgent: tells `on_sealed` of segments that are whole, and prepares the next one's room.
-
-        In another thread than the rest, or between two calls of it.  Raises OSError from prepare(); what
-        `on_sealed` raises is logged, and stops nothing.
-        """
-        while not self._sealed.empty() and not stopped():
-            base = self._sealed.get()
-            for call in list(self.on_sealed):
-                try:
-                    call(base)
-                except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
-                    log.warning("sealed segment=%s reason=%r", segment_name(base), error)
-        self.prepare(stopped)
-
-    @property
-    def wants_prepared(self) -> bool:
-        """Whether prepare() would do something."""
-        return not self._room.ready and self._active is not None and self._lock is not None
-
-    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """See Room.prepare().  May run in another thread than the rest."""
-        if self.wants_prepared:
-            self._room.prepare(stopped)
-
     def _begin(self) -> ActiveSegment:
         """A new active segment at the durable position; raises OSError."""
         base = self.durable_position
@@ -540,11 +473,6 @@ class Log:
             self.sync()
             active.cut(active.end)
             self._seal()
-
-    def _shelve(self, base: int, size: int) -> None:
-        with self._sizing:
-            self._sizes[base] = size
-        self._sealed.put(base)
 
     def _give_up(self) -> None:
         """Nobody knows what the active segment holds behind the durable position: it ends there."""

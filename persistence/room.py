@@ -1,19 +1,23 @@
-"""The room of the next segment: a file made ready ahead of need.
+"""The room of the next segments: files made ready ahead of need.
 
-Overwriting a file that has its blocks is faster than growing one, and cannot fail for want of room.  The file
-is `prepared.tmp`; what it holds does not matter (zeros, or an earlier life: format.py, "seed"), only that its
-blocks are there and on the disk.  Without one, a segment grows from nothing; so every error here is only a
-loss of speed.
+Overwriting a file that has its blocks is faster than growing one, and cannot fail for want of room.  What the
+files hold does not matter (zeros, or an earlier life: format.py, "seed"), only that their blocks are there
+and on the disk.  Without one, a segment grows from nothing; so every error here is only a loss of speed.
 
-Threads: prepare() may run beside everything else; the lock is its own.
+One file is kept ready, and two from when there was none once.  Filling one gives way: a little at a time,
+each synced, with rests that are longer than the work while another is there, so that the acks of the active
+segment wait behind little, and seldom.
+
+Threads: prepare() and recycle() may run beside take(); their lock is their own.  A name that was taken is not
+given again before the next is taken: by then it is a segment's, or gone.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from persistence.files import Files
 
@@ -21,92 +25,121 @@ __all__ = ["PREPARED_NAME", "Room"]
 
 PREPARED_NAME = "prepared.tmp"
 GROWING_NAME = "growing.tmp"
-FILL_BYTES = 1 << 20  # zeros written at a time
-FILL_SYNC_BYTES = 4 << 20  # and synced: acks of the active segment wait behind that, so it is short
+FILL_BYTES = 1 << 20  # zeros written at a time, and synced
+REST_SHARE = 3  # so many times as long as that took, while another room is there
+READY_MOST = 2
 
 
 class Room:
-    """At most one file of `segment_bytes` in `directory`, ready to become a segment."""
+    """At most READY_MOST files of `segment_bytes` in `directory`, ready to become segments."""
 
-    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+    def __init__(
+        self, files: Files, directory: str, segment_bytes: int, rest: Callable[[float], object] = time.sleep
+    ) -> None:
         self._files = files
         self._directory = directory
         self._segment_bytes = segment_bytes
-        self._path = os.path.join(directory, PREPARED_NAME)
-        self._handle: int | None = None
+        self._rest = rest
+        names = (PREPARED_NAME, *(f"prepared-{number}.tmp" for number in range(2, READY_MOST + 2)))
+        self._names = [os.path.join(directory, name) for name in names]
+        self._ready: list[tuple[int, str]] = []  # handle and path, the next one last
         self._preparing = threading.Lock()
+        self._most = 1
+        self._taken = ""  # the name that was taken last
 
     @property
-    def ready(self) -> bool:
-        """Whether there is one."""
-        return self._handle is not None
+    def ready(self) -> int:
+        """How many there are."""
+        return len(self._ready)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether prepare() would make one."""
+        return self.ready < self._most
 
     def adopt(self) -> None:
         """Takes what an earlier process has left, if it is of the right size.  Raises OSError."""
-        if PREPARED_NAME not in self._files.listdir(self._directory):
-            return
-        handle = self._files.open(self._path, create=True)
-        if self._files.size(handle) == self._segment_bytes:
-            self._handle = handle
-        else:
-            self._files.close(handle)
-            self._files.unlink(self._path)
+        found = self._files.listdir(self._directory)
+        for path in self._names:
+            if os.path.basename(path) not in found or self.ready >= READY_MOST:
+                continue
+            handle = self._files.open(path, create=True)
+            if self._files.size(handle) == self._segment_bytes:
+                self._ready.append((handle, path))
+            else:
+                self._files.close(handle)
+                self._files.unlink(path)
 
     def prepare(self, stopped: Callable[[], bool]) -> None:
-        """Makes one, filled with zeros and synced.  Raises OSError.  `stopped` says when to leave it half
-        done.
+        """Makes one, filled with zeros and synced, if one is wanted.  Raises OSError.  `stopped` says when to
+        leave it half done.
         """
         with self._preparing:
-            if self.ready:
+            if not self.wanted:
                 return
-            handle = self._files.open(self._path, create=True)
+            path = self._free_name()
+            handle = self._files.open(path, create=True)
             filled = False
             try:
                 filled = self._fill(handle, stopped)
             except OSError:
-                with suppress(OSError):
-                    self._files.unlink(self._path)
+                self._discard(path)
                 raise
             finally:
                 if not filled:
                     self._files.close(handle)
             if filled:
-                self._handle = handle  # From here on it may be taken.
+                self._ready.insert(0, (handle, path))  # From here on it may be taken.
 
     def _fill(self, handle: int, stopped: Callable[[], bool]) -> bool:
         zeros = memoryview(bytes(min(FILL_BYTES, self._segment_bytes)))
         place = 0
         while place < self._segment_bytes and not stopped():
+            started = time.monotonic()
             place += self._files.pwritev(handle, [zeros[: self._segment_bytes - place]], place)
-            if place % FILL_SYNC_BYTES == 0:
-                self._files.fdatasync(handle)
-        self._files.fdatasync(handle)
+            self._files.fdatasync(handle)
+            if place < self._segment_bytes and self._ready:
+                self._rest(REST_SHARE * (time.monotonic() - started))
         return place >= self._segment_bytes
+
+    def _discard(self, path: str) -> None:
+        try:
+            self._files.unlink(path)
+        except OSError:
+            return  # It is overwritten by the next attempt.
+
+    def _free_name(self) -> str:
+        taken = {self._taken, *(path for _, path in list(self._ready))}
+        return next(path for path in self._names if path not in taken)
 
     def recycle(self, path: str, size: int) -> bool:
         """Makes a segment that is no longer wanted the next one's room.  False: it is of no use.  Raises
         OSError.
         """
-        if self.ready or size < self._segment_bytes or not self._preparing.acquire(blocking=False):
+        if not self.wanted or size < self._segment_bytes or not self._preparing.acquire(blocking=False):
             return False
         try:
-            self._files.rename(path, self._path)
+            name = self._free_name()
+            self._files.rename(path, name)
             self._files.dirsync(self._directory)
-            self._handle = self._files.open(self._path, create=True)
+            self._ready.insert(0, (self._files.open(name, create=True), name))
         finally:
             self._preparing.release()
         return True
 
     def take(self) -> tuple[int, str]:
-        """A handle and the name of its file: the one that is ready, or an empty one.  Raises OSError."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            return handle, self._path
-        path = os.path.join(self._directory, GROWING_NAME)
-        return self._files.open(path, create=True), path
+        """A handle and the name of its file: one that is ready, or an empty one.  Raises OSError."""
+        if self._ready:
+            found = self._ready[-1]
+            self._taken = found[1]  # In this order, or its name would be free for a moment.
+            self._ready.pop()
+            return found
+        if self._taken:
+            self._most = READY_MOST
+        self._taken = os.path.join(self._directory, GROWING_NAME)
+        return self._files.open(self._taken, create=True), self._taken
 
     def close(self) -> None:
-        """Leaves it to the next process."""
-        if self._handle is not None:
-            self._files.close(self._handle)
-            self._handle = None
+        """Leaves them to the next process."""
+        while self._ready:
+            self._files.close(self._ready.pop()[0])

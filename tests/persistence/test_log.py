@@ -430,6 +430,36 @@ def test_segments_that_could_not_be_prepared_do_without() -> None:
     assert len(written.log.reader.bases()) > 1
 
 
+def test_two_rooms_are_kept_once_there_was_none() -> None:
+    """And no name is given away while a segment is being made of its file."""
+    written = Written.empty(segment_bytes=8192)
+    for i in range(6):
+        written.add("a-0", 7, [bytes([i]) * 500] * 3)
+        written.sync()
+    while written.log.wants_tending:
+        written.log.tend()
+    rooms = {name for name in written.files.listdir(DIRECTORY) if name.startswith("prepared")}
+    assert len(rooms) == 2
+    rename, taken = written.files.rename, []
+
+    def tending(source: str, target: str) -> None:
+        taken.append(source)
+        written.files.rename = rename  # type: ignore[method-assign]
+        written.log.tend()
+        assert len(written.files.names[source].cache) == 8192
+        rename(source, target)
+
+    written.files.rename = tending  # type: ignore[method-assign]
+    for i in range(6, 60):
+        written.add("a-0", 7, [bytes([i % 256]) * 500] * 3)
+        written.sync()
+        while written.log.wants_tending:
+            written.log.tend()
+    assert taken
+    assert read_all(written.log, "a-0", 7) == written.records["a-0", 7]
+    assert read_all(recovered(written.files.kill())[0], "a-0", 7) == written.records["a-0", 7]
+
+
 def test_rows_are_found_by_offset() -> None:
     rows = ExtentRows()
     for first, count in ((3, 2), (5, 1), (9, 4)):

@@ -1,0 +1,113 @@
+"""What of a log may wait: segments that are sealed, and room for those to come.
+
+Owns the list of sealed segments and who is told of them, and the prepared room.  Log is made of it; it never
+touches the active segment.
+
+Threads: tend() and remove() are for any but the log's, one at a time; the rest is the log thread's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from persistence.files import Files, size_of
+from persistence.format import segment_name
+from persistence.reading import LogReader
+from persistence.room import Room
+from persistence.segment import ActiveSegment
+from persistence.stats import LogStats
+
+__all__ = ["Tended"]
+
+log = logging.getLogger(__name__)
+
+
+class Tended:
+    """The part of a Log that is tended beside its writing."""
+
+    reader: LogReader
+    _stats: LogStats
+    _lock: int | None
+    _active: ActiveSegment | None
+
+    def __init__(self, files: Files, directory: str, segment_bytes: int) -> None:
+        self.files = files
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.on_sealed: list[Callable[[int], object]] = []
+        self._room = Room(files, directory, segment_bytes)
+        self._sizes: dict[int, int] = {}  # of sealed segments, by base
+        self._sizing = threading.Lock()  # over _sizes
+        self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
+
+    def sealed(self) -> dict[int, int]:
+        """Bytes that the file of each sealed segment takes, by base position.  From any thread."""
+        with self._sizing:
+            return dict(self._sizes)
+
+    def remove(self, base: int) -> None:
+        """Lets a sealed segment go; its file becomes room for the next one, if it is of full size.
+
+        From any thread but the log's.  What holds its records open reads on, or finds the file used again.
+        Raises OSError: the segment may be there yet, and this may be called again.
+        """
+        with self._sizing:
+            size = self._sizes.get(base)
+        if size is None:
+            return
+        path = os.path.join(self.directory, segment_name(base))
+        with suppress(FileNotFoundError):  # An earlier try that failed behind it got as far.
+            if not self._room.recycle(path, size):
+                self.files.unlink(path)
+        self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
+        self.reader.remove(base)
+        with self._sizing:
+            self._sizes.pop(base, None)
+        self._stats.segments_removed += 1
+
+    @property
+    def wants_tending(self) -> bool:
+        """Whether tend() would do something."""
+        return not self._sealed.empty() or self.wants_prepared
+
+    def tend(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """What is not urgent: tells `on_sealed` of segments that are whole, and prepares the next one's room.
+
+        In another thread than the rest, or between two calls of it.  Raises OSError from prepare(); what
+        `on_sealed` raises is logged, and stops nothing.
+        """
+        while not self._sealed.empty() and not stopped():
+            base = self._sealed.get()
+            for call in list(self.on_sealed):
+                try:
+                    call(base)
+                except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
+                    log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+        self.prepare(stopped)
+
+    @property
+    def wants_prepared(self) -> bool:
+        """Whether prepare() would do something."""
+        return self._room.wanted and self._active is not None and self._lock is not None
+
+    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """See Room.prepare().  May run in another thread than the rest."""
+        if self.wants_prepared:
+            self._room.prepare(stopped)
+
+    def _found_sealed(self, bases: Sequence[int]) -> None:
+        """What a start has found: of the last one nobody was told."""
+        names = {base: os.path.join(self.directory, segment_name(base)) for base in bases}
+        self._sizes = {base: size_of(self.files, path) for base, path in names.items()}
+        if bases:
+            self._sealed.put(bases[-1])
+
+    def _shelve(self, base: int, size: int) -> None:
+        with self._sizing:
+            self._sizes[base] = size
+        self._sealed.put(base)
