@@ -147,6 +147,18 @@ def levels_can_be_kept(config: Config, problems: Problems) -> None:
             problems.add(visible, text)
 
 
+def producers_show_what_they_commit(config: Config, problems: Problems) -> None:
+    hiding = {stream.name for stream in config.stream if stream.visible == "durable"}
+    for index, producer in enumerate(config.producer):
+        path: Path = ("producer", index, "stream")
+        if producer.stream in hiding and not problems.blames(path):
+            text = (
+                f'stream {producer.stream!r} has visible = "durable", and the ring of a local producer shows '
+                "what that process commits; give it another stream"
+            )
+            problems.add(path, text)
+
+
 def streams_exist(config: Config, problems: Problems) -> None:
     known = {stream.name for stream in config.stream if stream.name}  # None: it has been blamed
     for index, producer in enumerate(config.producer):
@@ -245,6 +257,7 @@ RULES = (
     rings_hold_their_records,
     syncs_come_before_the_ring_is_full,
     levels_can_be_kept,
+    producers_show_what_they_commit,
     streams_exist,
     rings_can_be_waited_for,
     zmq_is_safe,

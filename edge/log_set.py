@@ -24,9 +24,11 @@ from edge.errors import EdgeError
 from edge.log_status import TOTALS, log_facts, sys_numbers, together
 from edge.logs import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
+from persistence.foreign import CopiedRing, ForeignWriter
 from persistence.merged import MergedReader
-from persistence.placement import home, is_worker, logs_in
+from persistence.placement import home, is_shared, logs_in
 from ringbuf import Ring
+from ringbuf.errors import RingError
 
 __all__ = ["LogSet", "Placing", "log_source"]
 
@@ -96,6 +98,29 @@ class LogSet:
                 raise EdgeError(f"log {directory}: {error}") from error
             self._threads[directory] = thread
 
+    def add_foreign(self, ring: Ring, stream: Stream) -> None:
+        """Logs a ring that another process writes, of a stream that is logged.  Raises EdgeError.
+
+        Its writer waits for the log where the stream promises every record; else it may lose some, which is
+        counted.
+        """
+        directory = self._home(ring.name, isolated=stream.isolated)
+        if directory not in self._logs:
+            self._open(directory)
+        source = CopiedRing(ring, gating=stream.when_full != "overwrite").source(log_source(ring, stream))
+        try:
+            thread = self._threads.get(directory)
+            if thread is None:
+                opened = self._logs[directory]
+                thread = LogThread(opened, [source], writer=ForeignWriter(opened))
+                thread.writer.state.on_change = self._changed
+                thread.start()
+                self._threads[directory] = thread
+            else:
+                thread.add(source)
+        except (LogError, RingError) as error:
+            raise EdgeError(f"log {directory}: {error}") from error
+
     def stop(self) -> None:
         """Syncs what the rings hold, and ends the threads.  May be called twice."""
         while self._threads:
@@ -129,7 +154,7 @@ class LogSet:
         found = [
             it.reader
             for directory, it in self._logs.items()
-            if directory == self.directory or is_worker(directory) or directory.name == ring_name
+            if directory == self.directory or is_shared(directory) or directory.name == ring_name
         ]
         own = self._homes.get(ring_name)
         if own is not None:

@@ -9,8 +9,8 @@ A producer of another user has the right to write its file, and so to shorten it
 with SIGBUS in whoever reads it: list only users whose processes may stop the broker.
 
 Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
-attaches what is there.  Their records are as durable as memory (`process`): the log reads only rings that the
-broker writes.
+attaches what is there.  Of a stream that has a log their records are logged, too (persistence/foreign.py);
+but no producer is told when: what it has published is as durable as memory until the log has read it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from edge.config import NAME_PATTERN, NAME_RULE, Config, Stream
 from edge.config import Producer as ProducerSettings
 from edge.epochs import Epochs
 from edge.errors import Refused
 from edge.logs import pairs
-from edge.ring_files import ring_to_read
+from edge.ring_files import LogEnd, attached_to_read, ring_to_read
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -50,7 +51,11 @@ class ProducerRing:
 class Producers:
     """All producer rings of a broker.  Each of `on_ring` is called with each, by whoever opens it."""
 
-    def __init__(self, config: Config, epochs: Epochs) -> None:
+    def __init__(
+        self, config: Config, epochs: Epochs, log_ends: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        """`log_ends`: as Streams.open() takes them."""
+        self._log_ends = log_ends or {}
         self.on_ring: list[Callable[[ProducerRing], object]] = []
         self._directory = config.runtime_dir
         self._streams = {stream.name: stream for stream in config.stream}
@@ -71,7 +76,7 @@ class Producers:
                 log.warning("ring of no configured stream left alone %s", pairs(file=file))
                 continue
             try:
-                self._attached(producer, self._streams[stream], Ring.attach(file.with_suffix("")))
+                self._attached(producer, self._streams[stream], self._left_behind(file))
             except (RingError, OSError) as error:
                 log.warning("producer's ring left alone %s", pairs(file=file, reason=error))
 
@@ -87,8 +92,12 @@ class Producers:
         shared = any(other != os.geteuid() for other in settings.uids)
         path = self._directory / f"{stream}@{producer}"
         mode = 0o660 if shared else 0o640  # of another user, who then shares the directory's group
-        ring = ring_to_read(path, settings.ring_bytes, self._epochs, mode=mode)
+        end = LogEnd(*self._log_ends.get(path.name, ()))
+        ring = ring_to_read(path, settings.ring_bytes, self._epochs, log_end=end, mode=mode)
         return self._attached(producer, self._streams[stream], ring)
+
+    def _left_behind(self, file: Path) -> Ring:
+        return attached_to_read(file.with_suffix(""), LogEnd(*self._log_ends.get(file.stem, ())))
 
     def close(self) -> None:
         """Detaches from all of them.  The files stay: their producers may be writing."""
@@ -100,6 +109,11 @@ class Producers:
         if stream not in self._streams:
             raise Refused(
                 f"there is no stream {stream!r}", hint=f"the streams are {', '.join(self._streams)}"
+            )
+        if self._streams[stream].visible == "durable":
+            raise Refused(
+                f"stream {stream!r} shows what is durable alone, a producer's ring what is committed",
+                hint='give local producers a stream of their own with visible = "commit"',
             )
         settings = self._settings.get(producer)
         if settings is None:

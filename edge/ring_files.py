@@ -19,7 +19,7 @@ from ringbuf import Ring
 from ringbuf.errors import RingError, WriterAlive
 from ringbuf.ring import cursor_file, ring_file
 
-__all__ = ["LogEnd", "ring_to_read", "ring_to_write"]
+__all__ = ["LogEnd", "attached_to_read", "ring_to_read", "ring_to_write"]
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +68,31 @@ def ring_to_write(
     return ring, prepare(ring)
 
 
-def ring_to_read(path: Path, capacity_bytes: int, epochs: Epochs, *, mode: int = 0o640) -> Ring:
-    """The ring at `path` for another process to write and this one to read: as it is there, or new.
+def ring_to_read(
+    path: Path, capacity_bytes: int, epochs: Epochs, *, log_end: LogEnd = NO_LOG, mode: int = 0o640
+) -> Ring:
+    """The ring at `path` for another process to write and this one to read: as it is there, or new, in a new
+    epoch that begins at `log_end`.
 
     Raises RingsUnavailable.
     """
     try:
-        return Ring.attach(path)
+        return attached_to_read(path, log_end)
     except (RingError, FileNotFoundError, PermissionError) as error:
         if ring_file(path).exists():
             _put_aside(path, error)
-    _created(path, capacity_bytes, epochs.next(path.name), 0, mode).close()
+    epoch = epochs.next(path.name, log_end.epoch)
+    _created(path, capacity_bytes, epoch, log_end.offset, mode).close()
     return Ring.attach(path)
+
+
+def attached_to_read(path: Path, log_end: LogEnd = NO_LOG) -> Ring:
+    """The ring that is there.  Raises RingError: it is damaged, or of an older life than what the log has."""
+    ring = Ring.attach(path)
+    if ring.epoch < log_end.epoch:
+        ring.close()
+        raise _BehindTheLog(f"the log ends in epoch {log_end.epoch}, the ring is of epoch {ring.epoch}")
+    return ring
 
 
 def _left_behind(path: Path) -> Ring | None:

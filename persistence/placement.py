@@ -2,6 +2,7 @@
 
     directory/               the log of worker 0, which every other is found from
     directory/worker1/       of worker 1, and so on
+    directory/producers/     of rings that other processes write (foreign.py)
     directory/<ring name>/   of that ring alone
 
 All of them are logs of one format (format.py), each with its lock.  Owns the names and nothing else.
@@ -19,6 +20,7 @@ from persistence.format import ring_id_of
 
 __all__ = ["home", "logs_in", "places", "worker_of"]
 
+PRODUCERS = "producers"
 _WORKER = re.compile(r"worker[1-9][0-9]{0,2}\Z")  # no ring has such a name: it has a - or a @
 _RING = re.compile(r"[a-z0-9_-]+(-[0-9]+|@[a-z0-9_-]+)\Z")
 
@@ -32,6 +34,8 @@ def home(directory: Path, ring_name: str, *, isolated: bool, workers: int) -> Pa
     """The directory of the log that a ring is written to."""
     if isolated:
         return directory / ring_name
+    if "@" in ring_name:
+        return directory / PRODUCERS
     worker = worker_of(ring_name, workers)
     return directory / f"worker{worker}" if worker else directory
 
@@ -42,14 +46,15 @@ def logs_in(directory: Path) -> list[Path]:
         names = sorted(it.name for it in directory.iterdir() if it.is_dir())
     except FileNotFoundError:
         names = []
-    return [directory, *(directory / name for name in names if _WORKER.match(name) or _RING.match(name))]
+    ours = [name for name in names if name == PRODUCERS or _WORKER.match(name) or _RING.match(name)]
+    return [directory, *(directory / name for name in ours)]
 
 
 def places(directory: Path, ring_name: str) -> list[Path]:
     """The directories that may hold records of a ring: all logs but those of other rings alone."""
-    return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_worker(it)]
+    return [it for it in logs_in(directory) if it == directory or it.name == ring_name or is_shared(it)]
 
 
-def is_worker(directory: Path) -> bool:
-    """Whether a log's directory is that of a worker above 0."""
-    return _WORKER.match(directory.name) is not None
+def is_shared(directory: Path) -> bool:
+    """Whether a log's directory, below the first, is of several rings."""
+    return directory.name == PRODUCERS or _WORKER.match(directory.name) is not None

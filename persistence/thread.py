@@ -36,7 +36,8 @@ class LogThread:
 
     `sources` may be Source or plain tuples of the same parts; rings of durability "process" are passed over.
     `on_durable` is called on the log thread and must not block; `wake_descriptor`, an eventfd, is written
-    instead wherever that needs no Python.  The log is recovered before, and closed
+    instead wherever that needs no Python.  `writer`, of that log, replaces the usual one, and is not run
+    ahead of others.  The log is recovered before, and closed
     after, by the caller.
     """
 
@@ -46,8 +47,10 @@ class LogThread:
         sources: Sequence[tuple[Ring, str, int, int] | Source],
         on_durable: Callable[[], object] | None = None,
         wake_descriptor: int = -1,
+        writer: LogWriter | None = None,
     ) -> None:
-        self.writer = LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
+        self.writer = writer or LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
+        self._hurries = writer is None
         self._sources = [source for it in sources if (source := _source_of(it)) is not None]
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -127,7 +130,8 @@ class LogThread:
         return done.result()
 
     def _run(self) -> None:
-        self.scheduling = _ahead_of_others()
+        if self._hurries:
+            self.scheduling = _ahead_of_others()
         writer = self.writer
         while not self._stopping.is_set():
             writer.called()  # Before the calls are looked at: who calls after this is heard by run().

@@ -27,7 +27,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from persistence.errors import EpochConflict, TooManyRings
@@ -321,12 +321,15 @@ class LogWriter:
             return 0
         if not ranges:
             return 0
-        self.log.append(joined.ring_id, ranges)
+        self._append(joined.ring.name, joined.ring.epoch, joined.ring_id, ranges)
         joined.taken = ranges[-1].position + len(ranges[-1].view)
         if joined.waits_since is None:
             joined.waits_since = now
         self._rounds.c.active_at = now
         return sum(len(found.view) for found in ranges)
+
+    def _append(self, name: str, epoch: int, ring_id: int, ranges: Sequence[Range]) -> None:
+        self.log.append(ring_id, ranges)
 
     def _due_ns(self, now: int) -> int:
         """When the next sync is due; far away when nothing waits."""

@@ -37,7 +37,7 @@ from edge.levels import Upstream, reason_code
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.logs import pairs
-from edge.producers import Producers
+from edge.producers import ProducerRing, Producers
 from edge.report import Reporter
 from edge.router import TopicLimits
 from edge.sessions import SessionLimits
@@ -104,9 +104,7 @@ class Assembly:
         self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
-        producers = Producers(config, epochs)
-        self._down.callback(producers.close)
-        producers.attach_left_behind()
+        producers = self._open_producers(epochs)
         self._start_zmq(streams, producers)
         self._start_feed(producers)
         self._restore_sessions(streams)
@@ -254,6 +252,25 @@ class Assembly:
                 log.warning("retained messages that are not durable are not put back %s", pairs(rings=left))
                 return
             await asyncio.sleep(SHOW_LOOK_S)
+
+    def _open_producers(self, epochs: Epochs) -> Producers:
+        """Their rings are closed when nobody reads them any more: the log is the last."""
+        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {})
+        self._down.callback(producers.close)
+        if self.logs is not None:
+            self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
+            producers.on_ring.append(self._log_foreign)
+        producers.attach_left_behind()
+        return producers
+
+    def _log_foreign(self, added: ProducerRing) -> None:
+        """A log that cannot be opened is said; the producer is served all the same."""
+        if self.logs is None or added.stream.durability == "process":
+            return
+        try:
+            self.logs.add_foreign(added.ring, added.stream)
+        except EdgeError as error:
+            log.error("a producer's ring is not logged %s", pairs(ring=added.name, reason=error))
 
     def _follow_levels(self, streams: Streams) -> None:
         """Let publishers know what logs and sinks say: on the MQTT thread, which they are served by."""

@@ -16,7 +16,8 @@ import pytest
 import zmq
 
 from edge.control import Connection, Report, Status
-from edge.local_client import subscribe_shm
+from edge.errors import Refused
+from edge.local_client import producer, subscribe_shm
 from edge.mqtt import PubAck, Publish, ReasonCode, SubAck, Subscribe, Subscription, Version
 from persistence import Log
 from persistence.reading import LogReader
@@ -361,3 +362,40 @@ def test_records_that_were_committed_before_a_kill_are_shown_when_the_log_has_th
         assert broker.stop()[0] == 0
     with Log(place.log_dir) as log:
         assert log.recover().rings["t-0"].end_offset == 1
+
+
+# ---- local producers ----
+
+
+def test_what_a_local_producer_writes_survives_a_power_cut_at_its_streams_level(place: Place) -> None:
+    settings = stream("interval", sync_interval_ms=20, when_full="block")
+    with place.broker(settings) as broker:
+        with producer("cam", "t", runtime_dir=place.runtime_dir) as writer:
+            for number in range(50):
+                assert writer.publish(b"%08d" % number, key=b"t/cam") == number
+        wait_until(lambda: logged_of_producers(place) == 50)
+        broker.kill()
+    for path in place.runtime_dir.iterdir():
+        path.unlink()
+    with place.broker(settings) as broker:
+        with producer("cam", "t", runtime_dir=place.runtime_dir) as writer:
+            assert writer.publish(b"%08d" % 50, key=b"t/cam") == 50, "offsets do not go on"
+        wait_until(lambda: logged_of_producers(place) == 1)
+        assert broker.stop()[0] == 0
+    with Log(place.log_dir / "producers") as log:
+        log.recover()
+        assert numbers_in(log.reader, "t@cam") == list(range(51))
+
+
+def logged_of_producers(place: Place) -> int:
+    """Records in this life of the broker."""
+    logs = place.status()["log"]["logs"]
+    return sum(it["records"] for it in logs if it["directory"].endswith("/producers"))
+
+
+def test_a_producer_is_refused_where_nothing_may_be_shown_early(place: Place) -> None:
+    with place.broker(stream("disk", visible="durable")) as broker:
+        refused = pytest.raises(Refused, match="shows what is durable alone")
+        with refused, producer("cam", "t", runtime_dir=place.runtime_dir):
+            pass
+        assert broker.stop()[0] == 0

@@ -422,6 +422,11 @@ def test_visible_durable_is_refused_without_a_log() -> None:
     assert parse(stream + 'durability = "disk"\n').stream[0].visible == "durable"
 
 
+def test_a_local_producer_is_refused_where_readers_wait_for_the_disk() -> None:
+    stream = '[[stream]]\nname = "a"\ntopics = ["a"]\ndurability = "disk"\nvisible = "durable"\n'
+    assert "shows" in problems(stream + '[[producer]]\nname = "p"\nstream = "a"\n')
+
+
 def test_a_connect_is_answered_whatever_waits(hiding: Bench) -> None:
     publish(hiding.client(), b"0")
     wire = hiding.wire()
