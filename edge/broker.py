@@ -14,7 +14,7 @@ to it.  What happens once a message (PUBLISH, acknowledgements, PINGREQ) never c
     CLOSED              _closed
     SOURCE              _source_topic
     COLD                ColdReads.wanted
-    JOURNAL             Keeper.checkpoint
+    JOURNAL             Keeper.checkpoint, or on_retained_due
 
 Invariants: an exception while one event is handled ends that connection and no other; every accepted client
 leaves through Clients.end(), once.
@@ -105,6 +105,7 @@ class Broker:
         """
         self.limits = limits or BrokerLimits()
         self.on_source_bad: Callable[[int], object] = lambda source: None
+        self.on_retained_due: Callable[[], object] = lambda: None  # rings are about to lose what is retained
         self.engine = engine
         self.keeper = Keeper(engine, clock=clock, wall_ns=wall_ns)
         self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.keeper)
@@ -207,7 +208,7 @@ class Broker:
         elif kind == EventKind.SOURCE:
             self._source_topic(detail, data)
         elif kind == EventKind.JOURNAL:
-            self.keeper.checkpoint()
+            self.keeper.checkpoint() if detail == 0 else self.on_retained_due()
         else:
             log.error("a local ring holds what is no record; it is read no further %s", pairs(source=detail))
             self.on_source_bad(detail)

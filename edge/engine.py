@@ -320,9 +320,8 @@ class Engine(Protocol):
         """Append a note of Python's.  False: no room, or it is too long: only a checkpoint says it."""
 
     def journal_end(self) -> tuple[int, bool] | None:
-        """The position behind all that has happened; None: it is not open.
-
-        False: what had not gone into the ring was thrown away, and a checkpoint must say it at once.
+        """The position behind all that has happened; None: it is not open.  False: what had not gone into
+        the ring was thrown away, and a checkpoint must say it at once.
         """
 
     def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
@@ -336,6 +335,12 @@ class Engine(Protocol):
 
     def sources_wanted(self) -> bytes:
         """A byte for each source, 1 where something waits for one of its records."""
+
+    def retained_keep(self, kept: bool, /) -> None:
+        """Remember which topics retain something else than before, for retained_changes()."""
+
+    def retained_changes(self, most: int, /) -> bytes:
+        """Records of what they retain now, about `most` bytes, without payload for nothing; b"": that was all."""
 
     # A restart: before anything is served.
 

@@ -3,7 +3,8 @@
 The messages are the engine's, one copy each, set and cleared in C as they are published, because that may
 happen at any rate.  A retained copy keeps its topic known, so whoever knows the topics finds it.
 
-Retained messages live in memory.  After a restart they are put back from what the rings still hold.
+Retained messages live in memory.  After a restart they are put back from edge/state/retained_file.py and from
+what the rings, or the log, hold since.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from edge.sessions import Session
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
+    from edge.state.retained_file import RetainedRecord
     from ringbuf import Record
 
 __all__ = ["Retained"]
@@ -43,7 +45,7 @@ class Retained:
             with router.tag_of(session.subscriptions[topic_filter]) as tag:
                 self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
 
-    def restore(self, records: Iterable[Record]) -> int:
+    def restore(self, records: Iterable[Record | RetainedRecord]) -> int:
         """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.
 
         Clears too: the last record of a topic counts.  Records whose key is no topic are left out.

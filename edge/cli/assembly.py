@@ -42,6 +42,7 @@ from edge.report import Reporter
 from edge.router import TopicLimits
 from edge.sessions import SessionLimits
 from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
+from edge.state.retained_file import retained_in
 from edge.stats import Stats
 from edge.streams import Streams
 from edge.zeromq import ZmqPublisher
@@ -56,7 +57,6 @@ __all__ = ["Assembly", "bridge_settings"]
 log = logging.getLogger(__name__)
 
 SHOW_S, SHOW_LOOK_S = 5.0, 0.005
-RESTORE_RECORDS = 4096  # looked at in one batch
 DESCRIPTORS_BESIDE_CONNECTIONS = 512  # rings, segments, local processes, the interpreter's own
 
 
@@ -100,7 +100,7 @@ class Assembly:
         stats = self._bind(streams)
         self._start_log(streams)
         await self._show_what_is_left(streams)
-        _restore_retained(self.listener.broker, streams)
+        self._restore_retained(streams)
         self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
@@ -177,6 +177,16 @@ class Assembly:
         self._state = StateHome(self.config, epochs, self.logs.ends() if self.logs else {})
         self._down.callback(self._state.close)
         self._state.find(self.logs.reader if self.logs else None)
+
+    def _restore_retained(self, streams: Streams) -> None:
+        rings = [partition.ring for partition in streams.all()]
+        past = self.logs.reader if self.logs else None
+        if self._state is not None:
+            kept = self._state.retained.restore(self.listener.broker, rings, past)
+        else:
+            kept = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
+        if kept:
+            log.info("retained messages put back %s", pairs(messages=kept))
 
     def _restore_sessions(self, streams: Streams) -> None:
         """Before anybody is served, and after the rings of producers, whose records may wait, are known."""
@@ -419,17 +429,6 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
         )
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
-
-
-def _restore_retained(broker: Broker, streams: Streams) -> None:
-    """What re-attached rings still hold of retained messages, in the order in which it was published."""
-    for partition in streams.all():
-        with partition.ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
-            kept = 0
-            while len(batch := reader.read_many(RESTORE_RECORDS)) > 0:
-                kept += broker.retained.restore(batch)
-        if kept:
-            log.info("retained messages put back %s", pairs(ring=partition.name, messages=kept))
 
 
 def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:

@@ -3,6 +3,7 @@
     runtime_dir/sessions.ring    the journal (edge/state/keeper.py)
     runtime_dir/sessions.state   the checkpoint, while nothing has to outlive a power cut; else it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
+    state_dir/retained.state     retained messages (edge/state/retained_file.py)
 
 Owns these names.  A file in the place that is not used any more is removed: it would come back years later.
 """
@@ -21,6 +22,7 @@ from edge.logs import pairs
 from edge.ring_files import LogEnd, ring_to_write
 from edge.state.keeper import Keeper, Place
 from edge.state.restoring import Found, PastLog, find, restore
+from edge.state.retained_file import RetainedFile
 from ringbuf.ring import cursor_file, ring_file
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 SESSIONS_RING = "sessions"
 FILE_NAME = "sessions.state"
+RETAINED_NAME = "retained.state"
 
 
 def state_level(config: Config) -> Literal["process", "interval", "disk"]:
@@ -50,6 +53,7 @@ def forget_state(config: Config) -> None:
     cursor_file(config.runtime_dir / SESSIONS_RING).unlink(missing_ok=True)
     for directory in (config.runtime_dir, config.state_dir):
         (directory / FILE_NAME).unlink(missing_ok=True)
+    (config.state_dir / RETAINED_NAME).unlink(missing_ok=True)
 
 
 class StateHome:
@@ -72,6 +76,7 @@ class StateHome:
         )
         self._needed = (self.ring.epoch, 0)  # epoch and offset: what is before may go from the log
         self._found = Found()
+        self.retained = RetainedFile(config.state_dir / RETAINED_NAME, sync=self.level != "process")
         self._keeper: Keeper | None = None
         self._closed = False
 
@@ -120,6 +125,7 @@ class StateHome:
         if self._closed:
             return
         self._closed = True
+        self.retained.stop()
         extremes = self.ring.extremes()
         self.ring.close()
         if self._keeper is not None and self._keeper.held == 0:

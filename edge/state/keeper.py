@@ -238,6 +238,14 @@ class Keeper:
             }
         )
 
+    def marks(self) -> dict[str, tuple[int, int]]:
+        """For each ring: its epoch, and the position below which all was routed."""
+        return {
+            name: (epoch, self._engine.source_position(source))
+            for source, (name, epoch) in self.sources.items()
+            if self._engine.source_position(source) > 0
+        }
+
     def source_gone(self, source: int) -> None:
         """It has it no longer."""
         self.sources.pop(source, None)

@@ -187,9 +187,10 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->sessions);
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->grants);
-    mq_list *lists[] = {&engine->touched, &engine->ready,     &engine->holding, &engine->blocked,
-                        &engine->closing, &engine->published, &engine->passing, &engine->limited,
-                        &engine->watched, &engine->cold};
+    mq_list *lists[] = {&engine->touched,          &engine->ready,   &engine->holding,
+                        &engine->blocked,          &engine->closing, &engine->published,
+                        &engine->passing,          &engine->limited, &engine->watched,
+                        &engine->retained_changed, &engine->cold};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);

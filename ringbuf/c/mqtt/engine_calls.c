@@ -459,6 +459,8 @@ static PyMethodDef engine_methods[] = {
     {"journal_end", NONE(engine_journal_end), "() -> (position, whether all is in the ring) | None: closed"},
     {"journal_sections", FAST(engine_journal_sections), "(next, bytes) -> (entries, next | None)"},
     {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},
+    {"retained_keep", ONE(engine_retained_keep), "(kept): remember which topics retain something else"},
+    {"retained_changes", ONE(engine_retained_changes), "(bytes) -> records; b'' when that was all"},
     {"add_past", ONE(engine_add_past), "(logged) -> source without a ring"},
     {"source_position", ONE(engine_source_position), "(source) -> position: what is below was routed"},
     {"sources_wanted", NONE(engine_sources_wanted), "() -> a byte for each source"},

@@ -95,6 +95,29 @@ PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize
     Py_RETURN_NONE;
 }
 
+PyObject *engine_retained_keep(engine_object *self, PyObject *kept)
+{
+    self->engine->retained_kept = kept == Py_True;
+    mq_retained_swept(self->engine);
+    Py_RETURN_NONE;
+}
+
+PyObject *engine_retained_changes(engine_object *self, PyObject *object)
+{
+    unsigned long long most;
+    uint64_t length;
+    if (unsigned_of(object, UINT32_MAX, &most) != 0)
+        return NULL;
+    uint8_t *changes = mq_retained_changes(self->engine, most, &length);
+    if (changes == NULL)
+        return PyErr_NoMemory();
+    if (length == 0)
+        mq_retained_swept(self->engine);
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)changes, (Py_ssize_t)length);
+    free(changes);
+    return bytes;
+}
+
 PyObject *engine_add_past(engine_object *self, PyObject *logged)
 {
     int index = mq_source_add(self->engine, (mq_source){.kind = MQ_SOURCE_PAST, .logged = logged == Py_True});
@@ -115,7 +138,7 @@ PyObject *engine_source_position(engine_object *self, PyObject *object)
     const mq_source *source = self->engine->sources[index];
     uint64_t position = 0;
     if (source != NULL && source->kind == MQ_SOURCE_OWN)
-        position = source->writer->tail;
+        position = mq_level_shown(source);
     if (source != NULL && source->kind == MQ_SOURCE_FOREIGN)
         position = source->reader->cursor > source->resume_at ? source->reader->cursor : source->resume_at;
     return PyLong_FromUnsignedLongLong(position);

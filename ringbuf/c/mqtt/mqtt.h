@@ -231,6 +231,7 @@ typedef struct mq_topic {
     uint16_t source; /* where its records are written */
     bool reserved;   /* not for clients */
     bool used;       /* since the hand of the clock last passed */
+    bool changed;    /* what it retains, or that it retains nothing any more: in engine->retained_changed */
     uint32_t key_hash;
     uint32_t unshown; /* records of it that wait until they are durable: it is not forgotten */
     uint64_t hash;
@@ -353,6 +354,7 @@ typedef struct mq_source {
     uint64_t copy_at;          /* a position that is reached only after spill.c has looked */
     uint64_t full_since_ms;    /* 0: the last claim went in */
     uint64_t marked;           /* position of its last MARK in the journal */
+    uint64_t swept;            /* what was retained below has been written down */
     uint64_t resume_at;        /* foreign: records below were routed in an earlier life */
     rb_writer *writer;
     rb_reader *reader;
@@ -379,6 +381,9 @@ struct mq_engine {
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint64_t retained_number; /* of the message that was retained last */
+    mq_list retained_changed; /* topics, since it was written down last */
+    bool retained_kept;       /* it is written down */
+    bool retained_asked;      /* MQ_EVENT_JOURNAL was left for that */
     uint32_t share_queues;    /* sessions that are queues of groups */
     uint32_t turn_work;       /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
     uint32_t matched;         /* subscribers of the record that was appended last */

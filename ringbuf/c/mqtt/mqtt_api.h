@@ -23,7 +23,8 @@ enum {                      /* what the parser or the loop hands to Python */
            5, /* a source ring holds what is no record; it is read no further: detail is the source */
        MQ_EVENT_COLD = 6,   /* what the session of this connection gets next is in the log only: whoever
                                handles it calls thaw() and warm() */
-       MQ_EVENT_JOURNAL = 7 /* the journal of sessions wants a checkpoint */
+       MQ_EVENT_JOURNAL = 7 /* something is to be written down: detail 0: a checkpoint of sessions;
+                               1: what is retained */
 };
 
 enum {                      /* why a connection was closed */

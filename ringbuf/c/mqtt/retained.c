@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SWEEP_SHARE 4u /* of a ring: what is retained is written down before the ring has lost it */
+
 void mq_retained_forget(mq_engine *engine, mq_topic *topic)
 {
     if (topic->retained == NULL)
@@ -34,7 +36,7 @@ static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *m
 
 /* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Beyond the limits of
  * the store there is none from then on, rather than an old one: counted. */
-void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
+static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
     mq_retained_forget(engine, topic);
     if (message->payload_length == 0)
@@ -64,4 +66,79 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
     topic->retained = blob;
     engine->counters.retained++;
     engine->counters.retained_bytes += bytes;
+}
+
+/* Replaces the retained message of `topic`, and remembers that it is not written down as it is now. */
+void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
+{
+    retain(engine, topic, message, origin);
+    if (!engine->retained_kept || topic->changed || topic->reserved)
+        return;
+    uint32_t before = engine->retained_changed.count;
+    mq_list_add(&engine->retained_changed, topic->item.index);
+    topic->changed = engine->retained_changed.count > before;
+}
+
+/* ---- writing it down ---- */
+
+void mq_retained_due(mq_engine *engine, const mq_source *source)
+{
+    if (engine->retained_kept && !engine->retained_asked &&
+        source->writer->tail - source->swept >= source->writer->capacity / SWEEP_SHARE)
+        engine->retained_asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 1, 0, 0, 0);
+}
+
+void mq_retained_swept(mq_engine *engine)
+{
+    engine->retained_asked = false;
+    for (uint32_t i = 1; i < engine->source_count; i++)
+        if (engine->sources[i] != NULL && engine->sources[i]->kind == MQ_SOURCE_OWN)
+            engine->sources[i]->swept = engine->sources[i]->writer->tail;
+}
+
+/* A record without a payload says that nothing is retained. */
+static rb_record nothing_of(const mq_engine *engine, const mq_topic *topic)
+{
+    return (rb_record){.length = rb_payload_position(topic->length, 0),
+                       .timestamp_ns = engine->now_ns,
+                       .key_hash = topic->key_hash,
+                       .key_length = topic->length,
+                       .flags = RB_FLAG_RETAIN};
+}
+
+static uint32_t change_bytes(const mq_engine *engine, const mq_topic *topic)
+{
+    return (uint32_t)rb_span(topic->retained != NULL ? topic->retained->record.length
+                                                     : nothing_of(engine, topic).length);
+}
+
+static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *to)
+{
+    if (topic->retained != NULL) {
+        memcpy(to, &topic->retained->record, topic->retained->record.length);
+        return;
+    }
+    rb_record nothing = nothing_of(engine, topic);
+    memcpy(to, &nothing, sizeof nothing);
+    memcpy(to + sizeof nothing, topic->name, topic->length);
+}
+
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length)
+{
+    mq_list *list = &engine->retained_changed;
+    uint64_t bytes = 0, at = 0;
+    uint32_t first = list->count;
+    while (first > 0 && bytes < most)
+        bytes += change_bytes(engine, mq_slab_at(&engine->topics, (uint32_t)list->at[--first]));
+    uint8_t *changes = calloc(1, bytes + 1);
+    for (uint32_t i = first; changes != NULL && i < list->count; i++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, (uint32_t)list->at[i]);
+        put_change(engine, topic, changes + at);
+        at += change_bytes(engine, topic);
+        topic->changed = false;
+    }
+    if (changes != NULL)
+        list->count = first;
+    *length = at;
+    return changes;
 }

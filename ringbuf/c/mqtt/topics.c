@@ -183,7 +183,7 @@ mq_topic *mq_topic_recyclable(mq_engine *engine)
     for (uint32_t steps = 0; steps < 2 * engine->topics.made; steps++) {
         mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
         engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
-        if (!(topic->item.generation & 1) || topic->retained != NULL || topic->unshown > 0)
+        if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed || topic->unshown > 0)
             continue;
         if (!topic->used)
             return topic;
@@ -258,6 +258,7 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
     if (source->writer->tail + room > source->copy_at) {
         mq_spill_own(engine, topic->source, room);
         mq_journal_mark(engine, topic->source);
+        mq_retained_due(engine, source);
     }
     if (mq_level_refusal(engine, source) != 0)
         return RB_TIMEOUT;

@@ -58,6 +58,12 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
 /* retained.c */
 /* `origin`: where its record is in a ring; 0: nowhere. */
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
+/* What a ring is about to lose should be written down (edge/state/retained_file.py). */
+void mq_retained_due(mq_engine *engine, const mq_source *source);
+/* Records, padded to 32, of what topics retain that have changed: about `most` bytes; nobody is told of them
+ * again.  Caller frees.  NULL: no memory. */
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length);
+void mq_retained_swept(mq_engine *engine);                   /* that was all */
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
 /* purge.c */

@@ -34,9 +34,9 @@ def is_synced(runtime_directory: Path) -> bool:
     return True
 
 
-def persistent(broker: BrimProcess, client_id: str, **more: str) -> Paho:
+def persistent(broker: BrimProcess, client_id: str, topic: str = "") -> Paho:
     """A client that keeps its side of its session, and comes back by itself."""
-    client = Paho(broker.port, client_id, clean=False, qos=2, **more)
+    client = Paho(broker.port, client_id, clean=False, qos=2, topic=topic)
     client.client.reconnect_delay_set(1, 1)
     return client
 

@@ -1,0 +1,138 @@
+"""A retained message outlives the record it came with: the ring may overwrite that, the file has it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edge.mqtt import Properties, Publish, Subscribe, Subscription
+from edge.state.retained_file import RetainedFile
+from tests.support.directories import memory_directory
+from tests.support.mqtt_bench import Bench
+
+RING_BYTES = 1 << 16
+
+
+class Site:
+    """One broker after another on the same ring and file."""
+
+    def __init__(self, directory: Path, state: Path) -> None:
+        self.directory = directory
+        self.file = state / "retained.state"
+        self.now_ms = 1_000_000
+
+    @contextmanager
+    def life(self, *, killed: bool = False) -> Iterator[Bench]:
+        bench = Bench(directory=self.directory, capacity_bytes=RING_BYTES, now_ms=self.now_ms)
+        retained = RetainedFile(self.file, sync=False)
+        retained.restore(bench.broker, [bench.partition.ring], None)
+        yield bench
+        self.now_ms = bench.now_ms
+        if killed:
+            thread = retained._thread
+            assert thread is not None
+            thread.shutdown()
+            bench.crash()
+        else:
+            retained.stop()
+            bench.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with memory_directory() as directory:
+        yield Site(directory, tmp_path)
+
+
+def retained(bench: Bench) -> dict[str, bytes]:
+    found = {}
+    client = bench.client("reader")
+    client.send(Subscribe(1, (Subscription("#", 0),)))
+    for packet in client.received()[1:]:
+        assert isinstance(packet, Publish)
+        assert packet.retain
+        found[packet.topic] = bytes(packet.payload)
+    return found
+
+
+def fill(bench: Bench) -> None:
+    """More than the ring has room for, a little at a time, as a broker hears it."""
+    publisher = bench.client("filler")
+    for _ in range(2 * RING_BYTES // 1024):
+        publisher.send(Publish("noise", bytes(1000)))
+        publisher.received()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_the_ring_has_overwritten_is_there_again(site: Site, killed: bool) -> None:
+    with site.life(killed=killed) as bench:
+        bench.client("p").send(Publish("a", b"old", retain=True), Publish("b", b"b", retain=True))
+        bench.client("p").send(Publish("a", b"new", retain=True))
+        fill(bench)
+        bench.client("p").send(Publish("c", b"c", retain=True))
+    with site.life() as bench:
+        assert retained(bench) == {"a": b"new", "b": b"b", "c": b"c"}
+        fill(bench)
+    with site.life() as bench:
+        assert retained(bench) == {"a": b"new", "b": b"b", "c": b"c"}
+
+
+def test_what_was_cleared_stays_so(site: Site) -> None:
+    with site.life(killed=True) as bench:
+        bench.client("p").send(Publish("a", b"1", retain=True), Publish("b", b"2", retain=True))
+        fill(bench)
+        bench.client("p").send(Publish("a", b"", retain=True))
+        fill(bench)
+    with site.life(killed=True) as bench:
+        assert retained(bench) == {"b": b"2"}
+        bench.client("p").send(Publish("b", b"", retain=True))
+    with site.life() as bench:
+        assert retained(bench) == {}
+
+
+def test_properties_and_age_go_along(site: Site) -> None:
+    properties = Properties(content_type="text", message_expiry_interval_s=60)
+    with site.life() as bench:
+        publisher = bench.client5("p")
+        publisher.send(Publish("a", b"1", retain=True, properties=properties))
+        fill(bench)
+    site.now_ms += 20_000
+    with site.life() as bench:
+        client = bench.client5("c")
+        client.send(Subscribe(1, (Subscription("a"),)))
+        _, packet = client.received()
+        assert isinstance(packet, Publish)
+        assert packet.properties.content_type == "text"
+        assert packet.properties.message_expiry_interval_s == 40
+
+
+def test_a_file_is_good_up_to_its_damage(site: Site) -> None:
+    with site.life() as bench:
+        bench.client("p").send(Publish("a", b"1", retain=True))
+    whole = site.file.read_bytes()
+    with site.life() as bench:
+        fill(bench)
+        bench.client("p").send(Publish("b", b"2", retain=True))
+        fill(bench)
+    site.file.write_bytes(whole + site.file.read_bytes()[len(whole) :][:-10])
+    with site.life() as bench:
+        assert retained(bench)["a"] == b"1"
+        bench.client("p").send(Publish("c", b"3", retain=True))
+        fill(bench)
+    with site.life() as bench:
+        assert retained(bench)["c"] == b"3"
+
+
+def test_it_does_not_grow_without_bound(site: Site) -> None:
+    with site.life() as bench:
+        publisher = bench.client("p")
+        for number in range(600):
+            publisher.send(Publish("a", struct.pack("<I", number) + bytes(12_000), retain=True))
+            publisher.received()
+    assert site.file.stat().st_size < 2 << 20
+    with site.life() as bench:
+        assert retained(bench)["a"][:4] == struct.pack("<I", 599)
