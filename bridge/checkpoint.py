@@ -216,6 +216,18 @@ class Checkpoint:
             self.files.close(handle)
 
 
+def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:
+    """How far each partition has been drained, by a checkpoint that somebody else may be working with.
+
+    None: there is none, or none that can be read.
+    """
+    checkpoint = Checkpoint(path, "", "", files or OsFiles())
+    try:
+        return [Cursor(*fields) for fields in _unpack(checkpoint._read())["cursors"]]
+    except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return None
+
+
 def _unpack(data: bytes) -> dict[str, Any]:
     """The body.  Raises ValueError: damage."""
     body = data[_HEADER.size + _CRC.size :]

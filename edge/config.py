@@ -45,6 +45,7 @@ RingBytes = Annotated[
     Meta(ge=64 * KIB, le=4 * GIB, description="a power of two; all rings together have to fit in memory"),
 ]
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
+Percent = Annotated[int, Meta(ge=1, le=101, description="percent of the disk; 101: never")]
 Durability = Literal["process", "interval", "disk", "upstream"]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
 
@@ -122,6 +123,15 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     isolated: bool = False  # whether each of its rings has a log of its own, in a directory of its name
     sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
     sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much
+    # What the log keeps of it; a segment goes when all streams with records in it let it go.  Both 0: as
+    # [log] says.
+    retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0  # at least
+    retain_s: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    # At retain_bytes: old: the oldest records go; new: publishers are refused until there is room again, by
+    # age, or because all bridges and consumers of the stream have what is in the oldest segment.
+    discard: Literal["old", "new"] = "old"
+    # As much is kept beyond that for bridges and consumers that have not read it; then they lose it.
+    hold_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = GIB
 
 
 class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +169,23 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     directory: Path | None = None  # state_dir/log
     segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB  # what retention deletes at once
+    # Of each log, all files together, whatever streams say.
     retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50, description="0 keeps everything")] = 4 * GIB
+    # Of streams that say nothing themselves; 0: no record is too old.
+    retain_s: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
+    # A segment is ended so long after it began: what is not ended is neither compressed nor removed.
+    segment_age_s: Annotated[int, Meta(ge=0, le=1 << 32, description="0: only when it is full")] = 3_600
+    # When so much of the disk is in use: a line in the log; the oldest segments go, whatever the rules say;
+    # records are no longer taken, rather than fill the disk of others.  Of a larger disk 64 GiB count.
+    disk_warn_percent: Percent = 75
+    disk_delete_percent: Percent = 85
+    disk_read_only_percent: Percent = 95
+    # Compress segments once they are whole, to a tenth or less; they are read as before.  Wants the extra
+    # `archive` before Python 3.14.
+    archive: bool = False
+    # Read everything again, from time to time and slowly, so that rot is known while there are other copies.
+    scrub_bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40, description="0: never")] = 8 * MIB
+    scrub_interval_s: Annotated[int, Meta(ge=60, le=1 << 32)] = 7 * 86_400
     # Logs that the rings of all streams that are not isolated are spread over, each with a thread: more than
     # one pays where the directory is on several devices, or one that takes many requests at once.
     workers: Annotated[int, Meta(ge=1, le=16)] = 1

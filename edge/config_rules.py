@@ -249,7 +249,29 @@ def plugins_are_different(config: Config, problems: Problems) -> None:
         problems.add(("auth", "plugin", index, "class"), text)
 
 
+def disk_steps_rise(config: Config, problems: Problems) -> None:
+    log = config.log
+    paths: list[Path] = [("log", f"disk_{step}_percent") for step in ("warn", "delete", "read_only")]
+    steps = (log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
+    for path, before, step in zip(paths[1:], steps, steps[1:], strict=False):
+        if step < before and not problems.blames(*paths):
+            problems.add(path, f"{step} is below the step before it, {before}; they must not fall")
+
+
+def caps_have_bytes(config: Config, problems: Problems) -> None:
+    for index, stream in enumerate(config.stream):
+        path: Path = ("stream", index, "discard")
+        if stream.discard == "new" and not stream.retain_bytes and not problems.blames(path):
+            problems.add(path, '"new" refuses records at retain_bytes, which is not set; set it')
+        if stream.discard == "new" and stream.durability == "process" and not problems.blames(path):
+            problems.add(
+                path, '"new" is about the log, and durability = "process" has none; write "interval"'
+            )
+
+
 RULES = (
+    disk_steps_rise,
+    caps_have_bytes,
     names_are_unique,
     listeners_are_safe,
     listeners_make_sense,

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 Status = dict[str, Any]
 
+FULL = "the stream is full: retain_bytes (EDQUOT)"
+
 
 class Placing(NamedTuple):
     """How rings are spread over logs, and what each log keeps."""
@@ -61,6 +63,8 @@ class LogSet:
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
         self._wake = -1
+        self.upkeep: Callable[[], Status] | None = None  # what status() says of it
+        self._refused: Callable[[str], bool] = lambda _: False
 
     def open(self, rings: Mapping[str, bool]) -> None:
         """Recovers every log that is there or is needed.  Raises EdgeError."""
@@ -168,7 +172,20 @@ class LogSet:
     def failure_of(self, ring_name: str) -> str:
         """Why the log of a ring takes no records now; "": it does, or the ring is not logged."""
         thread = self._threads.get(self._homes.get(ring_name, Path()))
-        return thread.writer.state.reason if thread is not None and thread.writer.state.read_only else ""
+        if thread is None:
+            return ""
+        if thread.writer.state.read_only:
+            return thread.writer.state.reason
+        return FULL if self._refused(ring_name) else ""
+
+    def refuse(self, refused: Callable[[str], bool]) -> None:
+        """From now on the rings of which `refused` says so take no records; from any thread."""
+        self._refused = refused
+        self._changed()
+
+    def thread_in(self, directory: str) -> LogThread | None:
+        """The thread of the log in that directory; None: it has none."""
+        return self._threads.get(Path(directory))
 
     def state(self) -> str:
         """In words, for $SYS: the first log that takes no records, and why."""
@@ -185,7 +202,9 @@ class LogSet:
         each = [
             {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
         ]
-        return {**together(each), **log_facts(self.directory, [it.reader.stats for it in self.logs()])}
+        upkeep = self.upkeep() if self.upkeep is not None else None
+        facts = log_facts(self.directory, [it.reader.stats for it in self.logs()])
+        return {**together(each), **facts, "upkeep": upkeep}
 
     def numbers(self) -> dict[str, int]:
         """A few of them, for $SYS; no file is looked at."""

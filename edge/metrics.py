@@ -175,6 +175,8 @@ def _log(out: _Page, log: Status) -> None:
         for key, (name, about) in _LOG_TIMES.items():
             if key in one:
                 out.times(f"log_{name}", about, one[key], **where)
+    if upkeep := log.get("upkeep"):
+        _upkeep(out, upkeep)
     if disk := log.get("disk"):
         out.add("gauge", "log_disk_used_bytes", "What the files of all logs take.", disk["used_bytes"])
         out.add("gauge", "log_disk_free_bytes", "Of their file system, still free.", disk["free_bytes"])
@@ -184,6 +186,21 @@ def _log(out: _Page, log: Status) -> None:
 def _each_log(log: Status) -> Iterable[Status]:
     several: Iterable[Status] = log.get("logs") or (log,)
     return several
+
+
+def _upkeep(out: _Page, upkeep: Status) -> None:
+    for state, size in upkeep["bytes_by_state"].items():
+        out.add("gauge", "log_segment_bytes", "What segments take, by their state.", size, state=state)
+    for stream, size in upkeep["bytes_by_stream"].items():
+        out.add("gauge", "log_stream_bytes", "What a stream takes of the log.", size, stream=stream)
+    for stream, records in upkeep["early_records"].items():
+        out.add("counter", "log_early_records", "Removed against a stream's rules.", records, stream=stream)
+    for consumer, records in upkeep["unread_records"].items():
+        about = "Removed before somebody had read them."
+        out.add("counter", "log_unread_records", about, records, consumer=consumer)
+    out.add("gauge", "log_archive_ratio", "How many times smaller archives are.", upkeep["archive"]["ratio"])
+    out.add("counter", "log_scrubbed_bytes", "Read again, to find damage.", upkeep["scrub"]["read_bytes"])
+    out.add("gauge", "log_scrub_damaged", "Places found damaged.", upkeep["scrub"]["damaged"])
 
 
 def _reads(out: _Page, status: Status) -> None:

@@ -1,9 +1,12 @@
 """What has time: archiving and scrubbing, in a process of its own that gives way to everything else.
 
 A process and not a thread, because whoever holds the interpreter's lock must not be made to wait by the
-scheduler: a thread of idle priority that holds it would stop the broker's.  It runs at idle priority for
-processors (SCHED_IDLE) and disks (ioprio idle), does one job at a time, writes no log itself, and ends with
-whoever started it: when standard input ends, or, under way, at the next window.
+scheduler: a thread of low priority that holds it would stop the broker's.  It runs at the lowest priority for
+processors and at idle priority for disks, does one job at a time, writes no log itself, and ends with whoever
+started it: when standard input ends, or, under way, at the next window.
+
+The lowest priority is nice 19, not SCHED_IDLE: that gets nothing at all on a machine that is busy for days,
+whose disk would then fill up for want of compression.
 
     parent -> child    one JSON object a line: Job
     child -> parent    one a line: {"done": ...} or {"failed": why, "kind": ...}, in the same order
@@ -195,9 +198,8 @@ class _Fresh(OsFiles):
 
 def _give_way() -> None:
     """The lowest priority that the system lets us have; none of it is vital."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         os.nice(19)
     number = IOPRIO_SET.get(platform.machine())
     if number is not None:

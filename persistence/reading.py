@@ -163,14 +163,18 @@ class LogReader:
                     return ranges
                 if ranges:
                     break
-        return [] if archived is None else self.archive.read(ring_name, epoch, offset, limit_bytes)
+        return (
+            []
+            if archived is None
+            else self._counted(self.archive.read(ring_name, epoch, offset, limit_bytes))
+        )
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
         """As read(), from the extent on that holds the ring position, all of it, or from the next behind."""
         return self._settled(lambda: self._read_position(ring_name, epoch, position, limit_bytes))
 
     def _read_position(self, ring_name: str, epoch: int, position: int, limit_bytes: int) -> list[Range]:
-        archived = self.archive.read_at(ring_name, epoch, position, limit_bytes)
+        archived = self._counted(self.archive.read_at(ring_name, epoch, position, limit_bytes))
         if archived and (archived[0].position <= position or not self._has_older()):
             return archived
         for shelved in self._from_position(ring_name, epoch, position):
@@ -248,6 +252,12 @@ class LogReader:
             found = look()
             if before == self.archive.changes:
                 return found
+
+    def _counted(self, found: list[Range]) -> list[Range]:
+        with self._counting:
+            self.stats.archive_reads += bool(found)
+            self.stats.archive_bytes += sum(len(it.view) for it in found)
+        return found
 
     def _has_older(self) -> bool:
         """Whether a segment could not be archived, and is older than one that was."""

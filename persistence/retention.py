@@ -136,6 +136,7 @@ class Removal:
 
     base: int
     archived: bool
+    forced: bool  # by the log's cap or the disk: there is no time to lose
     early: dict[str, int] = field(default_factory=dict)  # records, by stream that wanted them kept
     losses: list[Loss] = field(default_factory=list)
 
@@ -161,7 +162,7 @@ class Retention:
         if len(segments) < 2:
             return None
         oldest, cap = segments[0], self._over(segments)
-        removal = Removal(oldest.base, oldest.state == "archived")
+        removal = Removal(oldest.base, oldest.state == "archived", cap or forced)
         judged = next((it for it in segments[:-1] if it.state != "lost"), None)
         if judged is None:
             return removal if cap or forced else None

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 5.0  # between two looks when nothing is under way
 DELETE_PAUSE_S = 1.0  # between two files: removing one keeps the file system busy
-FORCED_PAUSE_S = 0.1  # when the disk is nearly full
+FORCED_PAUSE_S = 0.05  # when the log is at its cap, or the disk nearly full: faster than any disk writes
 WORK_LOOK_S = 0.2  # between two looks at what the worker does
 TRY_AGAIN_S = 60.0  # a job that failed
 CACHE_KEPT_S = 60.0  # what was decompressed for somebody who has stopped reading
@@ -133,10 +133,12 @@ class Upkeep:
         self._block = block
         self._clock = clock or SystemClock()
         self._facts: dict[int, SegmentFacts] = {}  # of segments that will not change
+        self._seen: list[SegmentFacts] = []
         self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
         self._not_before_s = 0.0  # the next job
         self._reads, self._read_at_s = 0, 0.0
         self._bytes: dict[str, int] = {}
+        self._pass_ended_ns: int | None = None  # by the wall clock
         self._archives = rules.archive
         if rules.archive:
             try:
@@ -185,6 +187,7 @@ class Upkeep:
             found.append(known)
         for base in set(self._facts) - {it.base for it in found}:
             del self._facts[base]
+        self._seen = found
         return found
 
     def close(self) -> None:
@@ -232,7 +235,7 @@ class Upkeep:
             self._on_full(full)
         if removal is None:
             return LOOK_S
-        return FORCED_PAUSE_S if forced else DELETE_PAUSE_S
+        return FORCED_PAUSE_S if removal.forced else DELETE_PAUSE_S
 
     def _is_worked_on(self, base: int) -> bool:
         return self._job is not None and self._job.base == base
@@ -287,7 +290,10 @@ class Upkeep:
         if not self.rules.scrub_bytes_per_s:
             return None
         whole = {it.base: (it, after.base) for it, after in pairwise(segments)}
+        passes = self.turns.passes
         base = self.turns.next(sorted(whole), now_s)
+        if self.turns.passes > passes:
+            self._pass_ended_ns = self._clock.wall_ns()
         if base is None:
             return None
         segment, end = whole[base]
@@ -365,7 +371,7 @@ class Upkeep:
 
     def status(self) -> dict[str, object]:
         """For `brim status`; from any thread."""
-        facts = list(self._facts.values())
+        facts = self._seen
         free_bytes, total_bytes = self.log.files.disk(self.log.directory)
         stats, turns = self.stats, self.turns
         by_state: Counter[str] = Counter()
@@ -380,6 +386,7 @@ class Upkeep:
                 "segments": stats.archived,
                 "from_bytes": stats.archived_from_bytes,
                 "to_bytes": stats.archived_to_bytes,
+                "plain_bytes": plain,
                 "ratio": round(plain / by_state["archived"], 2) if by_state["archived"] else 0.0,
                 "refused": len(self.refused),
                 "reads": self.log.reader.archive.reads,
@@ -388,6 +395,7 @@ class Upkeep:
             "scrub": {
                 "passes": turns.passes,
                 "last_pass_s": turns.last_pass_s,
+                "ended_ns": self._pass_ended_ns,
                 "under_way": turns.pass_began_s is not None,
                 "read_bytes": turns.read_bytes,
                 "damaged": turns.damaged,

@@ -104,6 +104,7 @@ class Assembly:
         self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
+        self._start_upkeep()
         producers = self._open_producers(epochs)
         self._start_zmq(streams, producers)
         self._start_feed(producers)
@@ -201,7 +202,7 @@ class Assembly:
         from edge.log_set import LogSet, Placing
 
         settings = self.config.log
-        placing = Placing(settings.workers, settings.segment_bytes, settings.retain_bytes)
+        placing = Placing(settings.workers, settings.segment_bytes, 0)  # Upkeep removes, by more rules.
         self.logs = LogSet(self.config.log_directory, placing)
         self._down.callback(self.logs.close)
         self.logs.open(rings)
@@ -248,6 +249,19 @@ class Assembly:
             self._state.trim(self.logs.log_of(SESSIONS_RING))
         self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
         self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
+
+    def _start_upkeep(self) -> None:
+        """After the parts whose reading it waits for have been put together."""
+        if self.logs is None:
+            return
+        from edge.cli.holds import BridgeHolds
+        from edge.log_upkeep import LogUpkeep
+
+        upkeep = LogUpkeep(self.logs, self.config, without=[self.config.log_directory / SESSIONS_RING])
+        upkeep.holds.append(BridgeHolds(self.config))
+        self.logs.upkeep = upkeep.status
+        upkeep.start()
+        self._down.push_async_callback(asyncio.to_thread, upkeep.stop)
 
     async def _show_what_is_left(self, streams: Streams) -> None:
         """Where readers are shown what is durable alone: wait until the log has what the last life left.

@@ -63,6 +63,10 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         )
     if log:
         found += [f"ring {name} is no longer logged: {why}" for name, why in log["broken_rings"].items()]
+    if log and (upkeep := log.get("upkeep")):
+        found += [f"stream {name} is full, and refuses publishers" for name in upkeep["full_streams"]]
+        if upkeep["trouble"]:
+            found.append(f"segments are not archived or read again: {upkeep['trouble']}")
     return found
 
 
@@ -150,6 +154,8 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
         f"log      {count_in_words(log['segments'])} segments{room}, {bytes_in_words(log['unsynced_bytes'])} "
         f"not yet synced, {count_in_words(log['records'])} records written since the start"
     )
+    if log.get("upkeep"):
+        yield from _upkeep_lines(log["upkeep"])
     if not log["records"]:
         return
     pace = f"{bytes_in_words(rates['log_record_bytes'])}/s, " if rates.get("log_record_bytes") else ""
@@ -165,6 +171,20 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
             f"  read back: {bytes_in_words(reads['log_bytes'])} from the log, "
             f"{bytes_in_words(reads['archive_bytes'])} from the archive"
         )
+
+
+def _upkeep_lines(upkeep: dict[str, Any]) -> Iterator[str]:
+    states = ", ".join(f"{bytes_in_words(n)} {state}" for state, n in upkeep["bytes_by_state"].items() if n)
+    archive, scrub = upkeep["archive"], upkeep["scrub"]
+    ratio = f"; archives are {archive['ratio']:.1f} times smaller" if archive["ratio"] else ""
+    disk = "" if upkeep["disk_step"] == "ok" else f"; the disk is nearly full ({upkeep['disk_step']})"
+    yield f"  kept: {states or 'nothing'}{ratio}{disk}"
+    if scrub["damaged"]:
+        yield f"  damage found when read again: {count_in_words(scrub['damaged'])} places"
+    for stream, records in upkeep["early_records"].items():
+        yield f"  {count_in_words(records)} records of stream {stream} were removed early"
+    for consumer, records in upkeep["unread_records"].items():
+        yield f"  {count_in_words(records)} records were removed before {consumer} had them"
 
 
 def _client_lines(status: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,125 @@
+"""The upkeep of a broker's logs: what is kept of them, by the rules of the configuration.
+
+Owns one Upkeep for each log of a LogSet, the thread they share and the process of idle priority that does
+what takes long.  The log of the sessions is left out: who writes it lets go of what has been replaced.
+
+Who still wants records says so in `holds`: functions from the name of a ring to Floors.  They are called on
+the upkeep's thread, every second or so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge.config import Config
+from edge.log_set import LogSet
+from persistence.idle import IdleProcess
+from persistence.log import Log
+from persistence.retention import DiskRules, Floor, StreamRules
+from persistence.upkeep import Upkeep, UpkeepRules, UpkeepThread
+
+__all__ = ["LogUpkeep", "stream_of"]
+
+Status = dict[str, Any]
+
+
+def stream_of(ring_name: str) -> str:
+    """The stream that a ring belongs to: "press-0" and "press@camera" are of press."""
+    stream, at, _ = ring_name.partition("@")
+    return stream if at else ring_name.rpartition("-")[0]
+
+
+class LogUpkeep:
+    """Use: start(), after the logs; stop(), before they are closed."""
+
+    def __init__(self, logs: LogSet, config: Config, without: Iterable[Path] = ()) -> None:
+        """`without`: directories of logs that are left alone."""
+        self.holds: list[Callable[[str], Iterable[Floor]]] = []
+        self._logs = logs
+        self._streams = {
+            it.name: StreamRules(it.name, it.retain_bytes, it.retain_s, it.discard, it.hold_bytes)
+            for it in config.stream
+        }
+        self._full: dict[str, set[str]] = {}  # streams, by directory
+        log = config.log
+        rules = UpkeepRules(
+            retain_bytes=log.retain_bytes,
+            retain_s=log.retain_s,
+            segment_age_s=log.segment_age_s,
+            archive=log.archive,
+            disk=DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent),
+            scrub_bytes_per_s=log.scrub_bytes_per_s,
+            scrub_interval_s=log.scrub_interval_s,
+        )
+        left_out = {str(path) for path in without}
+        worker = IdleProcess()
+        self._upkeeps = [
+            self._upkeep_of(it, rules, worker) for it in logs.logs() if it.directory not in left_out
+        ]
+        self._thread = UpkeepThread(self._upkeeps, worker)
+
+    def start(self) -> None:
+        """Begins."""
+        for upkeep in self._upkeeps:
+            upkeep.log.on_sealed.append(lambda _: self._thread.wake())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends; what was being done for idle hands is begun again some day."""
+        self._thread.stop()
+
+    def status(self) -> Status:
+        """Of all logs together, for `brim status`; looks at the disk: not for the event loop."""
+        return _together([it.status() for it in self._upkeeps])
+
+    def _upkeep_of(self, log: Log, rules: UpkeepRules, worker: IdleProcess) -> Upkeep:
+        thread = self._logs.thread_in(log.directory)
+        return Upkeep(
+            log,
+            rules,
+            worker,
+            stream_of=self._rules_of,
+            floors=self._floors,
+            on_full=partial(self._on_full, log.directory),
+            roll=thread.roll if thread is not None else lambda: None,
+            block=thread.block if thread is not None else lambda _: None,
+        )
+
+    def _rules_of(self, ring_name: str) -> StreamRules:
+        name = stream_of(ring_name)
+        return self._streams.get(name) or StreamRules(name)
+
+    def _floors(self, ring_name: str) -> list[Floor]:
+        return [floor for hold in self.holds for floor in hold(ring_name)]
+
+    def _on_full(self, directory: str, streams: set[str]) -> None:
+        self._full[directory] = streams
+        self._logs.refuse(lambda ring: stream_of(ring) in set().union(*self._full.values()))
+
+
+def _together(each: list[Status]) -> Status:
+    """Counters added; of the disk what is worst."""
+    order = ("ok", "warn", "delete", "read_only")
+    total: Status = {"disk_step": "ok", "full_streams": [], "trouble": ""}
+    counted = ("bytes_by_state", "bytes_by_stream", "deleted", "early_records", "unread_records")
+    for name in counted:
+        total[name] = dict(sum((Counter(it[name]) for it in each), Counter()))
+    for status in each:
+        total["disk_step"] = max(total["disk_step"], status["disk"]["step"], key=order.index)
+        total["full_streams"] = sorted({*total["full_streams"], *status["full_streams"]})
+        total["trouble"] = total["trouble"] or status["trouble"]
+    archives = [it["archive"] for it in each]
+    total["archive"] = {
+        name: sum(it[name] for it in archives) for name in ("segments", "refused", "damaged", "plain_bytes")
+    }
+    kept = total["bytes_by_state"].get("archived", 0)
+    total["archive"]["ratio"] = round(total["archive"]["plain_bytes"] / kept, 2) if kept else 0.0
+    scrubs = [it["scrub"] for it in each]
+    total["scrub"] = {name: sum(it[name] for it in scrubs) for name in ("read_bytes", "damaged")}
+    total["scrub"]["passes"] = min((it["passes"] for it in scrubs), default=0)
+    total["scrub"]["ended_ns"] = min((it["ended_ns"] or 0 for it in scrubs), default=0)
+    return total
