@@ -340,7 +340,7 @@ class Engine(Protocol):
         """Remember which topics retain something else than before, for retained_changes()."""
 
     def retained_changes(self, most: int, /) -> bytes:
-        """Records of what they retain now, about `most` bytes, without payload for nothing; b"": that was all."""
+        """Records of what they retain now, about `most` bytes, without payload for nothing; b"": all."""
 
     # A restart: before anything is served.
 
