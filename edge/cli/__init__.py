@@ -34,6 +34,7 @@ VERBS = {
     "bench": "measure an MQTT broker, this one or another",
     "segments": "look at the log, check and mend it, copy records out of it",
     "replay": "send again what the log holds",
+    "consumers": "groups of consumers: how far behind they are, and put one somewhere else",
     "bridge": "run a bridge as a process of its own, or look at bridges",
 }
 
@@ -94,5 +95,5 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 def _usage() -> str:
-    verbs = "\n".join(f"  {verb:<8} {what}" for verb, what in VERBS.items())
+    verbs = "\n".join(f"  {verb:<9} {what}" for verb, what in VERBS.items())
     return f"brim VERB ...\n\n{verbs}\n\n`brim VERB --help` tells more, `brim --version` which Brim this is."

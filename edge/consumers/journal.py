@@ -182,7 +182,7 @@ class Journal:
                 log.warning("damage in the consumers' journal passed over place=%d bytes=%d", end, at - end)
             bodies.append(body)
             end = at + _span(len(body))
-        return bodies, min(end, len(data))
+        return bodies, end  # behind the file's end, if what fills the last record up is missing
 
 
 def _span(body_bytes: int) -> int:

@@ -292,10 +292,13 @@ class Records(Message, frozen=True):
 
 
 class Published(Message, frozen=True):
-    """How many were stored; the others were refused: no topic, or no room."""
+    """How many were stored.  `full`: numbers, from 0, of letters for which a ring had no room; `refused`: of
+    those whose topics are none.
+    """
 
     stored: int
-    dropped: int = 0
+    full: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
 
 
 class MemberFacts(msgspec.Struct, frozen=True):

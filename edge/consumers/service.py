@@ -422,10 +422,12 @@ class Service:
 
     def _published(self, peer: bytes, number: int, fates: list[Fate]) -> None:
         self._publishing -= 1
-        stored = sum(fate == "stored" for fate in fates)
+        full = tuple(index for index, fate in enumerate(fates) if fate == "full")
+        refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
+        stored = len(fates) - len(full) - len(refused)
         self.counts["published"] += stored
         self.counts["publish_dropped"] += len(fates) - stored
-        self._answer(peer, Published(number, stored, len(fates) - stored))
+        self._answer(peer, Published(number, stored, full, refused))
 
 
 def _outgoing(letter: Letter, payload: bytes) -> Outgoing:

@@ -78,6 +78,17 @@ def test_a_zeromq_subscriber_gets_the_topics_of_its_filter(broker: BrimProcess) 
     assert second == first + 1
 
 
+def test_members_of_a_group_go_on_where_the_last_one_ended(broker: BrimProcess) -> None:
+    for name, readings in (("ann", (b"21.5", b"22.5")), ("bob", (b"23.5",))):
+        publish(broker, "plant/1/temp", *readings)
+        publish(broker, "plant/1/load", b"not for them")
+        arguments = (name, "--count", len(readings), "--runtime-dir", broker.runtime_dir)
+        with ModuleChild("examples.consumer_group", *arguments) as child:
+            status, out, log = child.wait()
+        assert status == 0, log
+        assert out.splitlines() == [f"{name}: plant/1/temp {it.decode()}" for it in readings]
+
+
 def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
     pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
     publish(broker, "plant/press/temp", b"21.5", b"22.5")

@@ -573,11 +573,11 @@ def test_records_can_be_read_without_a_group(desk):
 def test_messages_can_be_published(desk):
     letters = (Letter("a/1", 1, user=(("k", "v"),), not_before_ns=5), Letter("a/2"))
     done = desk.ask(Publish, Published, letters, frames=[b"x", b"y"])
-    assert (done.stored, done.dropped) == (2, 0)
+    assert (done.stored, done.full, done.refused) == (2, (), ())
     first, second = desk.published
     assert (first.topic, first.payload, first.qos, second.properties) == ("a/1", b"x", 1, b"")
     user = decode_properties(Body(first.properties, Version.V5), In.PUBLISH).user
     assert user == (("k", "v"), (NOT_BEFORE, "5"))
     desk.fates = lambda it: "refused" if it.topic == "a/1" else "stored"
-    assert desk.ask(Publish, Published, letters, frames=[b"x", b"y"]).dropped == 1
+    assert desk.ask(Publish, Published, letters, frames=[b"x", b"y"]).refused == (0,)
     assert desk.ask(Publish, Failed, letters, frames=[b"x"]).code == "malformed"

@@ -1,0 +1,130 @@
+"""Groups of consumers: which there are, how far behind they are, and put one somewhere else.
+
+    brim consumers ls                                   every group
+    brim consumers lag [GROUP]                          each of its partitions: committed, end, lag, owner
+    brim consumers reset GROUP --to oldest              begin again; or latest, or a time, or an offset
+    brim consumers reset GROUP --to 2026-11-21T06:00Z --ring press-0
+    brim consumers forget GROUP                         remove it
+
+A group is put elsewhere, or removed, when none of its consumers runs.  Exit status: 0 done, 2 refused, and
+the message says why, 3 no broker is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from edge.cli.configuration import add_runtime_argument
+from edge.cli.words import count_in_words, seconds_in_words
+from edge.consumers.messages import (
+    VERSION,
+    Done,
+    Forget,
+    GroupFacts,
+    GroupList,
+    Groups,
+    PlaceFacts,
+    Reset,
+)
+from edge.consumers.wire import Asker
+from edge.errors import EdgeError
+from edge.terminal import escaped
+
+__all__ = ["add_arguments", "run"]
+
+To = Literal["oldest", "latest", "offset", "time"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim consumers` takes."""
+    verbs = parser.add_subparsers(dest="what", required=True, metavar="ls | lag | reset | forget")
+    listing = verbs.add_parser("ls", help="every group")
+    lag = verbs.add_parser("lag", help="each partition of a group, or of all")
+    lag.add_argument("group", nargs="?", default="", metavar="GROUP")
+    reset = verbs.add_parser("reset", help="put a group somewhere else")
+    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument(
+        "--to",
+        required=True,
+        metavar="WHERE",
+        help="oldest, latest, an offset, or a time: 2026-11-21T06:00, with Z or +01:00, else of this machine",
+    )
+    reset.add_argument("--ring", action="append", default=[], help="only this partition; may be given again")
+    forget = verbs.add_parser("forget", help="remove a group")
+    forget.add_argument("group", metavar="GROUP")
+    for verb in (listing, lag, reset, forget):
+        verb.add_argument("--json", action="store_true", help="for programs")
+        verb.add_argument("--endpoint", default="", help="where, if not in the runtime directory")
+        add_runtime_argument(verb)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status."""
+    with Asker(arguments.runtime_dir, endpoint=arguments.endpoint) as asker:
+        if arguments.what == "reset":
+            to, value = place_in_words(arguments.to)
+            request = Reset(asker.number(), VERSION, arguments.group, to, value, tuple(arguments.ring))
+            asker.ask(request, Done)
+        elif arguments.what == "forget":
+            asker.ask(Forget(asker.number(), VERSION, arguments.group), Done)
+            if not arguments.json:
+                print(escaped(f"{arguments.group} is forgotten"))
+            return 0
+        group = getattr(arguments, "group", "")
+        answer, _ = asker.ask(Groups(asker.number(), VERSION, group), GroupList)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(answer.groups), indent=2).decode())
+        return 0
+    if not answer.groups:
+        print("there are no groups of consumers")
+    for facts in answer.groups:
+        for line in _lines(facts, places=arguments.what != "ls"):
+            print(escaped(line))
+    return 0
+
+
+def place_in_words(text: str) -> tuple[To, int]:
+    """Where --to says.  Raises EdgeError."""
+    if text in {"oldest", "latest"}:
+        return ("oldest" if text == "oldest" else "latest"), 0
+    if text.isascii() and text.isdigit() and int(text) < 1 << 63:
+        return "offset", int(text)
+    try:
+        moment = dt.datetime.fromisoformat(text).astimezone()
+        since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    except (ValueError, OverflowError) as error:
+        hint = "write oldest, latest, an offset, or a time such as 2026-11-21T06:00"
+        raise EdgeError(f"--to {text} is no place", hint=hint) from error
+    ns = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+    return "time", max(ns, 0)
+
+
+def _lines(facts: GroupFacts, *, places: bool) -> Iterator[str]:
+    members = f"{len(facts.members)} consumer{'' if len(facts.members) == 1 else 's'}"
+    yield (
+        f"{facts.name}: {facts.mode}, {members}, {count_in_words(facts.lag)} records behind, "
+        f"of {', '.join(facts.filters)}"
+    )
+    if not places:
+        return
+    names = {it.member: it.name or it.member for it in facts.members}
+    for place in facts.places:
+        yield _place_line(place, names)
+
+
+def _place_line(place: PlaceFacts, names: dict[str, str]) -> str:
+    above = f" and {count_in_words(place.done_above)} above" if place.done_above else ""
+    under_way = f", {count_in_words(place.in_flight)} handed out" if place.in_flight else ""
+    who = f", owned by {names.get(place.owner, place.owner)}" if place.owner else ""
+    seconds = max(time.time() - place.committed_ns / 1e9, 0)
+    when = f", committed {seconds_in_words(seconds)} ago" if place.committed_ns else ""
+    return (
+        f"  {place.ring}: done below {place.floor}{above}, ends at {place.end_offset}, "
+        f"{count_in_words(place.lag)} behind{under_way}{who}{when}"
+    )

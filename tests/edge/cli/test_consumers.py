@@ -1,0 +1,79 @@
+"""brim consumers, against a broker that runs: lists, lag, and resets, for people and for programs."""
+
+import json
+
+import pytest
+
+from edge.cli import main
+from edge.cli.consumers import place_in_words
+from edge.consumers.client import Letter, consumer, publish
+from edge.errors import EdgeError
+from tests.support.brim_process import BrimProcess
+
+
+@pytest.fixture
+def broker(runtime_directory, tmp_path):
+    with BrimProcess(runtime_directory, tmp_path) as broker:
+        yield broker
+
+
+def brim(capsys, *words: object) -> tuple[int, str, str]:
+    status = main(["consumers", *map(str, words)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_groups_are_listed_with_their_lag_and_put_somewhere_else(broker, capsys):
+    where = ("--runtime-dir", broker.runtime_dir)
+    assert brim(capsys, "ls", *where) == (0, "there are no groups of consumers\n", "")
+    publish([(Letter(f"a/{i}"), b"x") for i in range(10)], runtime_dir=broker.runtime_dir)
+    with consumer("billing", "a/#", start="oldest", name="till", runtime_dir=broker.runtime_dir) as records:
+        batch = records.read(20.0)
+        assert batch is not None
+        records.ack_now(batch, [0, 1, 2, 5])
+        status, said, _ = brim(capsys, "lag", "billing", *where)
+        assert status == 0
+        assert "billing: ordered, 1 consumer, 6 records behind, of a/#" in said
+        assert (
+            "default-0: done below 3 and 1 above, ends at 10, 6 behind, 6 handed out, owned by till" in said
+        )
+        status, _, error = brim(capsys, "reset", "billing", "--to", "oldest", *where)
+        assert (status, "is at work: till" in error, "stop its consumers first" in error) == (2, True, True)
+    status, said, _ = brim(capsys, "reset", "billing", "--to", "8", "--json", *where)
+    (facts,) = json.loads(said)
+    assert (status, facts["lag"], facts["places"][0]["floor"]) == (0, 2, 8)
+    assert brim(capsys, "ls", *where)[1] == "billing: ordered, 0 consumers, 2 records behind, of a/#\n"
+    assert (
+        brim(capsys, "reset", "billing", "--to", "1970-01-01T00:00Z", "--ring", "default-0", *where)[0] == 0
+    )
+    assert json.loads(brim(capsys, "lag", "--json", *where)[1])[0]["lag"] == 10
+    assert brim(capsys, "forget", "billing", *where)[1] == "billing is forgotten\n"
+    status, _, error = brim(capsys, "lag", "billing", *where)
+    assert (status, "there is no group billing" in error, "the groups are none" in error) == (2, True, True)
+
+
+def test_without_a_broker_it_says_so(runtime_directory, capsys, monkeypatch):
+    monkeypatch.setattr("edge.consumers.wire.CONNECT_TIMEOUT_S", 0.1)
+    status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
+    assert (status, "no broker serves consumers" in error) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("oldest", ("oldest", 0)),
+        ("latest", ("latest", 0)),
+        ("17", ("offset", 17)),
+        ("1970-01-01T00:00:01Z", ("time", 10**9)),
+        ("1970-01-01T01:00:00.5+01:00", ("time", 5 * 10**8)),
+        ("1960-01-01T00:00Z", ("time", 0)),
+    ],
+)
+def test_a_place_can_be_said_in_these_ways(text, place):
+    assert place_in_words(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "-1", "soon", "2026-13-01", "9" * 30])
+def test_what_is_no_place_is_refused(text):
+    with pytest.raises(EdgeError, match="is no place"):
+        place_in_words(text)

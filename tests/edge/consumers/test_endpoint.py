@@ -1,0 +1,266 @@
+"""The ROUTER, with real sockets: clients that read, that do not, that lie, that come from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+
+from edge.consumers.client import Letter, consumer, publish
+from edge.consumers.endpoint import ConsumersEndpoint
+from edge.consumers.journal import Journal
+from edge.consumers.ledger import Ledger, RingEntry, Settings
+from edge.consumers.messages import VERSION, GroupList, Groups, Join, Publish, encode
+from edge.consumers.offsets import OffsetStore
+from edge.consumers.service import Service
+from edge.consumers.source import Source
+from edge.consumers.wire import Asker, Curve
+from edge.errors import BrokerUnreachable, EdgeError, PortTaken, Refused
+from persistence.files import OsFiles
+from ringbuf import Ring
+from tests.support.brim_process import BrimProcess
+from tests.support.waiting import until, wait_until
+
+
+@pytest.fixture
+def ring(runtime_directory) -> Iterator[Ring]:
+    with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 20, epoch=1) as ring:
+        yield ring
+
+
+@pytest.fixture
+def endpoint(ring, tmp_path) -> Iterator[ConsumersEndpoint]:
+    made = endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/consumers.sock")
+    made.start()
+    yield made
+    made.stop()
+
+
+def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> ConsumersEndpoint:
+    def make(wake: Callable[[], None]) -> Service:
+        store = OffsetStore(Journal(OsFiles(), str(directory), "offsets"))
+        ledger = Ledger(store, Settings(), time.time_ns)
+        return Service(
+            ledger, lambda messages, done: done(["stored" for _ in messages]), clock=time.monotonic, wake=wake
+        )
+
+    made = ConsumersEndpoint(where, make, **keys)
+    made.add(RingEntry(Source(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
+    return made
+
+
+async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
+    async with consumer("g", "a/#", endpoint=endpoint.endpoint) as records:
+        for number in range(20):
+            ring.writer().publish(str(number), key="a/1")
+            async with asyncio.timeout(20):
+                batch = await anext(records)
+            assert [bytes(it) for it in batch] == [str(number).encode()]
+            assert await records.ack(batch) == 1
+        assert records.rings == ("some-0",)
+
+
+def test_without_asyncio_it_is_the_same(endpoint, ring):
+    for number in range(5):
+        ring.writer().publish(str(number), key=f"a/{'1' if number % 2 else '1/2'}")
+    with consumer("g", "a/+", start="oldest", endpoint=endpoint.endpoint) as records:
+        batch = records.read(20.0)
+        assert batch is not None
+        assert [it.offset for it in batch] == [1, 3]
+        assert records.ack_now(batch, [1]) == 4, "with those that no filter matches"
+        assert records.nack_now(batch, [3], delay_s=0.0) == 1
+        batch = records.read(20.0)
+        assert batch is not None
+        assert [it.offset for it in batch] == [3]
+        assert records.commit_now(batch) == 1
+        records.working_now()
+        assert records.read(0.2) is None
+
+
+async def test_acknowledgements_go_on_while_a_fetch_waits(endpoint, ring):
+    async with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+        ring.writer().publish(b"1", key="a/1")
+        batch = await anext(records)
+        assert await records.nack(batch, delay_s=0.0) == 1
+        batch = await anext(records)
+        await records.working()
+        assert await records.commit(batch, batch[0]) == 1
+        assert records.refused == 0
+
+
+def test_the_socket_is_for_the_group_and_goes_with_the_broker(ring, tmp_path):
+    made = endpoint_over(ring, tmp_path, f"ipc://{tmp_path}/c.sock")
+    made.start()
+    assert stat.S_IMODE(os.stat(tmp_path / "c.sock").st_mode) == 0o660
+    made.stop()
+    assert not (tmp_path / "c.sock").exists()
+
+
+def test_an_endpoint_that_is_taken_or_none_is_told(endpoint, ring, tmp_path):
+    (tmp_path / "other").mkdir()
+    with PortInUse() as taken, pytest.raises(PortTaken, match="is in use"):
+        endpoint_over(ring, tmp_path / "other", taken).start()
+    with pytest.raises(EdgeError, match=r"consumers\.endpoint"):
+        endpoint_over(ring, tmp_path / "other", f"ipc:///{'x' * 200}").start()
+
+
+class PortInUse:
+    """A port that something else has."""
+
+    def __init__(self) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PULL)
+        self._socket.bind("tcp://127.0.0.1:0")
+
+    def __enter__(self) -> str:
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close(0)
+        self._context.term()
+
+
+def test_whoever_talks_nonsense_is_answered_and_harms_nobody(endpoint, ring):
+    seed = random.Random(7)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.set(zmq.LINGER, 0)
+        stranger.connect(endpoint.endpoint)
+        for _ in range(300):
+            frames = [seed.randbytes(seed.randrange(60)) for _ in range(seed.randrange(1, 5))]
+            stranger.send_multipart(frames)
+            assert stranger.poll(20_000)
+            assert b"malformed" in stranger.recv_multipart()[0]
+        stranger.send_multipart([encode(Publish(1, VERSION, ())), *[b"x"] * 5_000])
+        assert b"malformed" in stranger.recv_multipart()[0]
+        stranger.send(b"x" * (2 << 20))
+        assert b"malformed" in stranger.recv_multipart()[0]
+    ring.writer().publish(b"1", key="a/1")
+    with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+        assert records.read(20.0) is not None
+    with Asker(endpoint=endpoint.endpoint) as asker:
+        counts = asker.ask(Groups(asker.number(), VERSION), GroupList)[0].counts
+    assert counts["malformed"] == 302
+
+
+def test_a_peer_that_reads_no_answers_loses_some_and_others_are_served(endpoint, ring):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as deaf:
+        deaf.set(zmq.LINGER, 0)
+        deaf.set(zmq.RCVHWM, 1)
+        deaf.set(zmq.SNDHWM, 0)
+        deaf.connect(endpoint.endpoint)
+        for number in range(5_000):
+            deaf.send(encode(Join(number, VERSION, "deaf", ("a/#",), instance="one", name="x" * 200)))
+        wait_until(lambda: endpoint.unsent > 0)
+        ring.writer().publish(b"1", key="a/1")
+        with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+            assert records.read(20.0) is not None
+
+
+def test_off_loopback_only_those_with_a_key_of_ours_are_served(ring, tmp_path):
+    for name in ("server", "app", "stranger"):
+        zmq.auth.create_certificates(tmp_path, name)
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "app.key").rename(tmp_path / "clients" / "app.key")
+    keys = {"secret_key_file": tmp_path / "server.key_secret", "client_keys_dir": tmp_path / "clients"}
+    made = endpoint_over(ring, tmp_path, "tcp://127.0.0.1:*", **keys)
+    made.start()
+    try:
+        ring.writer().publish(b"1", key="a/1")
+        friend = Curve(tmp_path / "app.key_secret", tmp_path / "server.key")
+        with consumer("g", "a/#", start="oldest", endpoint=made.endpoint, curve=friend) as records:
+            assert records.read(20.0) is not None
+        stranger = Curve(tmp_path / "stranger.key_secret", tmp_path / "server.key")
+        with pytest.raises(BrokerUnreachable):
+            consumer("g", "a/#", endpoint=made.endpoint, curve=stranger, connect_timeout_s=0.3).__enter__()
+    finally:
+        made.stop()
+
+
+async def test_who_asks_for_what_cannot_be_is_told_at_once(endpoint):
+    with pytest.raises(Refused, match="group"):
+        async with consumer("no/name", "a/#", endpoint=endpoint.endpoint):
+            pass
+    async with consumer("g", "a/#", endpoint=endpoint.endpoint):
+        with pytest.raises(Refused, match="at work"):
+            consumer("g", "b", endpoint=endpoint.endpoint).__enter__()
+    with pytest.raises(EdgeError, match="no topic filter"):
+        consumer("g", (), endpoint=endpoint.endpoint)
+    with pytest.raises(EdgeError):
+        consumer("g", "a/#/b", endpoint=endpoint.endpoint)
+
+
+async def test_without_a_broker_a_consumer_says_so(tmp_path):
+    with pytest.raises(BrokerUnreachable, match="no broker"):
+        async with consumer("g", "a/#", runtime_dir=tmp_path, connect_timeout_s=0.1):
+            pass
+
+
+# ---- with a whole broker ----
+
+
+async def test_a_consumer_finds_its_broker_again_and_goes_on(runtime_directory, tmp_path):
+    with BrimProcess(runtime_directory, tmp_path) as broker:
+        async with consumer("g", "a/#", start="oldest", runtime_dir=runtime_directory) as records:
+            for life in range(2):
+                payload = str(life).encode()
+                await asyncio.to_thread(publish, [(Letter("a/1"), payload)], runtime_dir=runtime_directory)
+                async with asyncio.timeout(20):
+                    batch = await anext(records)
+                    while bytes(batch[-1]) != payload:
+                        batch = await anext(records)
+                    assert await records.ack(batch) == len(batch)
+                broker.kill()
+                await until(lambda: not records.joined)
+                await asyncio.to_thread(broker.start)
+                await until(lambda: records.joined)
+
+
+LOGGED = """
+[limits]
+packet_max_bytes = 4096
+topic_max_bytes = 256
+[consumers]
+tries_max = 1
+[[stream]]
+name = "some"
+topics = ["a/#"]
+ring_bytes = "64 KiB"
+sync_bytes = "8 KiB"
+durability = "disk"
+"""
+
+
+def test_what_the_ring_has_lost_comes_from_the_log_and_the_dead_are_put_aside(runtime_directory, tmp_path):
+    letters = [(Letter("a/1", 1), f"{number:04d}".encode() * 20) for number in range(3_000)]
+    with BrimProcess(runtime_directory, tmp_path, LOGGED) as broker:
+        with consumer("early", "a/#", start="oldest", runtime_dir=runtime_directory):
+            pass  # it stands at the beginning
+        for at in range(0, len(letters), 100):  # synced when it returns, so the ring has room for the next
+            assert publish(letters[at : at + 100], runtime_dir=runtime_directory) == 100
+        broker.kill()
+        broker.start()
+        got: list[bytes] = []
+        with consumer("early", "a/#", batch_bytes=50_000, runtime_dir=runtime_directory) as records:
+            while len(got) < len(letters):
+                batch = records.read(20.0)
+                assert batch is not None, len(got)
+                got += [bytes(it) for it in batch]
+                if len(got) == len(letters):
+                    records.nack_now(batch, [batch[-1]], cause="the last")
+                    records.ack_now(batch, list(batch)[:-1])
+                else:
+                    records.ack_now(batch)
+        assert got == [payload for _, payload in letters]
+        with consumer("undertaker", "dead/#", start="oldest", runtime_dir=runtime_directory) as records:
+            dead = records.read(20.0)
+            assert dead is not None
+            assert (dead[0].key, bytes(dead[0])) == (b"dead/early/a/1", got[-1])
+            assert b"the last" in dead[0].properties
