@@ -23,7 +23,8 @@ machine cannot do is said loudly, and absent from the JSON.
     ingest_interval_over_process           MQTT messages a second, with durability "interval" over without
 
 The log is measured as it spends its life: full, its oldest segments used again.  Figures of a busy machine
-are worse for all; how busy it was with others is told at the end.
+are worse for all; how busy it was with others is told at the end.  Beside busy processes the log's thread,
+which asks to run before them, is even ahead of a bare sync: then an ack says more of the scheduler than of it.
 """
 
 from __future__ import annotations
