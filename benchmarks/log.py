@@ -24,7 +24,7 @@ machine cannot do is said loudly, and absent from the JSON.
 
 The log is measured as it spends its life: full, its oldest segments used again.  Figures of a busy machine
 are worse for all; how busy it was with others is told at the end.  Beside busy processes the log's thread,
-which asks to run before them, is even ahead of a bare sync: then an ack says more of the scheduler than of it.
+which asks to run before them, is even ahead of a bare sync: an ack then says more of the scheduler.
 """
 
 from __future__ import annotations
