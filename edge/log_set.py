@@ -64,6 +64,7 @@ class LogSet:
         self._homes: dict[str, Path] = {}
         self._wake = -1
         self.upkeep: Callable[[], Status] | None = None  # what status() says of it
+        self.on_log: Callable[[Log], object] | None = None  # hears of logs that are opened later
         self._refused: Callable[[str], bool] = lambda _: False
 
     def open(self, rings: Mapping[str, bool]) -> None:
@@ -111,6 +112,8 @@ class LogSet:
         directory = self._home(ring.name, isolated=stream.isolated)
         if directory not in self._logs:
             self._open(directory)
+            if self.on_log is not None:
+                self.on_log(self._logs[directory])
         source = CopiedRing(ring, gating=stream.when_full != "overwrite").source(log_source(ring, stream))
         try:
             thread = self._threads.get(directory)

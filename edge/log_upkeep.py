@@ -55,18 +55,24 @@ class LogUpkeep:
             scrub_bytes_per_s=log.scrub_bytes_per_s,
             scrub_interval_s=log.scrub_interval_s,
         )
-        left_out = {str(path) for path in without}
+        self._rules, self._without = rules, {str(path) for path in without}
         worker = IdleProcess()
-        self._upkeeps = [
-            self._upkeep_of(it, rules, worker) for it in logs.logs() if it.directory not in left_out
-        ]
+        self._upkeeps: list[Upkeep] = []
         self._thread = UpkeepThread(self._upkeeps, worker)
+        self._worker = worker
+        for it in logs.logs():
+            self.add(it)
+        logs.on_log = self.add  # A local producer may bring one.
 
     def start(self) -> None:
         """Begins."""
-        for upkeep in self._upkeeps:
-            upkeep.log.on_sealed.append(lambda _: self._thread.wake())
         self._thread.start()
+
+    def add(self, log: Log) -> None:
+        """Keeps that log, too; from any thread."""
+        if log.directory not in self._without:
+            self._upkeeps.append(self._upkeep_of(log))
+            log.on_sealed.append(lambda _: self._thread.wake())
 
     def stop(self) -> None:
         """Ends; what was being done for idle hands is begun again some day."""
@@ -76,18 +82,25 @@ class LogUpkeep:
         """Of all logs together, for `brim status`; looks at the disk: not for the event loop."""
         return _together([it.status() for it in self._upkeeps])
 
-    def _upkeep_of(self, log: Log, rules: UpkeepRules, worker: IdleProcess) -> Upkeep:
-        thread = self._logs.thread_in(log.directory)
+    def _upkeep_of(self, log: Log) -> Upkeep:
         return Upkeep(
             log,
-            rules,
-            worker,
+            self._rules,
+            self._worker,
             stream_of=self._rules_of,
             floors=self._floors,
             on_full=partial(self._on_full, log.directory),
-            roll=thread.roll if thread is not None else lambda: None,
-            block=thread.block if thread is not None else lambda _: None,
+            roll=partial(self._roll, log.directory),
+            block=partial(self._block, log.directory),
         )
+
+    def _roll(self, directory: str) -> None:
+        if (thread := self._logs.thread_in(directory)) is not None:
+            thread.roll()
+
+    def _block(self, directory: str, reason: str) -> None:
+        if (thread := self._logs.thread_in(directory)) is not None:
+            thread.block(reason)
 
     def _rules_of(self, ring_name: str) -> StreamRules:
         name = stream_of(ring_name)

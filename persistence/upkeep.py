@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from persistence.archive import Archived, check_available
-from persistence.errors import ArchiveUnavailable
+from persistence.errors import ArchiveUnavailable, LogError
 from persistence.facts import SegmentFacts
 from persistence.idle import Failed, Job, Worker
 from persistence.log import Log
@@ -412,7 +412,7 @@ class UpkeepThread:
     """Runs the upkeep of several logs, with one worker for all."""
 
     def __init__(self, upkeeps: Sequence[Upkeep], worker: Worker | None = None) -> None:
-        self._upkeeps = list(upkeeps)
+        self._upkeeps = upkeeps  # may grow
         self._worker = worker
         self._wake = threading.Event()
         self._stopping = False
@@ -439,10 +439,10 @@ class UpkeepThread:
         while not self._stopping:
             self._wake.clear()
             pause_s = LOOK_S
-            for upkeep in self._upkeeps:
+            for upkeep in list(self._upkeeps):
                 others = any(it.busy for it in self._upkeeps if it is not upkeep)
                 try:
                     pause_s = min(pause_s, upkeep.step(may_begin=not others))
-                except OSError as error:
+                except (LogError, OSError) as error:
                     log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
             self._wake.wait(pause_s)

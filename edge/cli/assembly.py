@@ -51,6 +51,7 @@ from ringbuf import Ring
 if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
     from edge.log_set import LogSet
+    from edge.log_upkeep import LogUpkeep
 
 __all__ = ["Assembly", "bridge_settings"]
 
@@ -71,6 +72,7 @@ class Assembly:
         self._version = version
         self._failed = failed
         self.upstream: Upstream
+        self._upkeep: LogUpkeep | None = None
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._state: StateHome | None = None  # None: sessions end with the broker
         self._bridges: list[Callable[[], dict[str, Any]]] = []
@@ -260,6 +262,7 @@ class Assembly:
         upkeep = LogUpkeep(self.logs, self.config, without=[self.config.log_directory / SESSIONS_RING])
         upkeep.holds.append(BridgeHolds(self.config))
         self.logs.upkeep = upkeep.status
+        self._upkeep = upkeep
         upkeep.start()
         self._down.push_async_callback(asyncio.to_thread, upkeep.stop)
 
@@ -355,11 +358,14 @@ class Assembly:
         """Before MQTT ends, it does: it has messages to publish, and takes no more."""
         if not self.config.consumers.enabled:
             return None
+        from edge.cli.holds import consumer_holds
         from edge.cli.with_consumers import consumers_endpoint
 
         reader = self.logs.reader if self.logs is not None else None
         endpoint = consumers_endpoint(self.config, streams, producers, self.listener, reader)
         self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
+        if self._upkeep is not None:
+            self._upkeep.holds.append(partial(consumer_holds, endpoint.groups))
         endpoint.start()
         return endpoint.groups
 

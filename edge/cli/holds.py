@@ -1,4 +1,4 @@
-"""Who still wants what of the log: the bridges, by their checkpoints, whoever runs them.
+"""Who still wants what of the log: bridges, by their checkpoints, whoever runs them; and named consumers.
 
 Owns nothing but what it has read.  A bridge that has never drained a partition, and begins at the oldest
 record, wants everything.
@@ -7,17 +7,26 @@ record, wants everything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bridge.checkpoint import cursors_in
 from bridge.source import RingName
 from edge.config import Bridge, Config
 from persistence.retention import Floor
 
-__all__ = ["BridgeHolds"]
+__all__ = ["BridgeHolds", "consumer_holds"]
 
 Offsets = dict[str, tuple[int, int]]
+
+
+def consumer_holds(groups: Callable[[], Sequence[dict[str, Any]]], ring_name: str) -> Iterator[Floor]:
+    """What groups of named consumers want of one ring; `groups` as ConsumersEndpoint.groups()."""
+    for group in groups():
+        for place in group["places"]:
+            if place["ring"] == ring_name:
+                yield Floor(f"consumers {group['name']}", place["epoch"], place["floor"])
 
 
 class BridgeHolds:

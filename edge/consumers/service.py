@@ -140,7 +140,13 @@ class Service:
                 "members": len(it.members),
                 "lag": it.lag,
                 "places": [
-                    {"ring": place.ring, "lag": place.lag, "in_flight": place.in_flight}
+                    {
+                        "ring": place.ring,
+                        "epoch": place.epoch,
+                        "floor": place.floor,
+                        "lag": place.lag,
+                        "in_flight": place.in_flight,
+                    }
                     for place in it.places
                 ],
             }
