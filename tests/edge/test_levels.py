@@ -355,6 +355,20 @@ def test_nothing_hidden_is_overwritten_before_it_was_shown(hiding: Bench) -> Non
     assert hiding.partition.writer.end_offset > stored
 
 
+def test_a_topic_is_not_forgotten_while_something_of_it_is_hidden() -> None:
+    with Bench(engine=EngineLimits(topics_max=64), durability="disk") as bench:
+        bench.partition.ring.show_durable(True)
+        client, reader = bench.client(), bench.client("r")
+        reader.subscribe("first/#")
+        publish(client, b"0", topic="first/a")
+        quick = bench.add_partition(bench.directory, "quick-0")
+        bench.partition_of = lambda topic: quick
+        for number in range(200):
+            publish(client, b"", qos=0, topic=f"other/{number}")
+        sync(bench)
+        assert reader.publishes() == [("first/a", b"0", 0)]
+
+
 def test_thousands_of_records_are_shown_in_turns(hiding: Bench) -> None:
     client, reader = hiding.client(), hiding.client("r")
     reader.subscribe("t")

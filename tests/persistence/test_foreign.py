@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from persistence import Log, LogThread, Source
-from persistence.foreign import CopiedRing, ForeignWriter
-from ringbuf import Ring
+from persistence.foreign import CopiedRing, CopyingReader, ForeignWriter
+from ringbuf import Range, Reader, Ring
 from ringbuf.record import decode
 from tests.support.waiting import wait_until
 
@@ -102,6 +103,38 @@ def test_a_ring_that_overwrites_says_what_it_lost(pair: tuple[Ring, Ring], tmp_p
     with Log(tmp_path) as log:
         assert log.recover().rings["cam@one"] == (7, 220)
         assert offsets(log) == found
+
+
+class Overtaken:
+    """A reader whose ring is written over just after it was read, once."""
+
+    def __init__(self, reader: Reader, ring: Ring) -> None:
+        self._reader, self._ring, self._late = reader, ring, True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._reader, name)
+
+    def ranges(self, limit_bytes: int, limit: int) -> list[Range]:
+        found = self._reader.ranges(limit_bytes, limit)
+        if self._late:
+            publish(self._ring, 200)
+            self._late = False
+        return found
+
+
+def test_what_is_written_over_while_it_is_copied_is_lost_and_not_believed(
+    pair: tuple[Ring, Ring], tmp_path: Path
+) -> None:
+    ring, attached = pair
+    with stepped(tmp_path, attached, gating=False) as (log, writer, copied):
+        publish(ring, 20)
+        reader = cast(CopyingReader, writer.readers()[0])
+        reader._reader = cast(Reader, Overtaken(reader._reader, ring))
+        writer.step()
+        found = offsets(log)
+        assert writer.broken == {}
+        assert found == list(range(220 - len(found), 220))
+        assert copied.lost == 220 - len(found) > 20
 
 
 def test_a_log_that_was_evicted_goes_on_with_what_is_left(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
