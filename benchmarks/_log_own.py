@@ -9,6 +9,7 @@ import inspect
 import itertools
 import json
 import os
+import select
 import shutil
 import statistics
 import sys
@@ -21,7 +22,7 @@ from random import Random
 from typing import Any
 
 from benchmarks._log_device import Device
-from benchmarks._log_stores import PATIENCE_S, RETAIN_BYTES, TOPIC, BrimLog, Told
+from benchmarks._log_stores import PATIENCE_S, RETAIN_BYTES, TOPIC, BrimLog
 from benchmarks._mqtt_brokers import Broker, free_port, process
 from benchmarks._mqtt_tests import measure
 from persistence import Log, LogReader, LogThread, OsFiles, Source, TooManyRings
@@ -96,16 +97,17 @@ def _ready(brim: BrimLog) -> None:
 def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) -> float:
     """Bytes a second, durable, of `count` rings that take turns."""
     payloads = [bytes(payload_bytes)] * TURN
-    told = Told()
     with memory() as place, ExitStack() as stack:
         capacity = max(1 << (RINGS_BYTES // count).bit_length() - 1, 64 << 10)
         rings = [
             stack.enter_context(Ring.create(place / f"many-{number}", capacity_bytes=capacity, epoch=1))
             for number in range(count)
         ]
+        told = os.eventfd(0, os.EFD_CLOEXEC)
+        stack.callback(os.close, told)
         log = stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES))
         log.recover()
-        thread = LogThread(log, [Source(ring, "disk") for ring in rings], told)
+        thread = LogThread(log, [Source(ring, "disk") for ring in rings], wake_descriptor=told)
         try:
             thread.start()
         except TooManyRings as error:
@@ -118,9 +120,8 @@ def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) 
             before, started = log.stats.record_bytes, time.perf_counter()
             while time.perf_counter() - started < until:
                 taken = sum(publish(payloads, key=TOPIC) for publish in publishes)
-                if taken < TURN * RINGS // 2:
-                    told.wait(0.01)
-                    told.clear()
+                if taken < TURN * RINGS // 2 and select.select([told], [], [], 0.01)[0]:
+                    os.eventfd_read(told)
             if measured:
                 return (log.stats.record_bytes - before) / (time.perf_counter() - started)
     raise AssertionError

@@ -12,7 +12,6 @@ import sqlite3
 import statistics
 import struct
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,22 +41,10 @@ class Store(Protocol):
         """Let go of files and threads."""
 
 
-class Told(threading.Event):
-    """on_durable, and when it was called last."""
-
-    at = 0.0
-
-    def __call__(self) -> None:
-        """Called on the log thread."""
-        self.at = time.perf_counter()
-        self.set()
-
-
 class BrimLog:
     """A ring with its log at `disk`; a Store, too."""
 
     def __init__(self, directory: Path, payload_bytes: int, **options: Any) -> None:
-        self.told = Told()
         self.directory = directory
         self._memory = Path(tempfile.mkdtemp(prefix="brim-bench-", dir="/dev/shm"))
         self._stack = ExitStack()
@@ -66,7 +53,7 @@ class BrimLog:
         self.ring = self._stack.enter_context(ring)
         self.log = self._stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES, **options))
         self.log.recover()
-        self._thread = LogThread(self.log, [Source(self.ring, "disk")], self.told)
+        self._thread = LogThread(self.log, [Source(self.ring, "disk")])
         self._thread.start()
         self._stack.callback(self._thread.stop)
         self.writer = self.ring.writer()
@@ -85,19 +72,14 @@ class BrimLog:
 
     def settle(self) -> None:
         """Until all that was published is durable."""
-        end = self.writer.end_position
-        while self.ring.extremes().durable_position < end:
-            if not self.told.wait(PATIENCE_S):
-                raise SystemExit("the log has said nothing for half a minute")
-            self.told.clear()
+        if not self.ring.wait_durable(self.writer.end_position, PATIENCE_S):
+            raise SystemExit("the log has said nothing for half a minute")
 
     def ack(self) -> float:
-        """µs from publish() until on_durable() is called, for one record."""
-        self.told.clear()
+        """µs from publish() of one record until its publisher knows that it is durable."""
         started = time.perf_counter()
-        self.publish(1)
-        self.told.wait(PATIENCE_S)
-        return (self.told.at - started) * 1e6
+        self.commit(1)
+        return (time.perf_counter() - started) * 1e6
 
     def run(self, seconds: float) -> tuple[float, float]:
         """Bytes of records, and records, made durable a second, while a producer keeps the ring filled."""
@@ -105,8 +87,7 @@ class BrimLog:
         first, started = self.log.stats.records, time.perf_counter()
         while (now := time.perf_counter()) - started < seconds:
             if self.publish(BATCH) < BATCH:
-                self.told.wait(0.01)
-                self.told.clear()
+                self.ring.wait_durable(self.ring.extremes().durable_position + 1, 0.01)
         records_s = (self.log.stats.records - first) / (now - started)
         bytes_s = (self.ring.extremes().durable_position - before) / (now - started)
         self.settle()
@@ -142,7 +123,7 @@ class InlineLog:
         """See Store."""
         payloads = self._payloads.setdefault(count, [self._payload] * count)
         assert self._publish(payloads, key=TOPIC) == count
-        self._writer.step()
+        self._writer.round()
         if self.log.wants_tending:
             self.log.tend()
 
