@@ -45,6 +45,7 @@ class Placing(NamedTuple):
     workers: int
     segment_bytes: int
     retain_bytes: int
+    direct: bool = False
 
 
 class LogSet:
@@ -230,6 +231,7 @@ class LogSet:
             worker=len(self._logs),
             segment_bytes=self.placing.segment_bytes,
             retain_bytes=self.placing.retain_bytes,
+            direct=self.placing.direct,
         )
         try:
             report = opened.recover()

@@ -71,6 +71,7 @@ class Log(Tended):
 
     `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
     oldest segments go when all together take more, 0 keeps everything.  `worker` goes into segment headers.
+    `direct`: rounds write past the page cache where the file system lets them; less wear, and less speed.
 
     `on_sealed`: what tend() calls with the base of each segment that is whole: synced up to its end, and
     never written again.  Also with the last one that recover() found.
@@ -84,12 +85,14 @@ class Log(Tended):
         worker: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         retain_bytes: int = RETAIN_BYTES,
+        direct: bool = False,
         clock_ns: Callable[[], int] = time.time_ns,
         salt: Callable[[], int] = _random_u32,
     ) -> None:
         super().__init__(OsFiles() if files is None else files, os.fspath(directory), segment_bytes)
         self.worker = worker
         self.retain_bytes = retain_bytes
+        self.direct = direct
         self._stats = LogStats()  # of what is done here; rounds count for themselves
         self.stats = cast(LogStats, LiveStats(self._now))  # what has been done since the log was opened
         self._durable_position = 0

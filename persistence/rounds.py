@@ -17,6 +17,7 @@ Threads: enter(), round(), run() and leave() are the log thread's; pull() and th
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rounds"]
 
+log = logging.getLogger(__name__)
+
 STEP_BYTES = 1 << 20  # taken and written before more is taken: the disk works on it meanwhile
 SPIN_NS = 50_000  # as a reader's
 ROWS_AT_ONCE = 512
@@ -45,17 +48,18 @@ _EMPTY = memoryview(b"")
 class Rounds:
     """The C side of one log."""
 
-    def __init__(self, log: Log, bell: Any) -> None:
+    def __init__(self, log_: Log, bell: Any) -> None:
         self.c: Any = ffi.gc(lib.rb_log_new(bell), lib.rb_log_free)
         if self.c == ffi.NULL:
             raise MemoryError("no memory for the rounds of a log")
         self.lent = False
-        self._log = log
+        self.block_bytes = 0  # written past the page cache; 0: not asked for; below 0: refused
+        self._log = log_
         self._bell = bell  # Kept as long as C has its address.
         self._readers: dict[int, tuple[Reader, Any]] = {}  # of rings, by ring id, with their rb_log_ring
         self._pulling = threading.Lock()
         self._pulled = 0  # extents of this segment that the reader knows
-        self._disk = None if type(log.files) is OsFiles else _Disk(log.files, self.c)
+        self._disk = None if type(log_.files) is OsFiles else _Disk(log_.files, self.c)
         self.c.spin_ns = SPIN_NS
         self.c.step_bytes = STEP_BYTES
         self.c.write_bytes = STEP_BYTES
@@ -87,11 +91,20 @@ class Rounds:
         c.durable_position, c.proven = self._log.durable_position, self._log.proven
         if self._disk is not None:
             self._disk.handle = active.handle
+        elif self._log.direct:
+            self._go_direct()
         with self._pulling:
             lib.rb_log_enter(c, now_ns)
             self._pulled = 0
         self.lent = True
         return True
+
+    def _go_direct(self) -> None:
+        block = lib.rb_log_direct(self.c)
+        if block < 0 and self.block_bytes >= 0:
+            reason = os.strerror(-block)
+            log.warning("log goes through the page cache reason=%s directory=%s", reason, self._log.directory)
+        self.block_bytes = block
 
     def leave(self, *, ends: bool = False) -> None:
         """Gives the segment back, with what is not durable.  `ends`: nothing more is written to it."""

@@ -295,6 +295,7 @@ class LogWriter:
             **self.state.as_dict(),
             "broken_rings": dict(self.broken),
             "durable_position": self.log.durable_position,
+            "direct_block_bytes": max(self._rounds.block_bytes, 0),
             "segments": len(self.log.reader.bases()),
             "damaged_places": len(self.log.reader.damaged),
             **self.log.stats.as_dict(),

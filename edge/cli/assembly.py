@@ -204,7 +204,7 @@ class Assembly:
         from edge.log_set import LogSet, Placing
 
         settings = self.config.log
-        placing = Placing(settings.workers, settings.segment_bytes, 0)  # Upkeep removes, by more rules.
+        placing = Placing(settings.workers, settings.segment_bytes, 0, settings.direct)  # Upkeep removes.
         self.logs = LogSet(self.config.log_directory, placing)
         self._down.callback(self.logs.close)
         self.logs.open(rings)

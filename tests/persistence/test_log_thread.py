@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import select
+import shutil
 import subprocess
 import sys
 import threading
@@ -370,3 +371,40 @@ def test_what_was_acknowledged_survives_kill_9(
 def _acknowledged(line: str) -> tuple[int, int]:
     epoch, offset = map(int, line.split())
     return epoch, offset
+
+
+def test_a_log_past_the_page_cache_ends_its_rounds_at_blocks_of_the_device(
+    ring: Ring, tmp_path: Path
+) -> None:
+    log = Log(tmp_path, segment_bytes=1 << 20, direct=True)
+    log.recover()
+    thread, writer = LogThread(log, [Source(ring, "disk")]), ring.writer()
+    try:
+        thread.start()
+        ends = set()
+        for i in range(60):
+            writer.publish(b"%d" % i)
+            assert ring.wait_durable(writer.end_position, PATIENCE_S)
+            ends.add(log.durable_position)
+        block = int(str(thread.status()["direct_block_bytes"]))
+        if block == 0:
+            pytest.skip(f"{tmp_path} is on a file system without O_DIRECT")
+        assert len(ends) == 60
+        assert sum(end % block != 0 for end in ends) < 5  # Before rounds began, and at most once more.
+        for i in range(60, 4000):
+            while writer.publish(b"%d" % i + bytes(i % 900)) is None:
+                assert ring.wait_durable(writer.end_position, PATIENCE_S)
+        assert ring.wait_durable(writer.end_position, PATIENCE_S)
+        assert len(log.reader.bases()) > 1
+        image = tmp_path / "as after a kill"
+        shutil.copytree(tmp_path, image, ignore=shutil.ignore_patterns("LOCK", image.name))
+        found = payloads(log, "a-0", 7)
+    finally:
+        thread.stop()
+        log.close()
+    assert found == {i: b"%d" % i + bytes(i % 900 if i >= 60 else 0) for i in range(4000)}
+    for directory in (tmp_path, image):
+        with Log(directory) as log:
+            report = log.recover()
+            assert (report.rings, report.damage) == ({"a-0": (7, 4000)}, ())
+            assert payloads(log, "a-0", 7) == found

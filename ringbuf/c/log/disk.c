@@ -7,13 +7,15 @@
  * nothing and nothing is made of it.
  *
  * Past the page cache (O_DIRECT), runs are copied into an aligned buffer and go out by whole blocks of the
- * device.  The block that the last write ended in is written again by the next one, with the same bytes in
- * front: a device writes its logical block whole or not at all, so what is durable in it stays durable.
+ * device.  Rounds end at the end of a block (fill_up() in extents.c).  Where one does not, before a segment's
+ * end or behind what Python wrote, that block is written again by the next one with the same bytes in front:
+ * a device writes its logical block whole or not at all, so what is durable in it stays durable.
  */
 #include "log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -28,25 +30,43 @@
 _Static_assert(sizeof(rb_log_piece) == sizeof(struct iovec), "a piece is an iovec");
 _Static_assert(offsetof(rb_log_piece, length) == offsetof(struct iovec, iov_len), "a piece is an iovec");
 
-int rb_log_direct(rb_log *log, int descriptor, uint32_t block_bytes)
+void rb_log_cached(rb_log *log)
 {
     rb_disk *disk = &log->inside->disk;
     if (disk->descriptor >= 0)
         close(disk->descriptor);
     disk->descriptor = -1;
-    if (descriptor < 0) {
-        free(disk->buffer);
-        disk->buffer = NULL;
-        return RB_OK;
-    }
-    if (block_bytes == 0 || block_bytes > ALIGN_BYTES || ALIGN_BYTES % block_bytes != 0)
-        return -EINVAL;
+}
+
+/* The smallest block that the device takes: found by reading one, which it refuses like it would a write. */
+static int probe_block(rb_disk *disk, int descriptor)
+{
+    for (uint32_t block = 512; block <= ALIGN_BYTES; block *= 2)
+        if (pread(descriptor, disk->buffer + (block < ALIGN_BYTES ? block : 0), block, 0) == (ssize_t)block)
+            return (int)block;
+    return -EINVAL;
+}
+
+int rb_log_direct(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    char path[32];
+    rb_log_cached(log);
     if (disk->buffer == NULL && (disk->buffer = aligned_alloc(ALIGN_BYTES, BUFFER_BYTES)) == NULL)
         return -ENOMEM;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", log->descriptor);
+    int descriptor = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    if (descriptor < 0)
+        return -errno;
+    int block = probe_block(disk, descriptor);
+    if (block < 0) {
+        close(descriptor);
+        return block;
+    }
     disk->descriptor = descriptor;
-    disk->block_bytes = block_bytes;
+    disk->block_bytes = (uint32_t)block;
     disk->buffered_at = UINT64_MAX;
-    return RB_OK;
+    return block;
 }
 
 void rb_disk_enter(rb_log *log)
@@ -132,8 +152,8 @@ static int64_t write_direct(rb_log *log, const rb_log_piece *pieces, int count, 
     int64_t result = buffer_block(disk, place);
     uint64_t filled = place % block;
     for (int i = 0; i < count && result == 0; i++) {
-        bool last = i == count - 1; /* the zeros: they do not count as written */
-        uint64_t length = last ? EXTENT_HEADER_BYTES : pieces[i].length;
+        bool last = i == count - 1; /* the zeros: the next write goes over them */
+        uint64_t length = pieces[i].length;
         for (uint64_t at = 0; at < length && result == 0;) {
             uint64_t part = BUFFER_BYTES - filled < length - at ? BUFFER_BYTES - filled : length - at;
             memcpy(disk->buffer + filled, (const uint8_t *)pieces[i].base + at, part);
@@ -149,7 +169,7 @@ static int64_t write_direct(rb_log *log, const rb_log_piece *pieces, int count, 
     }
     uint64_t whole = (filled + block - 1) / block * block;
     memset(disk->buffer + filled, 0, whole - filled);
-    if (result == 0)
+    if (result == 0 && whole > 0)
         result = write_blocks(disk, whole);
     /* The next write begins at `place`, before the zeros: its block comes to the front. */
     uint64_t next = place - place % block;

@@ -94,13 +94,36 @@ static int batch_of(const rb_log *log, uint64_t *bytes)
 }
 
 /* Zeros end the write, at least one header's length; up to the end of the page when it is a page that no
- * earlier write has begun: a page that is written whole need not be read first. */
-static uint32_t zeros_behind(uint64_t begin, uint64_t end)
+ * earlier write has begun: a page that is written whole need not be read first.  None where they would take a
+ * block of the device for themselves: an end without zeros looks torn after a crash, and is cut there. */
+static uint32_t zeros_behind(const rb_log *log, uint64_t end)
 {
-    if (begin / PAGE_BYTES == end / PAGE_BYTES && begin % PAGE_BYTES != 0)
+    uint32_t align = rb_disk_align(log, end - log->end);
+    if (align > 1)
+        return end % align == 0 && align < PAGE_BYTES ? 0 : EXTENT_HEADER_BYTES;
+    if (log->end / PAGE_BYTES == end / PAGE_BYTES && log->end % PAGE_BYTES != 0)
         return EXTENT_HEADER_BYTES;
     uint32_t to_page = (uint32_t)(PAGE_BYTES - end % PAGE_BYTES) % PAGE_BYTES;
     return to_page >= EXTENT_HEADER_BYTES ? to_page : to_page + EXTENT_HEADER_BYTES;
+}
+
+static const uint8_t filler_body[2 * PAGE_BYTES] = {0x80}; /* a catalogue without news: an empty map, zeros */
+
+/* Past the page cache a round ends at a whole block, so that no block is written twice: what is durable is
+ * never touched again.  Bytes of a catalogue that fill it up; 0: none is needed, or none fits. */
+static uint64_t fill_up(rb_log *log, uint64_t place, uint64_t bytes, rb_log_piece *piece)
+{
+    rb_log_inside *in = log->inside;
+    uint64_t align = rb_disk_align(log, bytes), fill = (align - place % align) % align;
+    if (fill > 0 && fill < 2 * EXTENT_HEADER_BYTES)
+        fill += align;
+    if (fill == 0 || place + fill > log->room)
+        return 0;
+    const rb_log_extent filler = {.body = filler_body, .length = fill - EXTENT_HEADER_BYTES};
+    header_of(log, &filler, &in->filler);
+    piece[0] = (rb_log_piece){&in->filler, EXTENT_HEADER_BYTES};
+    piece[1] = (rb_log_piece){(void *)(uintptr_t)filler_body, filler.length};
+    return fill;
 }
 
 static int write_batch(rb_log *log, int count, uint64_t bytes)
@@ -116,7 +139,12 @@ static int write_batch(rb_log *log, int count, uint64_t bytes)
         batch[i].place = place;
         place += extent_bytes(&batch[i]);
     }
-    *piece++ = (rb_log_piece){(void *)(uintptr_t)zeros, zeros_behind(log->end, place)};
+    bool all = log->extents_written + (uint64_t)count == log->extents_queued;
+    uint64_t fill = all ? fill_up(log, place, bytes, piece) : 0;
+    piece += fill > 0 ? 2 : 0;
+    place += fill;
+    bytes += fill;
+    *piece++ = (rb_log_piece){(void *)(uintptr_t)zeros, zeros_behind(log, place)};
     int64_t started = rb_log_now();
     int64_t result = rb_disk_write(log, in->pieces, (int)(piece - in->pieces), log->end);
     if (result < 0) {

@@ -40,6 +40,10 @@ typedef struct extent_header { /* persistence/format.py, "Extent" */
 } extent_header;
 _Static_assert(sizeof(extent_header) == EXTENT_HEADER_BYTES, "an extent's header is 32 bytes");
 
+#define RB_DISK_PAGE_BYTES 4096u
+#define RB_DISK_BATCH_BYTES \
+    (256u << 10) /* a write of so much ends at a page, else at a block of the device */
+
 typedef struct rb_disk {
     int descriptor; /* O_DIRECT, or -1 */
     uint32_t block_bytes;
@@ -69,7 +73,8 @@ struct rb_log_inside {
     rb_disk disk;
 
     extent_header headers[RB_LOG_EXTENTS_MOST];
-    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 1];
+    extent_header filler;
+    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 3];
 
     int64_t nap_ns;
     int64_t lazy_at, urgent_at; /* when a ring of either kind was last taken from */
@@ -98,6 +103,12 @@ int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t pla
 int rb_disk_sync(rb_log *log);
 void rb_disk_enter(rb_log *log);
 void rb_disk_wake(int descriptor);
+/* What writes had better end at a multiple of; 1: anywhere. */
+static inline uint32_t rb_disk_align(const rb_log *log, uint64_t bytes)
+{
+    const rb_disk *disk = &log->inside->disk;
+    return disk->descriptor < 0 ? 1 : bytes < RB_DISK_BATCH_BYTES ? disk->block_bytes : RB_DISK_PAGE_BYTES;
+}
 
 int64_t rb_log_now(void);
 

@@ -116,9 +116,10 @@ int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room);
 
 /* ---- the disk (disk.c) ------------------------------------------------------------------------ */
 
-/* Writes past the page cache, by whole blocks, through `descriptor`, which was opened with O_DIRECT; -1:
- * through the cache again.  A negative errno: it cannot be. */
-int rb_log_direct(rb_log *log, int descriptor, uint32_t block_bytes);
+/* From here on this segment is written past the page cache, by whole blocks of the device: their bytes, or a
+ * negative errno where the file system refuses, and it goes through the cache.  Or: through the cache. */
+int rb_log_direct(rb_log *log);
+void rb_log_cached(rb_log *log);
 
 /* The calling thread's requests come after all others', where the device has a scheduler that heeds it. */
 void rb_disk_yields(void);

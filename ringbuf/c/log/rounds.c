@@ -59,7 +59,8 @@ rb_log *rb_log_new(rb_bell *bell)
 
 void rb_log_free(rb_log *log)
 {
-    rb_log_direct(log, -1, 0);
+    rb_log_cached(log);
+    free(log->inside->disk.buffer);
     pthread_mutex_destroy(&log->inside->lock);
     free(log->inside->list);
     free(log->inside->moved);
