@@ -5,7 +5,7 @@ A row is a run of whole records of one ring and epoch that lie together in the f
 are in the order of their offsets and do not overlap; there are gaps where damage took records, or where a
 catalogue announced one.
 
-A mark stands every MARK_BYTES of the file, with the offset of its row and the latest timestamp of any record
+A mark stands every MARK_BYTES of records, with the offset of its row and the latest timestamp of any record
 up to the next mark: these never fall, whatever the wall clock did, so that a time is found by bisection.
 """
 
@@ -16,11 +16,11 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ringbuf.core import ffi
+from ringbuf.core import ffi, lib
 
 __all__ = ["MARK_BYTES", "Columns", "ExtentRows", "Mark", "Row"]
 
-MARK_BYTES = 64 << 10  # of the file, between two marks of a ring
+MARK_BYTES = 64 << 10  # of a ring's records, between two marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,14 @@ class Columns:
             setattr(self.pointer, name, at)
             at += marks
 
+    def set_marks(self, data: bytes, marks: int) -> None:
+        """Takes marks as {offset, place, timestamp} each, as a footer has them."""
+        values = array("Q", data[: 24 * marks])
+        for n, name in enumerate(self.MARKS):
+            column = array("Q", values[n::3])
+            ffi.memmove(getattr(self.pointer, name), column, 8 * marks)
+        self.pointer.marks = marks
+
     def take(self, name: str, count: int) -> Any:
         """The first `count` values of a column, as bytes."""
         return ffi.buffer(getattr(self.pointer, name), 8 * count)
@@ -80,6 +88,7 @@ class ExtentRows:
         self._mark_offset = array("Q")
         self._mark_place = array("Q")
         self._mark_time = array("Q")
+        self._since_mark = 0  # bytes of records from the last mark on
         self.records = 0
         self.first_timestamp_ns = 0  # the earliest of all records; 0 when there is none
 
@@ -118,6 +127,7 @@ class ExtentRows:
         columns = Columns(rows, len(marks) + rows)
         state = columns.pointer
         state.marks, state.mark_bytes = len(marks), mark_bytes
+        state.since_mark = self._since_mark
         state.end_offset, state.records = self.end_offset, self.records
         state.earliest_ns = self.first_timestamp_ns
         for name, values in zip(Columns.MARKS, self._marks(), strict=True):
@@ -134,8 +144,18 @@ class ExtentRows:
         for name, values in zip(Columns.MARKS, self._marks(), strict=True):
             del values[-1:]  # It stands in the columns, perhaps raised.
             values.frombytes(columns.take(name, columns.pointer.marks))
+        self._since_mark = columns.pointer.since_mark
         self.records = columns.pointer.records
         self.first_timestamp_ns = columns.pointer.earliest_ns
+
+    def packed(self) -> bytes:
+        """All rows in few bytes (ringbuf/c/scan/rows.c); each must be whole."""
+        pointer = ffi.new("rb_rows *")
+        views = [ffi.from_buffer("uint64_t[]", values) for values in self._rows()]
+        for name, view in zip(Columns.ROWS, views, strict=True):
+            setattr(pointer, name, view)
+        room = ffi.new("uint8_t[]", lib.RB_PACKED_ROW_MAX_BYTES * max(len(self), 1))
+        return bytes(ffi.buffer(room, lib.rb_rows_pack(pointer, len(self), room)))
 
     def _rows(self) -> tuple[array[int], ...]:
         return self._first_offset, self._count, self._place, self._length, self._ring_position
@@ -145,12 +165,14 @@ class ExtentRows:
 
     def _mark(self, row: Row, latest_ns: int) -> None:
         latest_ns = max(latest_ns, self.last_timestamp_ns)
-        if not self._mark_place or row.place - self._mark_place[-1] >= MARK_BYTES:
+        if not self._mark_place or self._since_mark >= MARK_BYTES:
+            self._since_mark = 0
             self._mark_offset.append(row.first_offset)
             self._mark_place.append(row.place)
             self._mark_time.append(latest_ns)
         else:
             self._mark_time[-1] = latest_ns
+        self._since_mark += row.length
 
     @property
     def bytes(self) -> int:
@@ -182,6 +204,13 @@ class ExtentRows:
         index = bisect_right(self._first_offset, offset)
         if index and offset < self._first_offset[index - 1] + self._count[index - 1]:
             return index - 1
+        return index
+
+    def find_place(self, place: int) -> int | None:
+        """The index of the row whose records the place is among."""
+        index = bisect_right(self._place, place) - 1
+        if index < 0 or place >= self._place[index] + self._length[index]:
+            return None
         return index
 
     def find_time(self, timestamp_ns: int) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from persistence.footer import Footer
 from persistence.scan import Damage, SegmentTable
+from persistence.shelf import Shelf, Shelved
 
-__all__ = ["RingFacts", "SegmentFacts", "SegmentState", "ring_facts"]
+__all__ = ["RingFacts", "SegmentFacts", "SegmentState", "facts_of"]
 
 SegmentState = Literal["active", "sealed", "flushed", "archived", "lost"]
 
@@ -47,6 +50,41 @@ class SegmentFacts:
     def records(self) -> int:
         """Of all rings together."""
         return sum(it.records for it in self.rings)
+
+
+def facts_of(shelf: Shelf, shelved: Shelved) -> SegmentFacts:
+    """What a segment holds: by its footer, or by its table, which is read if it is not at hand."""
+    base = shelved.base
+    footer = shelf.footer(shelved)
+    table = shelf.table(shelved) if footer is None else None
+    damage = shelf.damage_of(shelved.name)
+    size = 0
+    with suppress(FileNotFoundError), shelf.opened(shelved) as handle:
+        size = shelf.files.size(handle)
+    state: SegmentState
+    if footer is not None:
+        rings, end, state = footer_facts(footer), footer.end, "flushed"
+    elif table is not None:
+        state = "active" if shelved is shelf.segments()[-1] else "sealed"
+        with shelf.lock:
+            rings, end = ring_facts(table), table.end
+    else:
+        reason = shelved.lost or "it has been removed"
+        return SegmentFacts(base, size, size, "lost", 0, 0, (), damage, reason=reason)
+    first = min((it.first_timestamp_ns for it in rings), default=0)
+    last = max((it.last_timestamp_ns for it in rings), default=0)
+    return SegmentFacts(base, end, size, state, first, last, rings, damage, indexed=footer is not None)
+
+
+def footer_facts(footer: Footer) -> tuple[RingFacts, ...]:
+    """What a footer says of each ring and epoch, in the order of names."""
+    found = []
+    for (ring_id, epoch), it in footer.groups.items():
+        entry = footer.catalogue.get(ring_id)
+        name = "" if entry is None else entry.name
+        span = it.first_offset, it.end_offset, it.records, it.earliest_ns, it.latest_ns
+        found.append(RingFacts(name, epoch, *span, it.bytes))
+    return tuple(sorted(found, key=lambda it: (it.name, it.epoch)))
 
 
 def ring_facts(table: SegmentTable) -> tuple[RingFacts, ...]:

@@ -18,7 +18,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 __all__ = ["IOV_MAX", "Files", "OsFiles", "size_of"]
 
@@ -28,6 +28,8 @@ _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
 Buffer = bytes | bytearray | memoryview
+Advice = Literal["soon", "sparse"]
+_ADVICE: dict[Advice, int] = {"soon": os.POSIX_FADV_WILLNEED, "sparse": os.POSIX_FADV_RANDOM}
 
 
 class Files(Protocol):
@@ -52,6 +54,12 @@ class Files(Protocol):
 
     def read(self, handle: int, length: int, position: int) -> bytes:
         """The bytes there; fewer only at the end of the file."""
+
+    def advise(self, handle: int, length: int, position: int, advice: Advice) -> None:
+        """These bytes are wanted "soon", or "sparse" ones among them: a word to the cache, and no more."""
+
+    def send(self, handle: int, length: int, position: int, socket: int) -> int:
+        """How many of the bytes there went to a socket, by its descriptor; 0 only at the end of the file."""
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """How many bytes went there; perhaps not all, at least one."""
@@ -133,6 +141,15 @@ class OsFiles:
         while len(data) < length and (more := os.pread(handle, length - len(data), position + len(data))):
             data += more
         return data
+
+    def advise(self, handle: int, length: int, position: int, advice: Advice) -> None:
+        """See Files."""
+        with suppress(OSError):  # Some file systems take no advice.
+            os.posix_fadvise(handle, position, length, _ADVICE[advice])
+
+    def send(self, handle: int, length: int, position: int, socket: int) -> int:
+        """See Files.  By sendfile(): the bytes never come to this process."""
+        return os.sendfile(socket, handle, position, length)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """See Files."""

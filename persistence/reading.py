@@ -17,24 +17,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from persistence.archive.store import Archive
 from persistence.extents import Row
-from persistence.facts import SegmentFacts, SegmentState, ring_facts
+from persistence.facts import SegmentFacts, facts_of
 from persistence.files import Files
+from persistence.format import EXTENT_HEADER_BYTES
 from persistence.scan import Damage, SegmentTable
 from persistence.segment import Pending
 from persistence.shelf import Shelf, Shelved
 from persistence.stats import ReadStats
-from persistence.verified import from_offset, from_time, record_spans, verified
-from ringbuf import RECORD_HEADER_BYTES, Range
+from persistence.topics import of_topic, topic_by_footer
+from persistence.verified import from_offset, from_time, gone, verified
+from ringbuf import Range
 
 Result = TypeVar("Result")
 
 __all__ = ["Epoch", "LogReader", "RingEnd", "from_offset"]
 
 SEEK_BYTES = 64 << 10  # read at a time, to find a time or a topic
+READ_AHEAD_FROM_BYTES = 64 << 10  # who reads less at a time hardly reads on
+READ_AHEAD_MOST_BYTES = 4 << 20
 
 
 class Epoch(NamedTuple):
@@ -95,6 +100,14 @@ class LogReader:
         """That segment is about to go."""
         self._shelf.remove(base)
 
+    def end_of(self, base: int) -> int | None:
+        """See Shelf.end_of()."""
+        return self._shelf.end_of(base)
+
+    def indexed(self, base: int) -> None:
+        """See Shelf.indexed()."""
+        self._shelf.indexed(base)
+
     def note(self, damage: Sequence[Damage]) -> None:
         """See Shelf.note()."""
         self._shelf.note(damage)
@@ -108,11 +121,11 @@ class LogReader:
         segments = self._shelf.segments()
         here = {it.base for it in segments}
         archived = [it for it in self.archive.segments() if it.base not in here]
-        return archived + [self._facts(it) for it in segments]
+        return archived + [facts_of(self._shelf, it) for it in segments]
 
     def segment(self, base: int) -> SegmentFacts | None:
         """What the segment at that log position holds; None: it has gone, or is archived."""
-        return next((self._facts(it) for it in self._shelf.segments() if it.base == base), None)
+        return next((facts_of(self._shelf, it) for it in self._shelf.segments() if it.base == base), None)
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What the log holds of a ring, in the order of the epochs."""
@@ -200,18 +213,15 @@ class LogReader:
     def _read_topic(
         self, ring_name: str, key: bytes, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
-        found, total = [], 0
-        if not self._has_older():
-            if archived := self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes):
-                return archived
-            offset = max(offset, self.archive.end_offset(ring_name, epoch))
-        for run in self._each(ring_name, epoch, offset):
-            for part in _of_topic(run, key):
-                found.append(part)
-                total += len(part.view)
-                if total >= limit_bytes:
-                    return found
-        return found
+        if self._has_older():
+            parts = (it for run in self._each(ring_name, epoch, offset) for it in of_topic(run, key))
+            return _up_to(limit_bytes, parts)
+        if archived := self.archive.read_topic(ring_name, key, epoch, offset, limit_bytes):
+            return archived
+        offset = max(offset, self.archive.end_offset(ring_name, epoch))
+        segments = self._from(ring_name, epoch, offset)
+        looks = (self._of_topic(it, ring_name, epoch, key, offset, limit_bytes) for it in segments)
+        return _up_to(limit_bytes, (part for look in looks for part in look))
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         """The offset of the first record of that time or later; the end of what the log has of this epoch
@@ -228,6 +238,10 @@ class LogReader:
         if archived is not None and not self._has_older():
             return archived
         for shelved in self._shelf.segments():
+            latest = self._latest(shelved, ring_name, epoch)
+            if latest is not None and latest[1] < timestamp_ns:
+                end = max(end, latest[0])
+                continue
             rows = self._shelf.rows(shelved, ring_name, epoch)
             if rows is None:
                 continue
@@ -264,31 +278,42 @@ class LogReader:
         segments, archived = self._shelf.segments(), self.archive.bases()
         return bool(segments and archived) and segments[0].base < archived[-1]
 
-    def _facts(self, shelved: Shelved) -> SegmentFacts:
-        table = self._shelf.table(shelved)
-        damage = self._shelf.damage_of(shelved.name)
-        size = 0
-        try:
-            with self._shelf.opened(shelved) as handle:
-                size = self._files.size(handle)
-        except FileNotFoundError:
-            pass
-        if table is None:
-            reason = shelved.lost or "it has been removed"
-            return SegmentFacts(shelved.base, size, size, "lost", 0, 0, (), damage, reason=reason)
-        with self._shelf.lock:
-            rings, end = ring_facts(table), table.end
-        first = min((it.first_timestamp_ns for it in rings), default=0)
-        last = max((it.last_timestamp_ns for it in rings), default=0)
-        active = shelved is self._shelf.segments()[-1]
-        state: SegmentState = "active" if active else "sealed"
-        return SegmentFacts(shelved.base, end, size, state, first, last, rings, damage)
+    def _latest(self, shelved: Shelved, ring_name: str, epoch: int) -> tuple[int, int] | None:
+        """Where a ring ends in a segment, and its latest time there, as the footer says; (0, -1): it has
+        nothing.
+        """
+        footer = self._shelf.footer(shelved)
+        if footer is None:
+            return None
+        groups = footer.groups_of(ring_name, epoch)
+        ends, times = [it.end_offset for it in groups], [it.latest_ns for it in groups]
+        return max(ends, default=0), max(times, default=-1)
 
     def _each(self, ring_name: str, epoch: int, offset: int) -> Iterator[Range]:
         """Every run from `offset` on."""
         while ranges := self.read(ring_name, epoch, offset, SEEK_BYTES):
             yield from ranges
             offset = ranges[-1].offset + ranges[-1].count
+
+    def _of_topic(
+        self, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+    ) -> Iterator[Range]:
+        """Runs of records with that key in one segment, in order; about the limit, or all of them."""
+        found = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
+        if found is not None:
+            self._count(found)
+            yield from found
+            return
+        while ranges := self._read(shelved, ring_name, epoch, offset, SEEK_BYTES):
+            ranges[0] = from_offset(ranges[0], offset)
+            for run in ranges:
+                yield from of_topic(run, key)
+            offset = ranges[-1].offset + ranges[-1].count
+
+    def _count(self, found: Sequence[Range]) -> None:
+        with self._counting:
+            self.stats.log_reads += bool(found)
+            self.stats.log_bytes += sum(len(it.view) for it in found)
 
     def _from(self, ring_name: str, epoch: int, offset: int) -> list[Shelved]:
         """The segments that can hold the offset, or one behind it."""
@@ -330,50 +355,46 @@ class LogReader:
     def _read(
         self, shelved: Shelved, ring_name: str, epoch: int, offset: int, limit_bytes: int
     ) -> list[Range]:
+        """Runs of one segment; empty: it has none from `offset` on that verifies."""
         table = self._shelf.table(shelved)
-        if table is None:
-            if not shelved.lost:
-                self.archive.refresh()
-            return []
-        with self._shelf.lock:
-            ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
-            found = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
-            wanted: list[Row] = [row for rows in found for row in rows.from_offset(offset, limit_bytes)]
-        ranges: list[Range] = []
-        try:
-            with self._shelf.opened(shelved) as handle:
+        if table is None and not shelved.lost:
+            self.archive.refresh()
+        while table is not None:
+            with self._shelf.lock:
+                ids = [ring_id for ring_id, it in table.catalogue.items() if it.name == ring_name]
+                found = [rows for ring_id in ids if (rows := table.rings.get((ring_id, epoch))) is not None]
+                wanted: list[Row] = [row for rows in found for row in rows.from_offset(offset, limit_bytes)]
+            ranges: list[Range] = []
+            there = False
+            with suppress(FileNotFoundError), self._shelf.opened(shelved) as handle:
+                self._read_ahead(handle, wanted, limit_bytes)
                 for row in wanted:
                     ranges += verified(self._files, handle, table, ring_name, epoch, row, self.note)
-        except FileNotFoundError:
-            pass
-        if wanted and not ranges:
-            self.archive.refresh()  # It may be there by now.
-        kept = [it for it in ranges if it.offset + it.count > offset]
-        with self._counting:
-            self.stats.log_reads += bool(kept)
-            self.stats.log_bytes += sum(len(it.view) for it in kept)
-        return kept
+                there = bool(ranges) or not gone(self._files, handle, table)
+            if not there:
+                self.archive.refresh()  # It may be there by now.
+                return []
+            kept = [it for it in ranges if it.offset + it.count > offset]
+            if kept or not wanted:
+                self._count(kept)
+                return kept
+            offset = max(row.first_offset + row.count for row in wanted)  # All that was damaged.
+        return []
+
+    def _read_ahead(self, handle: int, wanted: Sequence[Row], limit_bytes: int) -> None:
+        """Has the disk fetch these rows at once, and what a caller who goes on wants next."""
+        if wanted and limit_bytes >= READ_AHEAD_FROM_BYTES:
+            begin = wanted[0].place - EXTENT_HEADER_BYTES
+            end = max(row.place + row.length for row in wanted)
+            self._files.advise(handle, end - begin + min(limit_bytes, READ_AHEAD_MOST_BYTES), begin, "soon")
 
 
-def _of_topic(run: Range, key: bytes) -> Iterator[Range]:
-    """The parts of a run that hold nothing but records of that topic, each as long as can be."""
-    begin: int | None = None
-    first = count = 0
-    times: list[int] = []
-    for at, span, fields in record_spans(run.view):
-        name = run.view[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + fields[5]]
-        if name == key:
-            if begin is None:
-                begin, first, count, times = at, fields[2], 0, []
-            count += 1
-            end = at + span
-            times.append(fields[3])
-        elif begin is not None:
-            yield _part(run, begin, end, first, count, times)
-            begin = None
-    if begin is not None:
-        yield _part(run, begin, end, first, count, times)
-
-
-def _part(run: Range, begin: int, end: int, first: int, count: int, times: Sequence[int]) -> Range:
-    return Range(run.position + begin, run.epoch, first, count, times[0], times[-1], run.view[begin:end])
+def _up_to(limit_bytes: int, parts: Iterator[Range]) -> list[Range]:
+    """As many as hold the limit together."""
+    found: list[Range] = []
+    for part in parts:
+        found.append(part)
+        limit_bytes -= len(part.view)
+        if limit_bytes <= 0:
+            break
+    return found

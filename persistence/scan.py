@@ -137,7 +137,7 @@ def open_table(files: Files, handle: int, name: str) -> SegmentTable:
     """The header and the first catalogue alone.  Raises FormatError when the header is lost."""
     header = read_header(files, handle)
     table = SegmentTable(name, header, proven=header.base_position)
-    data = FileBytes(files, handle, files.size(handle))
+    data = FileBytes(files, handle, files.size(handle), EXTENT_HEADER_BYTES)
     head = data.at(HEADER_PAGE_BYTES, EXTENT_HEADER_BYTES)
     if len(head) == EXTENT_HEADER_BYTES and (opening := unpack_extent(head)).ring_id == CATALOGUE_RING_ID:
         data.end = min(data.end, HEADER_PAGE_BYTES + EXTENT_HEADER_BYTES + opening.length)

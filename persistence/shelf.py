@@ -13,18 +13,22 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from persistence import footer
 from persistence.errors import FormatError
 from persistence.extents import ExtentRows, Row
 from persistence.files import Files
+from persistence.footer import Footer
 from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
-from persistence.scan import Damage, SegmentTable, follow_table, open_table, read_table
+from persistence.scan import Damage, SegmentTable, follow_table, open_table, read_header, read_table
 from persistence.segment import Pending
 
 __all__ = ["Shelf", "Shelved"]
 
 DAMAGED_MOST = 1024  # places remembered
+FOOTERS_MOST = 256  # of which the directory is kept in memory: some KB each
+RECENT = 4  # segments that may be about to get a footer
 TABLES_MOST = 8  # of sealed segments, kept in memory; some MB each when records come one by one
 
 
@@ -37,6 +41,8 @@ class Shelved:
         self.ends_at: int | None = None  # place where the next one begins
         self.opening: SegmentTable | None = table  # header and first catalogue
         self.table = table
+        self.footer: Footer | None = None
+        self.bare = False  # it has no footer that is right
         self.lost = ""  # why nothing in it can be told
 
     @property
@@ -62,6 +68,7 @@ class Shelf:
         self.pull: Callable[[], object] | None = None  # brings what publish() has not been given yet
         self._segments: list[Shelved] = []
         self._used: list[Shelved] = []  # with a table, the latest last
+        self._footed: list[Shelved] = []  # with a footer, the latest last
 
     # ---- which there are ----
 
@@ -73,6 +80,8 @@ class Shelf:
             known = {shelved.base: shelved for shelved in self._segments}
             last = self._segments[-1] if self._segments else None
             self._segments = [known.get(base) or Shelved(base) for base in bases]
+            for recent in self._segments[-RECENT:]:
+                recent.bare = False  # It may have got its footer since.
             self._bound()
         if last is not None and last.ends_at is not None:
             last.table = None  # It has been sealed: its end is proven now.
@@ -169,6 +178,32 @@ class Shelf:
                     return rows
         return None
 
+    def footer(self, shelved: Shelved) -> Footer | None:
+        """The footer of a sealed segment; None: it has none that is right, or is not sealed."""
+        if shelved.footer is None and not (shelved.bare or shelved.lost or shelved.live):
+            with suppress(FileNotFoundError), self.opened(shelved) as handle:
+                self._look_for_footer(shelved, handle)
+        return shelved.footer
+
+    def distrust(self, shelved: Shelved) -> None:
+        """What its footer says is not so."""
+        shelved.footer, shelved.bare = None, True
+
+    def indexed(self, base: int) -> None:
+        """A footer has been written."""
+        for shelved in self.segments():
+            if shelved.base == base:
+                shelved.bare = False
+
+    def end_of(self, base: int) -> int | None:
+        """The place where the log ends in a sealed segment, if it is known for sure: the next one begins
+        there, or recovery has put it there.
+        """
+        for shelved in self.segments():
+            if shelved.base == base and not shelved.live:
+                return shelved.ends_at
+        return None
+
     def entry(self, shelved: Shelved, ring_name: str) -> CatalogueEntry | None:
         """What the first catalogue of a segment says of a ring."""
         if shelved.opening is None and not shelved.lost:
@@ -206,10 +241,7 @@ class Shelf:
     def _load(self, shelved: Shelved) -> SegmentTable | None:
         try:
             with self.opened(shelved) as handle:
-                table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at)
-                if table.damage:
-                    known = self._known(shelved)
-                    table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
+                table = self._indexed_table(shelved, handle) or self._walked_table(shelved, handle)
         except FileNotFoundError:
             return None
         except FormatError as error:
@@ -219,6 +251,40 @@ class Shelf:
         shelved.table = table
         self._used.append(shelved)
         return table
+
+    def _indexed_table(self, shelved: Shelved, handle: int) -> SegmentTable | None:
+        """The table by its footer; None: the segment must be walked."""
+        self._look_for_footer(shelved, handle)
+        if shelved.footer is None:
+            return None
+        try:
+            return shelved.footer.table(self.files, handle, shelved.name)
+        except (FormatError, OSError):
+            self.distrust(shelved)
+            return None
+
+    def _walked_table(self, shelved: Shelved, handle: int) -> SegmentTable:
+        table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at)
+        if table.damage:
+            known = self._known(shelved)
+            table = read_table(self.files, handle, shelved.name, ends_at=shelved.ends_at, known=known)
+        return table
+
+    def _look_for_footer(self, shelved: Shelved, handle: int) -> None:
+        if shelved.footer is not None or shelved.bare or shelved.live or shelved.ends_at is None:
+            return
+        try:
+            found = footer.read(self.files, handle, read_header(self.files, handle), shelved.ends_at)
+        except FormatError as error:
+            self._lose(shelved, error)
+            return
+        shelved.bare = found is None
+        if found is not None:
+            with self.lock:
+                shelved.footer = found
+                self._footed.append(shelved)
+                while len(self._footed) > FOOTERS_MOST:
+                    self._footed.pop(0).footer = None
 
     def _known(self, shelved: Shelved) -> dict[int, CatalogueEntry]:
         """What the segments beside this one say of the rings."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from persistence.files import Files, size_of
 from persistence.format import segment_name
+from persistence.indexing import Indexer
 from persistence.reading import LogReader
 from persistence.room import Room
 from persistence.segment import ActiveSegment
@@ -39,7 +40,8 @@ class Tended:
         self.files = files
         self.directory = directory
         self.segment_bytes = segment_bytes
-        self.on_sealed: list[Callable[[int], object]] = []
+        self._indexer = Indexer(files, directory)
+        self.on_sealed: list[Callable[[int], object]] = [lambda it: self._indexer.sealed(self.reader, it)]
         self._room = Room(files, directory, segment_bytes)
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
         self._sizing = threading.Lock()  # over _sizes
@@ -61,7 +63,7 @@ class Tended:
         if size is None:
             return
         path = os.path.join(self.directory, segment_name(base))
-        with suppress(FileNotFoundError):  # An earlier try that failed behind it got as far.
+        with self._indexer.gone(base), suppress(FileNotFoundError):  # An earlier try may have got as far.
             if not self._room.recycle(path, size):
                 self.files.unlink(path)
         self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.

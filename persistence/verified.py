@@ -18,7 +18,7 @@ from persistence.walk import read_around
 from ringbuf import RECORD_ALIGN, Range, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["from_offset", "from_time", "record_spans", "verified"]
+__all__ = ["from_offset", "from_time", "gone", "record_spans", "verified"]
 
 
 def verified(
@@ -41,7 +41,7 @@ def verified(
         if same and (not row.whole or extent_verifies(table.seed, unpack_extent(data), data)):
             times = scan.first_timestamp_ns, scan.last_timestamp_ns
             return [Range(row.ring_position, epoch, row.first_offset, row.count, *times, body)]
-    if _gone(files, handle, table):
+    if gone(files, handle, table):
         return []
     window = Window(row.first_offset, row.first_offset + row.count)
     kept = [_range(body, epoch, row, run) for run in runs_of(body, epoch, window)]
@@ -49,7 +49,7 @@ def verified(
     return kept
 
 
-def _gone(files: Files, handle: int, table: SegmentTable) -> bool:
+def gone(files: Files, handle: int, table: SegmentTable) -> bool:
     """Whether the file has another life by now: its name was given away, and its room used again."""
     try:
         return read_header(files, handle) != table.header

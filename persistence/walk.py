@@ -22,17 +22,18 @@ BAD: int = lib.RB_WALK_BAD
 LOOK: int = lib.RB_WALK_LOOK
 
 READ_AHEAD_BYTES = 1 << 20  # in the cache of a core while it is walked
-EXTENTS_FIRST = 1024
+EXTENTS_FIRST = 128
 RECORDS_FIRST = 1 << 16
-GROUPS_FIRST = 256
+GROUPS_FIRST = 32
 _SECTOR_BYTES = 512
 
 
 class FileBytes:
     """The bytes of a file, read ahead: most extents are far shorter than a read should be."""
 
-    def __init__(self, files: Files, handle: int, end: int) -> None:
+    def __init__(self, files: Files, handle: int, end: int, ahead_bytes: int = 0) -> None:
         self._files, self._handle = files, handle
+        self._ahead_bytes = ahead_bytes or READ_AHEAD_BYTES
         self.end = end
         self.place = 0
         self.data = memoryview(b"")
@@ -43,7 +44,7 @@ class FileBytes:
         if length <= 0:
             return memoryview(b"")
         if place < self.place or place + length > self.place + len(self.data):
-            wanted = min(max(length, READ_AHEAD_BYTES), self.end - place)
+            wanted = min(max(length, self._ahead_bytes), self.end - place)
             self.data = memoryview(read_around(self._files, self._handle, wanted, place))
             self.place = place
         begin = place - self.place
@@ -176,12 +177,12 @@ class Walk:
         rows.extend(columns)
         return True
 
-    def by_topic(self, order: Any, group: Group) -> tuple[array[int], array[int]]:
-        """Topics of a group as pairs (hash, index of its first place), and the places / 32 of its records.
+    def by_topic(self, order: Any, group: Group, records: int) -> tuple[array[int], array[int]]:
+        """Topics of a group as pairs (hash, index of its first place), and the places / 32 of its `records`.
 
         `order` is of all extents, and the walk was told to collect topics.
         """
-        room = max(sum(self._extents[order[group.first + i]].count for i in range(group.length)), 1)
+        room = max(records, 1)
         ordered, scratch = ffi.new("uint64_t[]", room), ffi.new("uint64_t[]", room)
         count = lib.rb_topics_sort(
             self._extents,

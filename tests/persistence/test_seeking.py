@@ -10,7 +10,7 @@ from persistence.extents import MARK_BYTES, ExtentRows, Row
 from ringbuf import Range
 from ringbuf.record import decode, encode
 from tests.support.log_simulation import run_of
-from tests.support.logs import DIRECTORY, disk_of, make_log, recovered, typical
+from tests.support.logs import DIRECTORY, Written, disk_of, make_log, recovered, typical
 from tests.support.simfiles import SimFiles
 
 EPOCH = 7
@@ -123,9 +123,9 @@ def test_marks_are_sparse_and_never_fall() -> None:
     rows = ExtentRows()
     for n in range(400):
         latest = 1000 + n - (50 if n % 7 else 0)
-        rows.append(Row(n, 1, 4096 + n * 1024, 64, n * 64, whole=True), 0, latest)
+        rows.append(Row(n, 1, 4096 + n * 1024, 960, n * 960, whole=True), 0, latest)
     marks = rows.marks()
-    assert len(marks) == -(-400 * 1024 // MARK_BYTES)
+    assert len(marks) == -(-400 // -(-MARK_BYTES // 960))
     assert [it.timestamp_ns for it in marks] == sorted(it.timestamp_ns for it in marks)
     assert rows.find_time(0) == 0
     assert rows.find_time(marks[3].timestamp_ns) == marks[3].offset
@@ -158,3 +158,20 @@ def test_a_segment_that_cannot_be_read_says_why() -> None:
     facts = reader.segments()
     assert [it.state for it in facts] == ["sealed", "lost", "active"]
     assert "no header" in facts[1].reason
+
+
+def test_a_run_that_is_damaged_whole_does_not_hide_what_lies_behind_it() -> None:
+    written = Written.empty()
+    for n in range(6):
+        written.add("a-0", 7, [bytes([65 + n]) * 60])
+        written.sync()
+    data = written.files.names[f"{DIRECTORY}/00000000000000000000.log"].cache
+    for n in (1, 2, 5):
+        data[data.index(bytes([65 + n]) * 60)] ^= 1
+    reader = written.log.reader
+    assert [it.offset for it in reader.read("a-0", 7, 1, 1)] == [3]
+    assert [it.offset for it in reader.read("a-0", 7, 0, 1 << 20)] == [0, 3, 4]
+    assert reader.read("a-0", 7, 5, 1) == []
+    assert [it.offset for it in reader.read_topic("a-0", "a-0", 7, 1, 1 << 20)] == [3, 4]
+    assert reader.seek_time("a-0", 7, 1_001) == 3
+    assert len(reader.damaged) == 3

@@ -20,6 +20,7 @@ process alone: the kernel keeps everything, locks are free.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from random import Random
@@ -214,6 +215,12 @@ class SimFiles:
 
     def read(self, handle: int, length: int, position: int) -> bytes:
         return bytes(self._handles[handle][1].cache[position : position + length])
+
+    def advise(self, handle: int, length: int, position: int, advice: str) -> None:
+        """There is no cache to advise."""
+
+    def send(self, handle: int, length: int, position: int, socket: int) -> int:
+        return os.write(socket, self.read(handle, length, position))
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         path, file = self._handles[handle]

@@ -68,12 +68,14 @@ static inline bool mark(rb_rows *rows, const rb_extent *extent)
     uint64_t latest = extent->latest_ns, place = extent->place + HEADER_BYTES, last = rows->marks - 1;
     if (rows->marks > 0 && rows->mark_time[last] > latest)
         latest = rows->mark_time[last];
-    if (rows->marks > 0 && place - rows->mark_place[last] < rows->mark_bytes) {
+    if (rows->marks > 0 && rows->since_mark < rows->mark_bytes) {
         rows->mark_time[last] = latest;
+        rows->since_mark += extent->length;
         return true;
     }
     if (rows->marks == rows->marks_room)
         return false;
+    rows->since_mark = extent->length;
     rows->mark_offset[rows->marks] = extent->first_offset;
     rows->mark_place[rows->marks] = place;
     rows->mark_time[rows->marks++] = latest;

@@ -66,7 +66,8 @@ typedef struct rb_rows {
     uint64_t *first_offset, *count, *place, *length, *ring_position;
     uint64_t *mark_offset, *mark_place, *mark_time;
     uint64_t marks, marks_room;    /* in: as many stand there already */
-    uint64_t mark_bytes;           /* between two of them, in the file */
+    uint64_t mark_bytes;           /* of records between two of them */
+    uint64_t since_mark;           /* in and out: bytes of records from the last one on */
     uint64_t end_offset;           /* in: none of the rows begins before it; out: where they end */
     uint64_t records;              /* in and out: counted */
     uint64_t earliest_ns;          /* in and out; of no meaning while records is 0 */

@@ -1,0 +1,384 @@
+"""The footer of a sealed segment: where its records are, by ring, by time and by topic.  Little-endian.
+
+It stands in the segment's own file, behind the log's end, and is no part of the log: it is made from the
+segment, and from nothing else.  Missing, damaged, of another version or of an earlier life of the file, it is
+as if it were not there, and the segment is read instead.  What is found by it is verified like everything
+that is read: it saves time, and proves nothing.  Only an undamaged segment gets one.
+
+It begins at the first multiple of 4096 at or behind `end` + 32: the log's last sector is never written again,
+and the 32 zeros behind its last extent stay.
+
+    byte  size  field
+       0     8  magic            "BRIMFOOT"
+       8     4  version          FOOTER_VERSION
+      12     4  seed             of the segment: crc32c of its header
+      16     8  base_position    of the segment
+      24     8  end              of the log in this file, a place
+      32     8  length           of the footer, in bytes
+      40     4  groups           in the directory
+      44     4  catalogue        bytes of the catalogue
+      48     4  directory crc32c of catalogue and groups
+      52     8  zeros
+      60     4  crc32c           of bytes 0 .. 60, seeded with 0
+      64        catalogue        as it stands at `end` (format.py)
+                groups           one for each ring and epoch, GROUP below
+                sections         of each group
+
+Group, 88 bytes:
+
+       0     4  ring_id
+       4     4  ring_epoch
+       8     8  first_offset     of its records
+      16     8  end_offset       one more than the last
+      24     8  records
+      32     8  earliest_ns      of all timestamps
+      40     8  latest_ns
+      48     8  bytes            of records, as they stood in the ring
+      56     8  at               where its sections begin, from the footer's first byte
+      64     4  rows             in the extent table
+      68     4  rows_bytes
+      72     4  marks
+      76     4  topics           hashes of keys that differ
+      80     4  sections crc32c  of rows, marks and fences
+      84     4  zeros
+
+Sections, one behind the other:
+
+    rows      the extent table: ringbuf/c/scan/rows.c; padded with zeros to a multiple of 8
+    marks     {offset u64, place u64, timestamp_ns u64}: one for each 64 KiB of records (extents.py)
+    fences    {hash u32, start u32, crc32c u32}: one for each TOPICS_PER_BLOCK topics; those of its first
+              topic, and the checksum of the block
+    topics    {hash u32, start u32}, rising: the crc32c of a key, and the index of its first place
+    places    u32 for each record, in units of 32 bytes: by topic, and rising within one
+
+Two keys may have the same hash: who looks for one compares the key in the record.
+
+Rule for change: raise FOOTER_VERSION and add golden bytes.  Older versions need not be read: whoever finds
+one makes the footer anew.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from operator import ge
+from typing import NamedTuple
+
+from persistence.errors import FormatError
+from persistence.extents import Columns, ExtentRows
+from persistence.files import Files
+from persistence.format import CatalogueEntry, SegmentHeader, pack_catalogue, segment_name, unpack_catalogue
+from persistence.scan import SegmentTable, open_table, read_header, walk_table
+from persistence.walk import FileBytes, Group, Walk
+from ringbuf import crc32c
+from ringbuf.core import ffi, lib
+
+__all__ = [
+    "FOOTER_VERSION",
+    "Footer",
+    "GroupFacts",
+    "build",
+    "made",
+    "place_of",
+    "put",
+    "read",
+    "there",
+    "write",
+]
+
+FOOTER_VERSION = 1
+FOOTER_MAGIC = b"BRIMFOOT"
+FOOTER_ALIGN_BYTES = 4096
+TOPICS_PER_BLOCK = 256
+END_MOST = 1 << 37  # places of records are 32 bits, in units of 32 bytes
+
+_HEADER = struct.Struct("<8sIIQQQIII8x")
+_CRC = struct.Struct("<I")
+_GROUP = struct.Struct("<IIQQQQQQQIIIII4x")
+_MARK = struct.Struct("<QQQ")
+_FENCE = struct.Struct("<III")
+_TOPIC_BYTES = 8
+_PLACE_BYTES = 4
+_UNIT_BYTES = 32
+_DIRECTORY_MOST_BYTES = 64 << 20
+
+assert _HEADER.size + _CRC.size == 64
+assert _GROUP.size == 88
+
+
+class GroupFacts(NamedTuple):
+    """What a footer says of one ring and epoch."""
+
+    ring_id: int
+    epoch: int
+    first_offset: int
+    end_offset: int
+    records: int
+    earliest_ns: int
+    latest_ns: int
+    bytes: int
+    at: int
+    rows: int
+    rows_bytes: int
+    marks: int
+    topics: int
+    crc: int
+
+    @property
+    def fences(self) -> int:
+        """How many blocks its topics are in."""
+        return -(-self.topics // TOPICS_PER_BLOCK)
+
+    @property
+    def indexed_bytes(self) -> int:
+        """Of rows, marks and fences together."""
+        return _padded(self.rows_bytes) + _MARK.size * self.marks + _FENCE.size * self.fences
+
+
+def place_of(end: int) -> int:
+    """Where the footer of a segment begins whose log ends at the place `end`."""
+    return -(-(end + _UNIT_BYTES) // FOOTER_ALIGN_BYTES) * FOOTER_ALIGN_BYTES
+
+
+# ---- making one ------------------------------------------------------------------------------------
+
+
+def build(files: Files, handle: int, name: str, end: int) -> bytes | None:
+    """The footer of a segment whose log ends at the place `end`; None: it is damaged, or too large for one.
+
+    Reads all of it once, and verifies what it reads.  Raises FormatError when its header is lost, OSError.
+    """
+    if end > END_MOST:
+        return None
+    table, walk = walk_table(files, handle, name, ends_at=end, topics=True)
+    behind = Walk(FileBytes(files, handle, files.size(handle)), table.seed, end)
+    behind.run()
+    if table.damage or table.end != end or not table.first_is_whole or len(behind):
+        return None  # The last would mean that the log does not end there.
+    order, groups = walk.groups(0, len(walk))
+    catalogue = pack_catalogue(table.catalogue)
+    at = _HEADER.size + _CRC.size + len(catalogue) + _GROUP.size * len(groups)
+    directory, sections = [catalogue], []
+    for group in groups:
+        rows = table.rings[group.ring_id, group.epoch]
+        facts, parts = _pack_group(walk, order, group, rows, at)
+        directory.append(_GROUP.pack(*facts))
+        sections += parts
+        at += sum(map(len, parts))
+    listed = b"".join(directory)
+    head = _HEADER.pack(
+        FOOTER_MAGIC,
+        FOOTER_VERSION,
+        table.seed,
+        table.header.base_position,
+        end,
+        at,
+        len(groups),
+        len(catalogue),
+        crc32c(listed),
+    )
+    return b"".join([head, _CRC.pack(crc32c(head)), listed, *sections])
+
+
+def _pack_group(
+    walk: Walk, order: object, group: Group, rows: ExtentRows, at: int
+) -> tuple[GroupFacts, list[bytes]]:
+    """A group's line in the directory, and its sections, which begin at `at`."""
+    packed = rows.packed()
+    marks = b"".join(_MARK.pack(*mark) for mark in rows.marks())
+    topics, places = walk.by_topic(order, group, rows.records)
+    block_words = 2 * TOPICS_PER_BLOCK
+    blocks = [topics[i : i + block_words].tobytes() for i in range(0, len(topics), block_words)]
+    fences = b"".join(_FENCE.pack(*struct.unpack_from("<II", it), crc32c(it)) for it in blocks)
+    indexed = packed.ljust(_padded(len(packed)), b"\0") + marks + fences
+    facts = GroupFacts(
+        group.ring_id,
+        group.epoch,
+        rows.first_offset,
+        rows.end_offset,
+        rows.records,
+        rows.first_timestamp_ns,
+        rows.last_timestamp_ns,
+        rows.bytes,
+        at,
+        len(rows),
+        len(packed),
+        len(marks) // _MARK.size,
+        len(topics) // 2,
+        crc32c(indexed),
+    )
+    return facts, [indexed, *blocks, places.tobytes()]
+
+
+def made(files: Files, directory: str, base: int, end: int) -> bytes | None:
+    """build() for the segment at a log position.  Raises FormatError, OSError."""
+    name = segment_name(base)
+    handle = files.open(os.path.join(directory, name))
+    try:
+        return build(files, handle, name, end)
+    finally:
+        files.close(handle)
+
+
+def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> None:
+    """Puts a footer behind the end of a sealed segment.
+
+    Only where that end is known for sure, and while nobody can give the file another life.  It is not synced:
+    what a crash leaves of it does not verify.  Raises OSError.
+    """
+    handle = files.open(os.path.join(directory, segment_name(base)), create=True)
+    try:
+        rest, place = memoryview(footer), place_of(end)
+        while rest:
+            written = files.pwritev(handle, [rest], place)
+            rest, place = rest[written:], place + written
+    finally:
+        files.close(handle)
+
+
+def write(files: Files, directory: str, base: int, end: int) -> int:
+    """made() and put() in one: how many bytes, 0 if there is none to make.  Raises FormatError, OSError."""
+    footer = made(files, directory, base, end)
+    if footer is None:
+        return 0
+    put(files, directory, base, end, footer)
+    return len(footer)
+
+
+def there(files: Files, directory: str, base: int, end: int) -> bool:
+    """Whether the segment has a footer already whose directory holds.  Raises FormatError, OSError."""
+    handle = files.open(os.path.join(directory, segment_name(base)))
+    try:
+        return read(files, handle, read_header(files, handle), end) is not None
+    finally:
+        files.close(handle)
+
+
+# ---- using one -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Footer:
+    """A footer whose directory has been read and holds; its sections are read when they are asked for."""
+
+    header: SegmentHeader
+    end: int
+    length: int
+    catalogue: dict[int, CatalogueEntry]
+    groups: dict[tuple[int, int], GroupFacts]  # by ring id and epoch
+    _fences: dict[tuple[int, int], array[int]] = field(default_factory=dict)
+
+    def groups_of(self, ring_name: str, epoch: int) -> list[GroupFacts]:
+        """What it says of a ring and epoch."""
+        ids = [ring_id for ring_id, it in self.catalogue.items() if it.name == ring_name]
+        return [group for ring_id in ids if (group := self.groups.get((ring_id, epoch))) is not None]
+
+    def table(self, files: Files, handle: int, name: str) -> SegmentTable:
+        """The table of the segment.  Raises FormatError when a section is damaged, OSError."""
+        opening = open_table(files, handle, name)
+        if opening.header != self.header or not opening.first_is_whole:
+            raise FormatError(f"{name}: its footer is of another life of the file")
+        base = self.header.base_position
+        table = SegmentTable(name, self.header, end=self.end, proven=base + self.end)
+        table.announce(opening.opening)
+        table.first_is_whole = True
+        table.catalogue = dict(self.catalogue)
+        for key, group in self.groups.items():
+            table.rings[key] = self.rows(files, handle, group)
+        return table
+
+    def rows(self, files: Files, handle: int, group: GroupFacts) -> ExtentRows:
+        """The extent table of a group, with its marks.  Raises FormatError, OSError."""
+        data = self._indexed(files, handle, group)
+        columns = Columns(group.rows, group.marks)
+        packed = data[: group.rows_bytes]
+        unpacked = lib.rb_rows_unpack(
+            ffi.from_buffer(packed), len(packed), group.rows, self.end, columns.pointer
+        )
+        if unpacked != lib.RB_OK:
+            raise FormatError(f"the extent table of ring {group.ring_id} makes no sense")
+        columns.set_marks(data[_padded(group.rows_bytes) :], group.marks)
+        columns.pointer.records, columns.pointer.earliest_ns = group.records, group.earliest_ns
+        rows = ExtentRows()
+        rows.extend(columns)
+        return rows
+
+    def places(self, files: Files, handle: int, group: GroupFacts, key_hash: int) -> array[int]:
+        """The places of the records of a group whose keys have that hash, rising.
+
+        Raises FormatError when what it reads is damaged, OSError.
+        """
+        fences = self._fences.get((group.ring_id, group.epoch))
+        if fences is None:
+            data = self._indexed(files, handle, group)
+            fences = array("I", data[len(data) - _FENCE.size * group.fences :])
+            self._fences[group.ring_id, group.epoch] = fences
+        block = bisect_right(range(group.fences), key_hash, key=lambda i: fences[3 * i]) - 1
+        if block < 0:
+            return array("Q")
+        first = block * TOPICS_PER_BLOCK
+        count = min(TOPICS_PER_BLOCK, group.topics - first)
+        at = place_of(self.end) + group.at + group.indexed_bytes
+        data = files.read(handle, _TOPIC_BYTES * count, at + _TOPIC_BYTES * first)
+        if crc32c(data) != fences[3 * block + 2]:
+            raise FormatError(f"topics {first} to {first + count} of ring {group.ring_id} are damaged")
+        topics = array("I", data)
+        index = bisect_left(range(count), key_hash, key=lambda i: topics[2 * i])
+        if index == count or topics[2 * index] != key_hash:
+            return array("Q")
+        start = topics[2 * index + 1]
+        if index + 1 < count:
+            stop = topics[2 * index + 3]
+        else:
+            stop = fences[3 * block + 4] if block + 1 < group.fences else group.records
+        at += _TOPIC_BYTES * group.topics + _PLACE_BYTES * start
+        found = array("I", files.read(handle, _PLACE_BYTES * (stop - start), at))
+        places = array("Q", (_UNIT_BYTES * it for it in found))
+        if len(places) < stop - start or any(map(ge, places, places[1:])):
+            raise FormatError(f"places of ring {group.ring_id} are damaged")
+        return places
+
+    def _indexed(self, files: Files, handle: int, group: GroupFacts) -> bytes:
+        data = files.read(handle, group.indexed_bytes, place_of(self.end) + group.at)
+        if len(data) < group.indexed_bytes or crc32c(data) != group.crc:
+            raise FormatError(f"the footer's sections of ring {group.ring_id} are damaged")
+        return data
+
+
+def read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer | None:
+    """The footer of the segment with that header, whose log ends at the place `end`; None: there is none
+    that is right.
+
+    Reads its directory alone.
+    """
+    try:
+        return _read(files, handle, header, end)
+    except (FormatError, OSError):
+        return None
+
+
+def _read(files: Files, handle: int, header: SegmentHeader, end: int) -> Footer | None:
+    head = files.read(handle, _HEADER.size + _CRC.size, place_of(end))
+    if len(head) < _HEADER.size + _CRC.size or _CRC.unpack(head[-4:])[0] != crc32c(head[:-4]):
+        return None
+    magic, version, *whose, length, groups, catalogue_bytes, crc = _HEADER.unpack(head[:-4])
+    if (magic, version) != (FOOTER_MAGIC, FOOTER_VERSION):
+        return None
+    if whose != [header.seed, header.base_position, end]:
+        return None
+    wanted = catalogue_bytes + _GROUP.size * groups
+    if wanted > min(length, _DIRECTORY_MOST_BYTES):
+        return None
+    listed = files.read(handle, wanted, place_of(end) + len(head))
+    if len(listed) < wanted or crc32c(listed) != crc:
+        return None
+    its = [GroupFacts(*it) for it in _GROUP.iter_unpack(listed[catalogue_bytes:])]
+    catalogue = unpack_catalogue(listed[:catalogue_bytes])
+    return Footer(header, end, length, catalogue, {(it.ring_id, it.epoch): it for it in its})
+
+
+def _padded(length: int) -> int:
+    return -(-length // 8) * 8

@@ -1,0 +1,207 @@
+"""The records of one topic: out of runs that hold others, too, and out of a sealed segment by its footer,
+where only their places are read.
+
+What is found is verified like all that is read, and its key compared.  Where a place does not hold what the
+footer says, the footer is not to be believed, or the record is damaged: FormatError, and the caller reads the
+segment instead, which tells the two apart.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from persistence.errors import FormatError
+from persistence.extents import ExtentRows, Row
+from persistence.files import Files
+from persistence.footer import Footer, GroupFacts
+from persistence.shelf import Shelf, Shelved
+from persistence.verified import record_spans, verified
+from persistence.walk import FileBytes
+from ringbuf import FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES, Range, crc32c, scan_records
+from ringbuf.record import HEADER as RECORD
+
+__all__ = ["of_topic", "topic_by_footer"]
+
+READ_BYTES = 4096  # at a time: records of a topic mostly lie far from each other
+
+
+def of_topic(run: Range, key: bytes) -> Iterator[Range]:
+    """The parts of a verified run that hold nothing but records with that key, each as long as can be."""
+    part: _Part | None = None
+    for at, span, fields in record_spans(run.view):
+        begin = at + RECORD_HEADER_BYTES
+        if run.view[begin : begin + fields[5]] != key:
+            if part is not None:
+                yield part.range(run.epoch)
+            part = None
+        elif part is None:
+            part = _Part(run.view, at, span, run.position + at, fields[2], 1, fields[3], fields[3])
+        else:
+            part = part.joined(span, fields[3])
+    if part is not None:
+        yield part.range(run.epoch)
+
+
+class _Part(NamedTuple):
+    """Records that follow each other, in the file and in `data`."""
+
+    data: memoryview
+    at: int
+    length: int
+    position: int  # in the ring
+    offset: int
+    records: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+
+    def joined(self, span: int, timestamp_ns: int) -> _Part:
+        """With one more record."""
+        return self._replace(
+            length=self.length + span, records=self.records + 1, last_timestamp_ns=timestamp_ns
+        )
+
+    def goes_on(self, other: _Part) -> bool:
+        """Whether `other` follows."""
+        return (
+            self.data is other.data
+            and self.at + self.length == other.at
+            and self.position + self.length == other.position
+            and self.offset + self.records == other.offset
+        )
+
+    def range(self, epoch: int) -> Range:
+        """As a reader gets it."""
+        view = self.data[self.at : self.at + self.length]
+        times = self.first_timestamp_ns, self.last_timestamp_ns
+        return Range(self.position, epoch, self.offset, self.records, *times, view)
+
+
+def topic_by_footer(
+    shelf: Shelf, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
+) -> list[Range] | None:
+    """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None: it has no
+    footer that helps.
+
+    Raises OSError.
+    """
+    footer = shelf.footer(shelved)
+    if footer is None:
+        return None
+    found: list[Range] = []
+    try:
+        with suppress(FileNotFoundError), shelf.opened(shelved) as handle:
+            for group in footer.groups_of(ring_name, epoch):
+                places = footer.places(shelf.files, handle, group, crc32c(key))
+                if places:
+                    asked = TopicRead(group, key, places, offset, limit_bytes)
+                    found += _by_places(shelf, shelved, handle, footer, ring_name, asked)
+    except FormatError:
+        shelf.distrust(shelved)
+        return None
+    return found
+
+
+def _by_places(
+    shelf: Shelf, shelved: Shelved, handle: int, footer: Footer, ring_name: str, asked: TopicRead
+) -> list[Range]:
+    table, epoch = shelf.table(shelved), asked.group.epoch
+    rows = None if table is None else table.rings.get((asked.group.ring_id, epoch))
+    if table is None or rows is None:
+        return []
+    files = shelf.files
+    files.advise(handle, footer.end, 0, "sparse")
+    return _in_segment(
+        files,
+        handle,
+        footer,
+        rows,
+        asked,
+        lambda row: verified(files, handle, table, ring_name, epoch, row, shelf.note),
+    )
+
+
+class TopicRead(NamedTuple):
+    """What is asked of a segment."""
+
+    group: GroupFacts
+    key: bytes
+    places: array[int]  # of records whose keys have its hash
+    offset: int
+    limit_bytes: int
+
+
+def _in_segment(
+    files: Files,
+    handle: int,
+    footer: Footer,
+    rows: ExtentRows,
+    asked: TopicRead,
+    whole: Callable[[Row], list[Range]],
+) -> list[Range]:
+    """Runs of records of a topic from an offset on, about so many bytes, at least one record if there is one.
+
+    `whole` reads a whole row, for records that only their extent covers.  Raises FormatError, OSError.
+    """
+    first = rows.find(asked.offset)
+    if first == len(rows):
+        return []
+    # With the one before: a place that damage has moved there shows when it is looked at.
+    places = asked.places[max(bisect_left(asked.places, rows[first].place) - 1, 0) :]
+    found: list[_Part] = []
+    total = 0
+    data = FileBytes(files, handle, footer.end, READ_BYTES)
+    for part in _parts(data, asked, rows, places, whole):
+        if part.offset < asked.offset:
+            continue
+        if found and found[-1].goes_on(part):
+            found[-1] = found[-1].joined(part.length, part.last_timestamp_ns)
+        else:
+            found.append(part)
+        total += part.length
+        if total >= asked.limit_bytes:
+            break
+    return [it.range(asked.group.epoch) for it in found]
+
+
+def _parts(
+    data: FileBytes,
+    asked: TopicRead,
+    rows: ExtentRows,
+    places: array[int],
+    whole: Callable[[Row], list[Range]],
+) -> Iterator[_Part]:
+    """Each record at `places` that has the key."""
+    for place in places:
+        index = rows.find_place(place)
+        if index is None:
+            raise FormatError(f"no run of records is at {place}, where a footer says one is")
+        row = rows[index]
+        head = data.at(place, RECORD_HEADER_BYTES)
+        length, _, offset, time, key_hash, key_length, flags = RECORD.unpack_from(head)
+        span = -(-length // RECORD_ALIGN) * RECORD_ALIGN
+        if length < RECORD_HEADER_BYTES or place + span > row.place + row.length:
+            raise FormatError(f"the record at {place} does not end within its run")
+        if flags & FLAG_UNCHECKED:
+            view, at = _alone(row, whole), 0
+        else:
+            view = data.at(place, span)
+            at = place - data.place
+            if scan_records(view, asked.group.epoch).count != 1:
+                raise FormatError(f"the record at {place} does not verify")
+        if key_hash != crc32c(asked.key) or not 0 <= offset - row.first_offset < row.count:
+            raise FormatError(f"the record at {place} is not what a footer says")
+        if view[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + key_length] == asked.key:
+            memory = view if flags & FLAG_UNCHECKED else data.data
+            position = row.ring_position + place - row.place
+            yield _Part(memory, at, span, position, offset, 1, time, time)
+
+
+def _alone(row: Row, whole: Callable[[Row], list[Range]]) -> memoryview:
+    found = whole(row)
+    if len(found) != 1 or found[0].count != 1:
+        raise FormatError(f"the record at {row.place} does not verify")
+    return found[0].view
