@@ -335,9 +335,10 @@ class Footer:
         else:
             stop = fences[3 * block + 4] if block + 1 < group.fences else group.records
         at += _TOPIC_BYTES * group.topics + _PLACE_BYTES * start
-        found = array("I", files.read(handle, _PLACE_BYTES * (stop - start), at))
-        places = array("Q", (_UNIT_BYTES * it for it in found))
-        if len(places) < stop - start or any(map(ge, places, places[1:])):
+        data = files.read(handle, _PLACE_BYTES * (stop - start), at)
+        whole = len(data) == _PLACE_BYTES * (stop - start)
+        places = array("Q", (_UNIT_BYTES * it for it in array("I", data))) if whole else array("Q")
+        if not whole or any(map(ge, places, places[1:])):
             raise FormatError(f"places of ring {group.ring_id} are damaged")
         return places
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
 from persistence.errors import FormatError
@@ -84,7 +83,7 @@ def topic_by_footer(
     shelf: Shelf, shelved: Shelved, ring_name: str, epoch: int, key: bytes, offset: int, limit_bytes: int
 ) -> list[Range] | None:
     """Runs of records with that key in a segment, from `offset` on, about `limit_bytes`; None: it has no
-    footer that helps.
+    footer that helps, or has gone.
 
     Raises OSError.
     """
@@ -93,7 +92,7 @@ def topic_by_footer(
         return None
     found: list[Range] = []
     try:
-        with suppress(FileNotFoundError), shelf.opened(shelved) as handle:
+        with shelf.opened(shelved) as handle:
             for group in footer.groups_of(ring_name, epoch):
                 places = footer.places(shelf.files, handle, group, crc32c(key))
                 if places:
@@ -101,6 +100,8 @@ def topic_by_footer(
                     found += _by_places(shelf, shelved, handle, footer, ring_name, asked)
     except FormatError:
         shelf.distrust(shelved)
+        return None
+    except FileNotFoundError:
         return None
     return found
 

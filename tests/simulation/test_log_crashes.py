@@ -13,6 +13,7 @@ import pytest
 
 from persistence import Log, LogWriter, recovery, rounds, scan, walk
 from persistence.format import SegmentHeader
+from persistence.indexing import Indexer
 from persistence.segment import ActiveSegment
 from tests.support.log_simulation import Simulation, Violation
 from tests.support.simfiles import SimFiles
@@ -177,6 +178,7 @@ def recovered_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 def one_seed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentHeader, "seed", property(lambda self: 1))
+    patch.setattr(Indexer, "sealed", lambda self, reader, base: None)  # What is rare needs its operations.
 
 
 def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:

@@ -166,7 +166,8 @@ class SimFiles:
         """Rot: one bit of a file, on the disk and in what is read."""
         file = self.names[path]
         for data in (file.cache, file.disk):
-            data[bit // 8] ^= 1 << bit % 8
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
 
     # ---- persistence.files.Files ----
 
