@@ -19,6 +19,7 @@ from persistence.errors import LogClosed
 from persistence.log import Log
 from persistence.writer import LogWriter, Source
 from ringbuf import Ring
+from ringbuf.core import lib
 
 __all__ = ["LogThread"]
 
@@ -148,6 +149,7 @@ class LogThread:
             self._calls.get()()
 
     def _tend(self) -> None:
+        lib.rb_disk_yields()
         while self._tend_now.wait() and not self._stopping.is_set():
             self._tend_now.clear()
             try:

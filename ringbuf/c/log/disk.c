@@ -24,7 +24,6 @@
 
 #define BUFFER_BYTES (1u << 20)
 #define START_BYTES (128u << 10) /* fewer are left to the sync: a request of its own would only delay it */
-#define DROP_BYTES (4u << 20)    /* at a time */
 #define ALIGN_BYTES 4096u
 
 _Static_assert(sizeof(rb_log_piece) == sizeof(struct iovec), "a piece is an iovec");
@@ -72,7 +71,7 @@ int rb_log_direct(rb_log *log)
 void rb_disk_enter(rb_log *log)
 {
     log->inside->disk.buffered_at = UINT64_MAX; /* Python has written meanwhile, through the cache */
-    log->inside->disk.dropped = log->inside->disk.started = log->end - log->end % ALIGN_BYTES;
+    log->inside->disk.started = log->end - log->end % ALIGN_BYTES;
 }
 
 static int64_t full(void)
@@ -195,17 +194,6 @@ int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t pla
     return result;
 }
 
-/* What lies whole below the durable end is not kept in memory: who reads it again reads the ring first. */
-static void drop_behind(rb_log *log)
-{
-    rb_disk *disk = &log->inside->disk;
-    uint64_t end = log->end - log->end % ALIGN_BYTES;
-    if (!log->drops_behind || log->inside->write != NULL || end < disk->dropped + DROP_BYTES)
-        return;
-    posix_fadvise(log->descriptor, (off_t)disk->dropped, (off_t)(end - disk->dropped), POSIX_FADV_DONTNEED);
-    disk->dropped = end;
-}
-
 int rb_disk_sync(rb_log *log)
 {
     rb_log_inside *in = log->inside;
@@ -215,7 +203,6 @@ int rb_disk_sync(rb_log *log)
     if (fdatasync(descriptor) != 0)
         return -errno;
     in->disk.started = log->end - log->end % ALIGN_BYTES;
-    drop_behind(log);
     return 0;
 }
 
@@ -228,5 +215,6 @@ void rb_disk_wake(int descriptor)
 
 void rb_disk_yields(void)
 {
-    syscall(SYS_ioprio_set, 1 /* a thread */, 0 /* this one */, 3 << 13 /* idle */);
+    syscall(SYS_ioprio_set, 1 /* a thread */, 0 /* this one */,
+            2 << 13 | 7 /* best effort, the last of it */);
 }

@@ -50,7 +50,6 @@ typedef struct rb_disk {
     uint8_t *buffer;      /* its first bytes are those of the block that the next write begins in */
     uint64_t buffered_at; /* the place of that block; UINT64_MAX: not read yet */
     uint64_t started;     /* up to here it has been asked to write */
-    uint64_t dropped;     /* up to here the page cache has been told to forget */
 } rb_disk;
 
 struct rb_log_inside {

@@ -70,7 +70,6 @@ typedef struct rb_log {
     int64_t prove_after_ns, spin_ns;
     int32_t tells;           /* come back with RB_LOG_MOVED */
     int32_t wake_descriptor; /* an eventfd that is written when durable words move; -1: none */
-    int32_t drops_behind;    /* what is synced leaves the page cache */
     /* what came of it */
     int32_t error, failed_sync;
     int32_t troubles;                                          /* a ring has been left */
