@@ -10,7 +10,11 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from persistence.thread import FIFO_PRIORITY
 
 SECTOR_BYTES = 512
 FILE_BYTES = 512 << 20
@@ -80,6 +84,24 @@ class BareFile:
     def close(self) -> None:
         """The file stays with its directory."""
         os.close(self._handle)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Runs the calling thread before all that is in no hurry, as the log's thread runs itself, if that is
+    allowed: what else the machine does then disturbs all that is compared alike, and little.
+    """
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, policy, os.sched_param(FIFO_PRIORITY))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *before)
 
 
 class Device:

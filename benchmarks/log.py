@@ -22,9 +22,10 @@ machine cannot do is said loudly, and absent from the JSON.
     read_topic_ms          all of one topic out of 100,000
     ingest_interval_over_process           MQTT messages a second, with durability "interval" over without
 
-The log is measured as it spends its life: full, its oldest segments used again.  Figures of a busy machine
-are worse for all; how busy it was with others is told at the end.  Beside busy processes the log's thread,
-which asks to run before them, is even ahead of a bare sync: an ack then says more of the scheduler.
+The log is measured as it spends its life: full, its oldest segments used again.  Where it is allowed, acks,
+bare syncs and the commits of all stores are measured from a thread that runs before others (SCHED_FIFO), as
+the log's own does: else work elsewhere on the machine would delay the peers and not the log.  The rest is
+worse on a busy machine, for all; how busy it was with others is told at the end.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import _log_own as own
-from benchmarks._log_device import FIO_WAYS, BareFile, Elsewhere, Fio
+from benchmarks._log_device import FIO_WAYS, BareFile, Elsewhere, Fio, undisturbed
 from benchmarks._log_stores import PEERS, TOPIC, BrimLog, ack_p50s, commit_rate, opened
 from ringbuf import RECORD_HEADER_BYTES
 
@@ -106,7 +107,8 @@ def acks(directory: Path, rounds: int, scale: Scale) -> Figures:
     try:
         brim.warm()
         for _ in range(rounds):
-            ack, sync = ack_p50s(brim, lambda count: bare.syncs(count, data), scale.acks)
+            with undisturbed():
+                ack, sync = ack_p50s(brim, lambda count: bare.syncs(count, data), scale.acks)
             note(found, ack_p50_us=ack, fdatasync_p50_us=sync, ack_over_fdatasync=ack / sync)
     finally:
         brim.close()
@@ -120,7 +122,8 @@ def versus(directory: Path, rounds: int, scale: Scale, peers: list[str]) -> Figu
     with opened(peers, directory, PAYLOADS[0]) as stores:
         for number in range(rounds + 1):  # the first warms up
             for count in COMMITS:
-                now = {name: commit_rate(store, count, scale.commit_s) for name, store in stores.items()}
+                with undisturbed():
+                    now = {name: commit_rate(store, count, scale.commit_s) for name, store in stores.items()}
                 if not number:
                     continue
                 note(found, **{f"{name}_{count}_per_s": rate for name, rate in now.items()})
