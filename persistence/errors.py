@@ -6,6 +6,7 @@
         EpochConflict     a ring that contradicts what the log holds under its name; .name, .epoch
         TooManyRings      more rings than one log thread waits for
         FormatError       bytes that are no segment header, extent, catalogue or archive of ours
+            FutureFormat  they are, but of a later version than this program reads
         ArchiveUnavailable  the compressor is not installed
         NotArchived       a segment that stays as it is; the message says why
         Stopped           somebody asked to stop before it was done
@@ -20,6 +21,7 @@ __all__ = [
     "ArchiveUnavailable",
     "EpochConflict",
     "FormatError",
+    "FutureFormat",
     "LogClosed",
     "LogError",
     "LogLocked",
@@ -68,3 +70,7 @@ class NotArchived(LogError):
 
 class Stopped(LogError):
     """It was asked to stop, and has not done what it began."""
+
+
+class FutureFormat(FormatError):
+    """A later version of the program wrote this."""

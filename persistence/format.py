@@ -67,7 +67,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from persistence.errors import FormatError
+from persistence.errors import FormatError, FutureFormat
 from ringbuf import crc32c
 
 __all__ = [
@@ -93,6 +93,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+READ_VERSIONS = frozenset({1})  # what is written, and the version before
 SEGMENT_MAGIC = b"BRIMSEGM"
 HEADER_PAGE_BYTES = 4096
 EXTENT_HEADER_BYTES = 32
@@ -150,17 +151,24 @@ class SegmentHeader(NamedTuple):
     def unpack(cls, page: bytes, magic: bytes = SEGMENT_MAGIC) -> SegmentHeader:
         """The header in `page`, from whichever copy is whole.
 
-        Raises FormatError: neither is, or another version wrote it.
+        Raises FormatError: neither is; FutureFormat: a later version wrote it.
         """
         foreign = ""
+        newer = 0
         for at in (0, _COPY_AT):
             fields, crc = page[at : at + _SEGMENT.size], page[at + _SEGMENT.size : at + 64]
             if len(crc) < 4 or _CRC.unpack(crc)[0] != crc32c(fields):
                 continue
             found, version, worker, base, generation, salt, created = _SEGMENT.unpack(fields)
-            if found == magic and version == FORMAT_VERSION:
+            if found == magic and version in READ_VERSIONS:
                 return cls(worker, base, generation, salt, created, magic)
+            newer = version if found == magic and version > FORMAT_VERSION else newer
             foreign = f"; found magic {found!r}, version {version}"
+        if newer:
+            raise FutureFormat(
+                f"segment format version {newer} is later than {FORMAT_VERSION}, the latest that this "
+                "program reads; use the program that wrote it, or a later one"
+            )
         raise FormatError(
             f"no header of magic {magic!r}, version {FORMAT_VERSION}, in {len(page)} bytes{foreign}"
         )

@@ -17,16 +17,15 @@ Every step may be interrupted and done again: recovery of a recovered log change
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from persistence.errors import FormatError
+from persistence.errors import FormatError, FutureFormat
 from persistence.files import Files, size_of
 from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
+from persistence.quarantine import QUARANTINE, keep_aside
 from persistence.reading import LogReader, RingEnd
 from persistence.room import PREPARED_NAME
 from persistence.scan import Damage, SegmentTable, open_table, read_table
@@ -35,10 +34,7 @@ from ringbuf import Range, scan_records
 
 __all__ = ["QUARANTINE", "Recovered", "RecoveryReport", "Torn", "recover"]
 
-QUARANTINE = "quarantine"
 REWRITE_BYTES = 1 << 20  # at a time
-QUARANTINE_MOST_BYTES = 1 << 20  # of one place
-QUARANTINE_MOST_FILES = 128  # the first ones tell most of how a disk died
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -91,7 +87,7 @@ def recover(files: Files, directory: str) -> Recovered:
     for base in bases:
         state.reader.add_sealed(base, tables.get(base))
     for damage in state.damage:
-        _quarantine(files, directory, damage, state)
+        _keep_aside(files, directory, damage, state)
     state.reader.note(state.damage)
     return state
 
@@ -127,7 +123,8 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
         except (FormatError, OSError) as error:
             size = size_of(files, path)
             state.notes.append(f"{name} ({size} bytes) is left alone: {error}")
-            state.damage.append(Damage(name, 0, size, "", 0))
+            if not isinstance(error, FutureFormat):
+                state.damage.append(Damage(name, 0, size, "", 0))
             state.end_position = max(state.end_position, base + size)
         else:
             tables[base] = table
@@ -182,7 +179,7 @@ def _cut(files: Files, handle: int, directory: str, table: SegmentTable, state: 
         return
     if any(files.read(handle, EXTENT_HEADER_BYTES, table.end)):
         state.torn = Torn(table.name, table.end, size - table.end)
-        _quarantine(files, directory, Damage(table.name, table.end, size - table.end, "", 0), state)
+        _keep_aside(files, directory, Damage(table.name, table.end, size - table.end, "", 0), state)
     files.ftruncate(handle, table.end)
 
 
@@ -226,34 +223,6 @@ def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> Se
     return proven
 
 
-def _quarantine(files: Files, directory: str, damage: Damage, state: Recovered) -> None:
-    """Keeps a copy of damaged bytes, and what is known of them, for whoever wants to look."""
-    folder = os.path.join(directory, QUARANTINE)
-    name = os.path.join(folder, f"{damage.segment}-{damage.place}")
-    try:
-        files.makedirs(folder)
-        if len(files.listdir(folder)) >= QUARANTINE_MOST_FILES:
-            state.notes.append(f"{folder} is full; {damage.segment} at {damage.place} was not copied")
-            return
-        source = files.open(os.path.join(directory, damage.segment))
-        try:
-            data = files.read(source, min(damage.length, QUARANTINE_MOST_BYTES), damage.place)
-        finally:
-            files.close(source)
-        found = time.strftime("%FT%TZ", time.gmtime())
-        facts = {**damage._asdict(), "copied_bytes": len(data), "found": found}
-        _write(files, f"{name}.bytes", data)
-        _write(files, f"{name}.json", json.dumps(facts, indent=1).encode())
-    except OSError as error:
-        state.notes.append(f"{damage.segment} at {damage.place} could not be copied: {error.strerror}")
-
-
-def _write(files: Files, path: str, data: bytes) -> None:
-    handle = files.open(path, create=True)
-    try:
-        place = 0
-        while place < len(data):
-            place += files.pwritev(handle, [memoryview(data)[place:]], place)
-        files.ftruncate(handle, len(data))
-    finally:
-        files.close(handle)
+def _keep_aside(files: Files, directory: str, damage: Damage, state: Recovered) -> None:
+    if refused := keep_aside(files, directory, damage):
+        state.notes.append(refused)

@@ -11,7 +11,7 @@ covered by.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ class Damage(NamedTuple):
     length: int
     ring_name: str  # "" if not even that can be said
     kept: int  # records of it that prove themselves and stay readable
+    lost: tuple[tuple[int, int], ...] = ()  # offsets, first and end of each gap, as far as they are known
 
 
 @dataclass
@@ -340,6 +341,7 @@ def _save(
     """Enters what can be saved of a damaged place, and the damage."""
     region = data.at(gap.place, gap.end - gap.place)
     rows: list[Row] = []
+    window = Window(0, 0)
     name = ""
     catalogue = {**known, **table.catalogue}
     if len(region) > EXTENT_HEADER_BYTES and unpack_extent(region).ring_id != CATALOGUE_RING_ID:
@@ -351,7 +353,16 @@ def _save(
                 table.add(owner.ring_id, owner.epoch, row, times, known)
                 rows.append(row)
     kept = sum(row.count for row in rows)
-    table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept))
+    lost = lost_offsets(rows, window)
+    table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept, lost))
+
+
+def lost_offsets(rows: Sequence[Row], window: Window) -> tuple[tuple[int, int], ...]:
+    """What `rows` leave out of a window of offsets; behind the last one nothing is known if it has no end."""
+    ends = [window.first, *(row.first_offset + row.count for row in rows)]
+    begins = [*(row.first_offset for row in rows), window.end]
+    gaps = zip(ends, begins, strict=True)
+    return tuple((first, end) for first, end in gaps if first < end < _OFFSET_END)
 
 
 def _window(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from persistence import footer
-from persistence.errors import FormatError
+from persistence.errors import FormatError, FutureFormat
 from persistence.extents import ExtentRows, Row
 from persistence.files import Files
 from persistence.footer import Footer
@@ -299,7 +299,8 @@ class Shelf:
 
     def _lose(self, shelved: Shelved, error: FormatError) -> None:
         shelved.lost = str(error)
-        self.note([Damage(shelved.name, 0, shelved.ends_at or 0, "", 0)])
+        if not isinstance(error, FutureFormat):
+            self.note([Damage(shelved.name, 0, shelved.ends_at or 0, "", 0)])
 
     def _forget(self) -> None:
         """Lets go of the tables that have been used least lately."""

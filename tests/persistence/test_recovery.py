@@ -8,10 +8,13 @@ from random import Random
 import pytest
 
 from persistence import Log, LogLocked
-from persistence.format import HEADER_PAGE_BYTES
+from persistence.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
+from persistence.quarantine import quarantined
+from ringbuf import crc32c
 from tests.support.logs import DIRECTORY, Written, disk_of, make_log, read_all, recovered, typical
 from tests.support.simfiles import PowerCut, SimFiles
 
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "persistence"
 FIRST = f"{DIRECTORY}/00000000000000000000.log"
 
 
@@ -317,3 +320,54 @@ def test_generations_rise_with_each_start() -> None:
         found.append(log._active.header.generation)  # type: ignore[union-attr]
         log.close()
     assert found == [1, 2, 3]
+
+
+def test_what_is_kept_aside_is_listed_with_the_offsets_that_are_lost() -> None:
+    written = Written.empty()
+    written.add("a-0", 7, [bytes([65 + n]) * 100 for n in range(10)])
+    written.add("a-0", 7, [b"behind"])
+    written.sync()
+    written.log.close()
+    data = written.files.names[FIRST].cache
+    for n in (4, 7):
+        data[data.index(bytes([65 + n]) * 100)] ^= 1
+    _, report = recovered(written.files)
+    assert [it.lost for it in report.damage] == [((4, 5), (7, 8))]
+    listed = quarantined(written.files, DIRECTORY)
+    assert [it.damage for it in listed] == list(report.damage)
+    assert listed[0].copied_bytes == report.damage[0].length
+    assert listed[0].path in written.files.names
+    for content in (b"", b"[]", b"{}", b'{"segment": 1}'):
+        written.files.names[f"{listed[0].path[:-6]}.json"].cache[:] = content
+        assert quarantined(written.files, DIRECTORY) == []
+    assert quarantined(SimFiles(Random(0)), DIRECTORY) == []
+
+
+def test_a_segment_of_a_later_version_is_left_alone_and_the_log_goes_on() -> None:
+    written = typical()
+    path = max(name for name in written.files.names if name.endswith(".log"))
+    cache = written.files.names[path].cache
+    for at in (0, 2048):
+        cache[at + 8 : at + 12] = (FORMAT_VERSION + 1).to_bytes(4, "little")
+        cache[at + 60 : at + 64] = crc32c(bytes(cache[at : at + 60])).to_bytes(4, "little")
+    before = bytes(cache)
+    log, report = recovered(written.files, segment_bytes=9216)
+    assert "version 2 is later than 1" in report.notes[0]
+    assert report.damage == ()
+    assert log.reader.damaged == {}
+    assert bytes(cache) == before
+    assert [it.state for it in log.reader.segments()][-1] == "lost"
+    assert "version 2" in log.reader.segments()[-1].reason
+    end = log.ends()["a-0"].end_offset
+    again = Written(written.files, log)
+    again.add("a-0", 8, [b"later"], first=end)
+    again.sync()
+    assert read_all(log, "a-0", 8) == again.records["a-0", 8]
+    assert bytes(cache) == before
+
+
+def test_every_version_that_was_ever_written_has_golden_bytes_that_are_read() -> None:
+    for version in READ_VERSIONS:
+        data = (GOLDEN / f"segment-v{version}.log").read_bytes()
+        assert SegmentHeader.unpack(data).created_ns > 0
+    assert FORMAT_VERSION in READ_VERSIONS
