@@ -60,7 +60,8 @@ class BrokerOutlet:
         for message, fate in zip(messages, fates, strict=True):
             partition = self._streams.partition_of(message.topic)
             if fate == "stored" and partition.durability == "disk":
-                places[partition.name] = (partition.ring, partition.ring.extremes().end_position)
+                # The writer's own word: the ring's is told once a batch.
+                places[partition.name] = (partition.ring, partition.writer.end_position)
         self.hand_over(partial(self._stored, list(places.values()), partial(done, fates)))
 
     def _stored(self, places: list[tuple[Ring, int]], tell: Callable[[], None]) -> None:

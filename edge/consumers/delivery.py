@@ -7,6 +7,7 @@ gives way to the next one when all of it is done.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,10 +71,13 @@ class ColdThread:
         if future.cancelled():
             return
         error = future.exception()
-        if error is not None and not isinstance(error, OSError):
-            log.error("records of the log cannot be handed out %s", pairs(reason=repr(error)))
-        found = None if error is not None else future.result()
-        self._answers.append(partial(take, error if isinstance(error, OSError) else found))
+        if error is None:
+            self._answers.append(partial(take, future.result()))
+        elif isinstance(error, OSError):
+            self._answers.append(partial(take, error))
+        else:  # a bug, which must not pass for "there is nothing": nothing is skipped because of it
+            log.error("records of the log cannot be handed out", exc_info=error)
+            self._answers.append(partial(take, OSError(errno.EIO, repr(error))))
         self._wake()
 
 

@@ -5,22 +5,26 @@ Owns a cursor over the ring, which nobody sees and which holds no writer back.  
 bytes of their own, whole, as they lie in ring and log: nothing is done for a record here.
 
 A ring may be written over while it is read, so what was copied counts only if the ring still holds it
-afterwards.  Checksums are for who decodes the bytes.  What is read from the log is durable; what is read from
-the ring is as far as `durable` allows.
+afterwards.  Checksums are for who decodes the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge.logs import pairs
 from persistence.reading import Epoch
-from ringbuf import Range, Ring, bytes_of_records, scan_records
+from ringbuf import Range, Ring, bytes_of_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun
 
 __all__ = ["ColdLog", "Found", "Gone", "Source"]
 
+log = logging.getLogger(__name__)
+
+GAP_TRIES = 5  # of records that the log has and does not give
 ATTEMPTS = 3  # of a ring that laps us each time
 
 
@@ -62,20 +66,13 @@ class Gone:
 class Source:
     """One ring.  read() and its kin on one thread; read_cold() on another if need be."""
 
-    def __init__(
-        self,
-        ring: Ring,
-        cold: ColdLog | None = None,
-        *,
-        durable: Callable[[], int] | None = None,
-    ) -> None:
-        """`durable`: position up to which records may be seen, of a stream that shows only what is synced."""
+    def __init__(self, ring: Ring, cold: ColdLog | None = None) -> None:
         self.name = ring.name
         self.epoch = ring.epoch
         self.ring = ring
         self.cold = cold
-        self._durable = durable
         self._reader = ring.reader(seated=False, start="latest")
+        self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)  # what the log does not give, and how often
 
     def read(self, offset: int, limit_bytes: int, count: int | None = None) -> Found | Gone | None:
         """Records of the ring's own epoch from `offset` on, at most `count`; None: there are none yet."""
@@ -99,13 +96,7 @@ class Source:
         data = b"".join([it.view for it in ranges])  # the one copy
         if ranges and not self._reader.holds(ranges[0].position):
             return None
-        found = Found(self.epoch, offset, sum(it.count for it in ranges), data)
-        if self._durable is None or not ranges:
-            return found
-        limit, kept = self._durable(), 0
-        for it in ranges:
-            kept += min(max(limit - it.position, 0), len(it.view))
-        return found if kept == len(data) else _cut_at(found, kept)
+        return Found(self.epoch, offset, sum(it.count for it in ranges), data)
 
     def read_cold(self, epoch: int, offset: int, limit_bytes: int, count: int | None = None) -> Found | None:
         """Records of `epoch` that the log has, from `offset` on or from the next that is left; None: it has
@@ -117,9 +108,27 @@ class Source:
                 break  # a hole: what lies behind it is for the next read
             ranges.append(it)
         if not ranges:
+            self._missing(epoch, offset)
             return None
         data = b"".join([it.view for it in ranges])
         return _cut(Found(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
+
+    def _missing(self, epoch: int, offset: int) -> None:
+        """The log gives nothing from there on.  Raises OSError if it says that it has something: for a while,
+        since what is damaged stays so.
+        """
+        known = self.cold.epochs(self.name) if self.cold is not None else []
+        end = max((it.end_offset for it in known if it.epoch == epoch), default=0)
+        if end <= offset:
+            return
+        place, times = self._gap
+        self._gap = ((epoch, offset), times + 1 if place == (epoch, offset) else 1)
+        if self._gap[1] <= GAP_TRIES:
+            raise OSError(errno.EIO, f"offset {offset} of epoch {epoch} is not given, which ends at {end}")
+        log.error(
+            "records that the log has cannot be read, consumers pass over them %s",
+            pairs(ring=self.name, epoch=epoch, offset=offset, end=end),
+        )
 
     def epochs(self) -> list[Epoch]:
         """All that can be read, in rising order: of what the log has, and the ring's own at the end."""
@@ -164,9 +173,3 @@ def _cut(found: Found, count: int | None) -> Found:
     except Corrupt:  # whoever decodes it will say so
         return found
     return Found(found.epoch, found.offset, count, found.data[:length])
-
-
-def _cut_at(found: Found, length: int) -> Found:
-    """The records of it that end within the first `length` bytes."""
-    scan = scan_records(found.data[:length], found.epoch)
-    return Found(found.epoch, found.offset, scan.count, found.data[: scan.good_bytes])

@@ -18,14 +18,14 @@ from edge.consumers.client import Letter, consumer, publish
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
 from edge.consumers.ledger import Ledger, RingEntry, Settings
-from edge.consumers.messages import VERSION, GroupList, Groups, Join, Publish, encode
+from edge.consumers.messages import VERSION, GroupList, Groups, Join, Publish, Read, Records, encode
 from edge.consumers.offsets import OffsetStore
 from edge.consumers.service import Service
 from edge.consumers.source import Source
 from edge.consumers.wire import Asker, Curve
 from edge.errors import BrokerUnreachable, EdgeError, PortTaken, Refused
 from persistence.files import OsFiles
-from ringbuf import Ring
+from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess
 from tests.support.waiting import until, wait_until
 
@@ -264,3 +264,37 @@ def test_what_the_ring_has_lost_comes_from_the_log_and_the_dead_are_put_aside(ru
             assert dead is not None
             assert (dead[0].key, bytes(dead[0])) == (b"dead/early/a/1", got[-1])
             assert b"the last" in dead[0].properties
+
+
+def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_path):
+    """A reboot empties the memory: what the log has of the last epoch is handed out first, and in order."""
+    with BrimProcess(runtime_directory, tmp_path, LOGGED) as broker:
+        with consumer("early", "a/#", start="oldest", runtime_dir=runtime_directory):
+            pass
+        for life in range(3):
+            letters = [(Letter("a/1"), f"{life} {number}".encode()) for number in range(50)]
+            assert publish(letters, runtime_dir=runtime_directory) == 50
+            broker.kill()
+            for file in runtime_directory.glob("*.ring"):
+                file.unlink()
+            broker.start()
+        assert publish([(Letter("a/1"), b"end")], runtime_dir=runtime_directory) == 1
+        got: list[bytes] = []
+        epochs = set()
+        with consumer("early", "a/#", batch_bytes=1_000, runtime_dir=runtime_directory) as records:
+            while got[-1:] != [b"end"]:
+                batch = records.read(20.0)
+                assert batch is not None, got[-1:]
+                got += [bytes(it) for it in batch]
+                epochs.add(batch.epoch)
+                assert records.ack_now(batch) == len(batch)
+        assert got == [f"{life} {number}".encode() for life in range(3) for number in range(50)] + [b"end"]
+        assert len(epochs) == 4
+        with Asker(runtime_directory) as asker:
+            (facts,) = asker.ask(Groups(asker.number(), VERSION), GroupList)[0].groups
+            assert facts.lag == 0
+            read = Read(asker.number(), VERSION, "some-0", time_ns=0)
+            first, frames = asker.ask(read, Records)
+            assert first.batch is not None
+            assert first.batch.epoch == min(epochs)
+            assert bytes(Batch.of(frames[0], first.batch.epoch, first.batch.offset, None)[0]) == b"0 0"
