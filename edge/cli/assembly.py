@@ -373,7 +373,8 @@ class Assembly:
         feed = Feed(self.listener)
         self._down.callback(feed.close)
         for producer in producers.all():
-            feed.add(producer, left_behind=True)
+            resumed = self._state is not None and self._state.knows(producer.ring)
+            feed.add(producer, left_behind=True, resumed=resumed)
         producers.on_ring.append(feed.add)
 
     async def _start_metrics(self, reporter: Reporter) -> None:

@@ -23,6 +23,7 @@ from edge.ring_files import LogEnd, ring_to_write
 from edge.state.keeper import Keeper, Place
 from edge.state.restoring import Found, PastLog, find, restore
 from edge.state.retained_file import RetainedFile
+from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class StateHome:
         """Reads what there is, before anybody writes."""
         self._found = find(self._files, self.ring, past)
         return self._found
+
+    def knows(self, ring: Ring) -> bool:
+        """Whether what was found speaks of this ring, in this life of it."""
+        return (ring.name, ring.epoch) in self._found.rings
 
     def restore(self, broker: Broker, partitions: Mapping[str, PartitionLike], past: PastLog | None) -> None:
         """Brings back what was found, and keeps it from now on.  Before anybody is served."""

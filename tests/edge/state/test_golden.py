@@ -1,0 +1,72 @@
+"""The bytes of notes and checkpoints: what a later version must still read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.access import ClientFacts
+from edge.state.checkpoint import ENTRIES, NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.state.notes import (
+    Came,
+    Closed,
+    GroupOpened,
+    Left,
+    Note,
+    Opened,
+    Sources,
+    Subscribed,
+    Unsubscribed,
+    WillDone,
+    WillWaits,
+    note_bytes,
+    note_of,
+)
+from tests.support.house import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v1.state"
+FACTS = ClientFacts("dev", "anna", "127.0.0.1", 0, identity="anna", vouched=True)
+NOTES: list[Note] = [
+    Sources({1: ("default-0", 1_700_000_000, 4096)}),
+    Opened(3, FACTS, 3600),
+    Subscribed(3, "a/#", 1 | 7 << 8),
+    Unsubscribed(3, ["b", "c"]),
+    Came(3, FACTS, 60),
+    Left(3, 60, 1_700_000_000_000_000_000),
+    GroupOpened(4, "$share/g/a"),
+    WillWaits(FACTS, b"\x10\x00", 1_700_000_030_000_000_000),
+    WillDone("dev"),
+    Closed(3),
+]
+ORIGIN = Origin(1_700_000_001, 8192, 1_700_000_002_000_000_000)
+FRAMES = [*((NOTE, note_bytes(note)) for note in NOTES), (ENTRIES, bytes.fromhex("0300000501000000"))]
+
+
+def test_what_is_written_are_the_golden_bytes(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "it", ORIGIN, FRAMES, sync=False)
+    assert (tmp_path / "it").read_bytes() == GOLDEN.read_bytes()
+
+
+def test_the_golden_bytes_are_read() -> None:
+    found = read_checkpoint(GOLDEN)
+    assert found is not None
+    assert found.origin == ORIGIN
+    assert [note_of(body) for kind, body in found.frames if kind == NOTE] == NOTES
+    assert found.frames[-1] == FRAMES[-1]
+
+
+@pytest.mark.parametrize("at", [0, 9, 40, 60, -1])
+def test_a_damaged_file_is_put_aside(at: int, tmp_path: Path) -> None:
+    data = bytearray(GOLDEN.read_bytes())
+    data[at] ^= 0x10
+    file = tmp_path / "sessions.state"
+    file.write_bytes(data)
+    assert read_checkpoint(file) is None
+    assert (tmp_path / "sessions.state.bad").read_bytes() == data
+
+
+def test_half_a_file_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "sessions.state"
+    file.write_bytes(GOLDEN.read_bytes()[:-3])
+    assert read_checkpoint(file) is None
