@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import math
 import os
 import select
 import shutil
@@ -237,11 +238,16 @@ def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20
         thread = LogThread(log, [Source(ring, "interval", 100, 8 * MIB)])
         thread.start()
         writer, payload = ring.writer(), bytes(payload_bytes)
-        for number in range(records):
+        begun, number = math.inf, 0
+        while number < records or log.stats.segments_begun <= begun:  # up to the beginning of a segment
+            if number == records:
+                begun = log.stats.segments_begun
             key = b"plant/%06d/temp" % (number % TOPICS)
             while writer.publish(payload, key) is None:
                 time.sleep(0.001)
+            number += 1
         thread.stop()
+        log.tend()  # indexes of what was sealed last
     cold(place)
     reader = LogReader(OsFiles(), str(place))
     reader.refresh()
