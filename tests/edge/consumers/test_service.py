@@ -307,6 +307,8 @@ def test_planned_changes_hand_nothing_out_twice(wide):
         wide.publish(f"{ring + 4}", ring=ring)
     assert sorted(ann.all() + bob.all()) == texts(4, 5, 6, 7)
     assert ann.core.refused == 0
+    assert wide.ask(Groups, GroupList).groups[0].lag == 0, "what she said of what has moved since counts"
+    assert "fenced" not in wide.service.counts
 
 
 def test_a_member_that_is_lost_leaves_its_records_to_the_others(wide):
