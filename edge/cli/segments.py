@@ -2,7 +2,7 @@
 
     brim segments ls                                        what each segment holds
     brim segments verify                                    reads every byte; exit status 1: there is damage
-    brim segments repair                                    what a start does: the log is whole afterwards
+    brim segments repair                                    what a start does, and indexes that are missing
     brim segments export --to FILE --topic 'plant/#'        records as lines of JSON; --to - prints them
     brim segments export --drained --to DIR                 or as drained files, which Spark reads
     brim segments archive                                   compress what is sealed, a tenth of the size

@@ -19,6 +19,7 @@ from persistence.archive import ArchiveFile, archive_name, archive_segment
 from persistence.archive.layout import ARCHIVE_SUFFIX
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
 from persistence.format import SEGMENT_SUFFIX, segment_name
+from persistence.indexing import Indexer
 from persistence.recovery import QUARANTINE
 from persistence.scan import read_table
 
@@ -125,6 +126,9 @@ def repair(view: LogView) -> Told:
         with _opened(directory) as (log, report):
             log.write()
             log.sync()  # what the disk refused to a start before, if anything
+            indexer = Indexer(log.files, str(directory))
+            for base in log.reader.bases():
+                indexer.sealed(log.reader, base)  # one that is there and right is left as it is
             lines += _repaired(view.short(directory), directory, report)
             facts["logs"].append({"directory": str(directory), **asdict(report)})
     view.look()

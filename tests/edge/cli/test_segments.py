@@ -135,6 +135,17 @@ def test_a_torn_tail_is_cut_and_kept_aside(directory, capsys):
     assert "cut at" not in brim(capsys, "repair", "--log", directory)[1]
 
 
+def test_sealed_segments_have_their_index_after_a_repair(directory, capsys):
+    def indexed() -> list[bool]:
+        found = told(capsys, "ls", "--log", directory)[1]["segments"]
+        return [it["indexed"] for it in found if it["log"] == str(directory)][:-1]
+
+    assert indexed() == [False, False]
+    assert brim(capsys, "repair", "--log", directory)[0] == 0
+    assert indexed() == [True, True]
+    assert brim(capsys, "verify", "--log", directory)[0] == 0
+
+
 def test_what_cannot_be_mended_is_said_after_a_repair(directory, capsys):
     damage(segments(directory)[0])
     status, found = told(capsys, "repair", "--log", directory)
