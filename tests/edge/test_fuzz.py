@@ -62,6 +62,13 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "return connection->need <= (size_t)(end - at);",
             "return connection->need <= (size_t)(end - at) + 1;",
         ),
+        (
+            "scan",
+            "scan/walk",
+            "if (left < walk->wanted_bytes)\n            return RB_WALK_MORE;\n        if (full",
+            "if (full",
+        ),
+        ("scan", "scan/rows", "rows->length[i] > end - rows->place[i]", "rows->length[i] > end"),
         ("sessions", "mqtt/share", "if (is_first)", "if (is_first && to == NULL)"),
         ("sessions", "mqtt/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
     ],

@@ -19,6 +19,7 @@ RING = ("writer", "reader", "ring", "record", "crc32c", "wait")
 # Of the hot path all but sockets, and what needs an interpreter.
 _PLAIN = (it.stem for it in sorted((CORE / "mqtt").glob("*.c")) if not it.stem.endswith("_calls"))
 MQTT = (*RING, *(f"mqtt/{stem}" for stem in _PLAIN if stem != "loop"))
+SCAN = ("record", "crc32c", *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
 _OBJECTS = tempfile.TemporaryDirectory(prefix="brim-test-objects-")
 
@@ -50,7 +51,14 @@ def compiled(
     `planted`: for one of the sources, texts that are replaced by others; each must occur once,
     so that a plant that no longer fits fails the test.
     """
-    command = (*(compiler or compiler_or_skip()), *FLAGS, *flags, f"-I{CORE}", f"-I{CORE / 'mqtt'}")
+    command = (
+        *(compiler or compiler_or_skip()),
+        *FLAGS,
+        *flags,
+        f"-I{CORE}",
+        f"-I{CORE / 'mqtt'}",
+        f"-I{CORE / 'scan'}",
+    )
     parts = [main]
     for stem in sources:
         source = CORE / f"{stem}.c"

@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from tests.support.c_programs import MQTT, compiled
+from persistence.format import pack_extent
+from ringbuf.record import encode
+from tests.support.c_programs import MQTT, SCAN, compiled
 from tests.support.house import ROOT
 from tests.support.mqtt_vectors import vectors
 
@@ -68,10 +70,28 @@ def _seeds_of_sessions() -> list[bytes]:
     return [random.randbytes(4 * length) for length in range(1, 200)]
 
 
+def _seeds_of_scan() -> list[bytes]:
+    """Segments cut into pieces, as they are and to be mended; and packed rows."""
+    random = Random(2)
+    found = [bytes((1, 1, 1, 10 << 2, 25, 1))]  # a row that begins within the file, and ends behind it
+    for _ in range(80):
+        data = b""
+        for ring in random.choices((0, 1, 2), k=random.randrange(1, 5)):
+            body = b"".join(
+                encode(n, bytes(random.randrange(40)), epoch=9, key=b"k%d" % (n % 3))
+                for n in range(random.randrange(1, 4))
+            )
+            data += pack_extent(7, ring, 9, len(data), random.choice((0, len(data))), body) + body
+        found += [bytes((random.choice((0, 2, 4, 6)),)) + data, b"\2" + data[:-40]]
+        found.append(bytes((1, random.randrange(1, 9), 255)) + random.randbytes(random.randrange(40)))
+    return found
+
+
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "topics": _seeds_of_topics,
     "mqtt": _seeds_of_mqtt,
     "sessions": _seeds_of_sessions,
+    "scan": _seeds_of_scan,
 }
 
 
@@ -80,7 +100,8 @@ def program(
 ) -> Path:
     """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
     main = C / f"fuzz_{name}.c"
-    return compiled(directory, main, *FLAGS, compiler=["clang"], sources=MQTT, planted=planted)
+    sources = SCAN if name == "scan" else MQTT
+    return compiled(directory, main, *FLAGS, compiler=["clang"], sources=sources, planted=planted)
 
 
 def expanded(name: str, directory: Path) -> Path:
