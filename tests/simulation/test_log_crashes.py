@@ -19,7 +19,7 @@ from tests.support.log_simulation import Simulation, Violation
 from tests.support.simfiles import SimFiles
 from tests.support.walk_twin import WalkTwin
 
-SEEDS = 24
+SEEDS = 16
 MUTANT_SEEDS = 100  # within which each mistake must show
 
 
@@ -51,7 +51,7 @@ def run_seeds(
 def test_what_was_acknowledged_survives_every_crash(runtime_directory: Path) -> None:
     states = run_seeds(range(SEEDS), runtime_directory)
     print(f"{states} crash states, seeds 0 to {SEEDS - 1}")
-    assert states > 4_000
+    assert states > 3_000
 
 
 # ---- mistakes ----
@@ -69,6 +69,14 @@ class NamesTooEarly(SimFiles):
 
     def fdatasync(self, handle: int) -> None:
         if not self._handles[handle][0].endswith(".tmp"):
+            super().fdatasync(handle)
+
+
+class NamesArchivesTooEarly(SimFiles):
+    """A log that lets a segment go for an archive that is only in the kernel's memory."""
+
+    def fdatasync(self, handle: int) -> None:
+        if ".archive." not in self._handles[handle][0]:
             super().fdatasync(handle)
 
 
@@ -199,6 +207,7 @@ MISTAKES = {
     "it believes the kernel after a failed sync": (kernel_believed, Log, LogWriter),
     "it forgets the directory": (disk(ForgetsDirectories), Log, LogWriter),
     "it names a segment too early": (disk(NamesTooEarly), Log, LogWriter),
+    "it names an archive too early": (disk(NamesArchivesTooEarly), Log, LogWriter),
     "it rolls without a sync": (None, RollsWithoutSync, LogWriter),
     "it stays in a segment that has failed": (None, StaysInTheSegment, LogWriter),
     "it skips what a failed segment has lost": (None, SkipsTheHole, LogWriter),
@@ -209,7 +218,14 @@ MISTAKES = {
     "it acknowledges what it has only read": (None, Log, PublishesTooEarly),
 }
 
-RARE = {"it gives a recycled file no new seed": [60]}  # seeds to begin with, where it takes many
+RARE = {  # Seeds to begin with, where it takes many.
+    "it gives a recycled file no new seed": [60],
+    "it names a segment before that holds what the last one loses": [25],
+    "it takes an older ring for this one": [25],
+    "it claims as durable what is only written": [13],
+    "it releases ring memory too early": [9],
+    "it believes the kernel after a failed sync": [7],
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
