@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -58,6 +58,8 @@ class Simulation:
         self.kind = self.random.choice(("mixed", "mixed", "equal", "large"))
         self.keep_bytes = self.random.choice((0, KEPT_BYTES))
         self.upkept = self.random.random() < 0.4  # Retention is the upkeep's then, and segments are archived.
+        self.bad_starts = 0.2  # Share of lives whose disk fails at the start.
+        self.cuts = 0.5  # Share of lives that end with a power cut.
         self.counts: Counter[str] = Counter()  # what was done, for the ledger
         self.now = 0
         self._wall_now_ns = 1_700_000_000_000_000_000
@@ -127,7 +129,7 @@ class Simulation:
     def _live(self) -> None:
         """From a start to the last step, on self.files."""
         self.counts["lives"] += 1
-        if self.random.random() < 0.1:
+        if self.random.random() < self.bad_starts:
             self._fail_soon()
         logs = {directory: self.log(self.files, directory) for directory in self.directories()}
         for log in logs.values():
@@ -140,14 +142,7 @@ class Simulation:
                 model.publish(self.random, self.kind)
             if self.random.random() < (0.3 if self.kind == "large" else 0.12):
                 self._fail_soon()
-            for log in logs.values():
-                if log.wants_tending and self.random.random() < 0.5:
-                    with suppress(OSError):
-                        log.tend()
-            for upkeep in upkeeps:
-                if self.random.random() < 0.7:
-                    with suppress(OSError):
-                        upkeep.step()
+            self._tend(logs.values(), upkeeps)
             self._pass_time()
             for writer in self.random.sample(writers, len(writers)):
                 self._step(writer)
@@ -162,6 +157,17 @@ class Simulation:
             for log in logs.values():
                 log.close()
                 self.counts["clean stops"] += 1
+
+    def _tend(self, logs: Iterable[Log], upkeeps: Iterable[Upkeep]) -> None:
+        """What other threads would do meanwhile."""
+        for log in logs:
+            if log.wants_tending and self.random.random() < 0.5:
+                with suppress(OSError):
+                    log.tend()
+        for upkeep in upkeeps:
+            if self.random.random() < 0.7:
+                with suppress(OSError):
+                    upkeep.step()
 
     def _upkeep(self, log: Log) -> Upkeep:
         rules = UpkeepRules(retain_bytes=self.keep_bytes, archive=True, scrub_bytes_per_s=0)
@@ -224,7 +230,7 @@ class Simulation:
     def _die(self) -> None:
         """The end of a life that is not the last one: the process, or the power."""
         self._failing = 0
-        if self.random.random() < 0.5:
+        if self.random.random() >= self.cuts:
             self.counts["deaths between lives"] += 1
             self.files = self._disk(self.files.kill())
             return
