@@ -110,3 +110,31 @@ def test_the_log_goes_on_where_everything_was_archived_but_the_last_segment() ->
     assert read_all(log, "a-0", 7) == written.records["a-0", 7]
     assert [base_of_name(name) for name in sorted(written.files.listdir(DIRECTORY))].count(None) >= 2
     log.close()
+
+
+def test_what_is_archived_while_it_is_looked_for_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked for in the archives, which do not have it yet, then in the segments, which no longer do."""
+    written = typical()
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    first_offset, archive = reader.archive.first_offset, reader.archive
+    (base, end), *_ = ends_of(written.files).items()
+
+    def meanwhile(ring_name: str, epoch: int, offset: int) -> int | None:
+        found = first_offset(ring_name, epoch, offset)
+        if base in reader.bases():
+            archive_segment(written.files, DIRECTORY, base, end, sizes=SMALL)
+            archive.add(base)
+            reader.remove(base)
+        return found
+
+    monkeypatch.setattr(archive, "first_offset", meanwhile)
+    assert reader.read("a-0", 7, 0, 1)[0].offset == 0
+
+
+def test_another_process_s_archive_is_found_when_the_segment_has_gone() -> None:
+    written = typical()
+    reader = LogReader(written.files, DIRECTORY)
+    reader.refresh()
+    archive_first(written.files, 1)
+    assert reader.read("a-0", 7, 0, 1)[0].offset == 0

@@ -2,24 +2,31 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from persistence import Log
+from persistence import Log, LogThread, Source
 from persistence.archive import archive_name
 from persistence.format import segment_name
 from persistence.idle import Failed, IdleProcess, Job
 from persistence.scrub import Paced, Scrubbed, Turns
 from persistence.upkeep import Upkeep, UpkeepRules, UpkeepThread
+from ringbuf import Ring
 from ringbuf.record import encode
 from tests.support.archives import path_of
 from tests.support.log_simulation import run_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
 from tests.support.upkeeps import Kept
+from tests.support.waiting import wait_until
 
 NO_SCRUB = UpkeepRules(archive=True, scrub_bytes_per_s=0)
 PATIENCE_S = 30.0
+
+Logged = tuple[Ring, Log, LogThread]
 
 
 def filled(count: int = 14) -> Written:
@@ -292,3 +299,54 @@ def test_a_child_that_dies_is_noticed_and_replaced(tmp_path: Path) -> None:
     assert worker._process is None
     print(f"ended after {time.monotonic() - began:.1f} s")
     log.close()
+
+
+# ---- with the log's thread ----
+
+
+@contextmanager
+def logged(runtime_directory: Path, directory: Path, level: Literal["interval", "disk"]) -> Iterator[Logged]:
+    """A ring, its log and the thread of that."""
+    with (
+        Ring.create(runtime_directory / "a-0", capacity_bytes=1 << 16, epoch=7) as ring,
+        Log(directory) as log,
+    ):
+        log.recover()
+        thread = LogThread(log, [Source(ring, level, 50_000)])
+        thread.start()
+        try:
+            yield ring, log, thread
+        finally:
+            thread.stop()
+
+
+def test_the_thread_ends_a_segment_and_goes_on_in_another(runtime_directory: Path, tmp_path: Path) -> None:
+    with logged(runtime_directory, tmp_path, "interval") as (ring, log, thread):
+        ring.writer().publish(b"one", key="t")
+        thread.roll()
+        assert ring.extremes().durable_position == ring.extremes().end_position
+        assert log.active_since_ns is None
+        (size,) = log.sealed().values()
+        assert size < 1 << 16
+        ring.writer().publish(b"two", key="t")
+        thread.roll()
+        assert sorted(log.sealed()) == log.reader.bases()
+        assert len(log.sealed()) == 2
+        assert [len(log.read("a-0", 7, offset, 1)) for offset in (0, 1, 2)] == [1, 1, 0]
+
+
+def test_a_log_that_is_blocked_says_so_and_goes_on_when_it_is_not(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with logged(runtime_directory, tmp_path, "disk") as (ring, _, thread):
+        writer = ring.writer()
+        writer.publish(b"one", key="t")
+        wait_until(lambda: ring.extremes().durable_position == ring.extremes().end_position)
+        thread.block("95 % of the disk are in use")
+        wait_until(lambda: thread.writer.state.read_only)
+        assert "ENOSPC" in thread.writer.state.reason
+        writer.publish(b"two", key="t")
+        assert ring.extremes().durable_position < ring.extremes().end_position
+        thread.block("")
+        wait_until(lambda: ring.extremes().durable_position == ring.extremes().end_position)
+        assert not thread.writer.state.read_only
