@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -31,6 +31,7 @@ class Person:
     expected: list[bytes] = field(default_factory=list)  # not delivered for the first time yet
     unacknowledged: dict[int, bytes] = field(default_factory=dict)  # QoS 1, by identifier
     half: dict[int, bytes] = field(default_factory=dict)  # QoS 2, until PUBREL comes
+    answered: set[int] = field(default_factory=set)  # of those: PUBREC was sent, and no PUBLISH may come
     released: set[int] = field(default_factory=set)  # and PUBCOMP is still to be sent
 
 
@@ -66,6 +67,7 @@ class Restarts(RuleBasedStateMachine):
         for packet in packets:
             if isinstance(packet, PubRel):
                 person.half.pop(packet.packet_id, None)
+                person.answered.discard(packet.packet_id)
                 person.released.add(packet.packet_id)
             if not isinstance(packet, Publish):
                 continue
@@ -80,6 +82,7 @@ class Restarts(RuleBasedStateMachine):
             elif identifier in person.half:
                 assert packet.dup
                 assert person.half[identifier] == payload
+                assert identifier not in person.answered, "PUBLISH again behind PUBREC [MQTT-4.3.3-5]"
             else:
                 assert person.expected, f"{person.name} got {payload!r} once too often"
                 assert person.expected.pop(0) == payload
@@ -137,6 +140,7 @@ class Restarts(RuleBasedStateMachine):
             person.wire.send(PubAck(identifier))
         for identifier in sorted(person.half)[: int(len(person.half) * share) + 1]:
             person.wire.send(PubRec(identifier))
+            person.answered.add(identifier)
         for identifier in sorted(person.released)[: int(len(person.released) * share)]:
             person.released.discard(identifier)
             person.wire.send(PubComp(identifier))
@@ -165,7 +169,12 @@ class Restarts(RuleBasedStateMachine):
 
 class ToTheEnd(Restarts):
     def teardown(self) -> None:
-        """Everybody gets everything."""
+        try:
+            self.everybody_gets_everything()
+        finally:
+            super().teardown()
+
+    def everybody_gets_everything(self) -> None:
         for person in self.people.values():
             self.comes(person.name)
             assert person.wire is not None
@@ -179,12 +188,20 @@ class ToTheEnd(Restarts):
                     person.wire.send(PubAck(identifier))
                 for identifier in list(person.half):
                     person.wire.send(PubRec(identifier))
+                    person.answered.add(identifier)
                 self.hears(person, person.wire.received())
             assert (person.expected, person.half) == ([], {})
-        super().teardown()
 
 
 ToTheEnd.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ),  # to make an example small takes minutes of restarts
 )
 test_nothing_is_lost_and_qos_2_comes_once = ToTheEnd.TestCase
