@@ -141,7 +141,7 @@ class Rings:
         """Look which rings there are: after each start of the broker."""
         self.stored()
         self.close()
-        for path in sorted(self._runtime.glob("*.ring")):
+        for path in sorted(self._runtime.glob("*-*.ring")):  # of partitions, not of the broker's own
             self._rings[path] = Ring.attach(path.with_suffix(""))
 
     def epochs(self) -> dict[str, int]:

@@ -161,7 +161,8 @@ def fetch(runtime_dir: Path, received: Received) -> None:
 
 
 def _rings(runtime_dir: Path) -> list[Ring]:
-    return [Ring.attach(path.with_suffix("")) for path in sorted(runtime_dir.glob("*.ring"))]
+    """Those of partitions; the broker's journal of sessions is a ring, too."""
+    return [Ring.attach(path.with_suffix("")) for path in sorted(runtime_dir.glob("*-*.ring"))]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
