@@ -375,12 +375,12 @@ class Ring:
 
     def close(self) -> None:
         """Close the writer and all readers; give up the locks.  The files stay."""
+        if self._writer is not None:  # First: without gating readers it would go on over what is unread.
+            self._writer.close()
+            self._writer = None
         for reader in list(self._readers):
             reader.close()
         self._readers.clear()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
         self._memory.close()
         self._cursors.close()
 

@@ -358,10 +358,11 @@ def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
     started.wait()
     while True:
         try:
-            writer.claim(0)
-        except (ClaimPending, RingClosed):
+            claim = writer.claim(0)
+        except ClaimPending:
             break
-        writer.abort()
+        assert claim is not None
+        claim.abort()
     end = writer.end_position
     ring.close()
     thread.join()
