@@ -7,6 +7,7 @@ own.  Tests for which this machine lacks something are skipped, and the reason s
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from tests.support.leaks import Holdings, left_since
 
 settings.register_profile("brim", deadline=None, print_blob=True)  # a busy machine is no failure
 settings.load_profile("brim")
+
+# Whoever runs the tests behind a shell's "&" has them ignore Ctrl-C, and with them every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
