@@ -138,3 +138,37 @@ def test_an_unknown_verb_fails_and_lists_those_that_there_are() -> None:
     assert run.returncode == 1
     assert "no such command: dmeo" in run.stderr
     assert all(f"./dev {verb} " in run.stdout for verb in dev.VERBS)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "told"),
+    [
+        pytest.param(
+            "not Path(__file__).with_name('seen').exists()", 0, "test_a.py::test_it", id="only at first"
+        ),
+        pytest.param("True", 1, None, id="always"),
+        pytest.param("False", 0, None, id="never"),
+    ],
+)
+def test_what_fails_beside_others_is_run_once_more_alone_and_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    failing: str,
+    status: int,
+    told: str | None,
+) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "from pathlib import Path\n"
+        "def test_it():\n"
+        f"    failing = {failing}\n"
+        "    Path(__file__).with_name('seen').touch()\n"
+        "    assert not failing\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    places = {"ROOT": tmp_path, "LAST_FAILED": tmp_path / ".pytest_cache/v/cache/lastfailed"}
+    for name, value in {**places, "PYTHON": Path(sys.executable)}.items():
+        monkeypatch.setattr(dev, name, value)
+    assert dev.all_tests() == status
+    shown = capfd.readouterr().out.partition("PASSED ONLY THE SECOND TIME")[2]
+    assert (told in shown) if told else not shown
