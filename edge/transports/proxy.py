@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge.transports.errors import HandshakeError
+from ringbuf import crc32c
 
 __all__ = ["ProxyHeader", "Source"]
 
@@ -28,7 +29,8 @@ LOCAL, PROXY = 0, 1
 UNSPECIFIED, STREAM = 0, 1
 AF_UNSPEC, AF_INET, AF_INET6, AF_UNIX = 0, 1, 2, 3
 ADDRESS_BYTES = {AF_UNSPEC: 0, AF_INET: 12, AF_INET6: 36, AF_UNIX: 216}
-TLV_SSL, TLV_SSL_CN = 0x20, 0x22
+TLV_CRC32C, TLV_SSL, TLV_SSL_CN = 0x03, 0x20, 0x22
+CRC_BYTES = 4
 SSL_CLIENT_CERTIFICATE = 0x02 | 0x04  # shown on this connection, or on an earlier one of its session
 SSL_HEAD = struct.Struct(">BI")
 
@@ -80,6 +82,7 @@ class ProxyHeader:
             length = len(self._data) - FIXED_BYTES
             raise HandshakeError(f"PROXY header for family {family}, protocol {kind} with {length} bytes")
         at = self._data[FIXED_BYTES:start]
+        _require_checksum(self._data, start)
         certificate = _certificate(self._data[start:])
         if kind != STREAM or family == AF_UNSPEC:
             return Source(certificate=certificate)
@@ -88,6 +91,18 @@ class ProxyHeader:
         if family == AF_INET6:
             return Source(socket.AF_INET6, at[:16], int.from_bytes(at[32:34]), certificate)
         return Source(socket.AF_UNIX, certificate=certificate)
+
+
+def _require_checksum(header: bytes, start: int) -> None:
+    """Where the proxy sent one: of the whole header, as if the checksum were zero.  `start`: of the TLVs."""
+    at = start
+    for kind, value in _values(header[start:]):
+        end = at + 3 + len(value)
+        if kind == TLV_CRC32C:
+            blank = header[: end - len(value)] + bytes(len(value)) + header[end:]
+            if len(value) != CRC_BYTES or int.from_bytes(value) != crc32c(blank):
+                raise HandshakeError("PROXY header with a wrong checksum")
+        at = end
 
 
 def _certificate(data: bytes) -> str | None:

@@ -17,6 +17,7 @@ from edge.engine import EngineLimits
 from edge.mqtt import ConnAck, Connect, PingReq, PingResp, encode
 from edge.transports.errors import HandshakeError
 from edge.transports.proxy import HEADER_MAX_BYTES, SIGNATURE, ProxyHeader, Source
+from ringbuf import crc32c
 from tests.support.clerk import Clerk
 from tests.support.mqtt_transports import PROXY_HEADER, Transports, transports
 from tests.support.waiting import wait_until
@@ -36,6 +37,14 @@ def tlv(kind: int, value: bytes) -> bytes:
 
 def ssl_part(name: bytes, *, client: int = 7, verify: int = 0) -> bytes:
     return tlv(0x20, struct.pack(">BI", client, verify) + tlv(0x21, b"TLSv1.3") + tlv(0x22, name))
+
+
+def with_checksum(wrong: int = 0) -> bytes:
+    """Between two other parts, so that what follows counts as well."""
+    body = V4 + tlv(4, b"x") + tlv(3, bytes(4)) + ssl_part(b"press-7")
+    blank = header(0x21, 0x11, body)
+    crc = crc32c(blank) ^ wrong
+    return blank.replace(tlv(3, bytes(4)), tlv(3, crc.to_bytes(4)))
 
 
 def parsed(data: bytes) -> Source:
@@ -62,6 +71,7 @@ def parsed(data: bytes) -> Source:
         (header(0x20, 0x7F, b"whatever"), Source()),
         (header(0x21, 0x11, V4 + tlv(4, bytes(100))), Source(socket.AF_INET, V4[:4], 4711)),
         (header(0x21, 0x11, V4 + ssl_part(b"press-7")), Source(socket.AF_INET, V4[:4], 4711, "press-7")),
+        (with_checksum(), Source(socket.AF_INET, V4[:4], 4711, "press-7")),
         (header(0x21, 0x11, V4 + ssl_part(b"x", verify=1)), Source(socket.AF_INET, V4[:4], 4711)),
         (header(0x21, 0x11, V4 + ssl_part(b"x", client=1)), Source(socket.AF_INET, V4[:4], 4711)),
     ],
@@ -76,6 +86,8 @@ HOSTILE = {
     "wrong signature": b"\r\n\r\n\0\r\nQUIT\r" + header(0x21, 0x11, V4)[12:],
     "version 3": header(0x31, 0x11, V4),
     "command 2": header(0x22, 0x11, V4),
+    "wrong checksum": with_checksum(wrong=1 << 31),
+    "short checksum": header(0x21, 0x11, V4 + tlv(3, bytes(3))),
     "UDP": header(0x21, 0x12, V4),
     "unknown family": header(0x21, 0x41, V4),
     "too short for its family": header(0x21, 0x21, V4),
