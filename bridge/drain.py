@@ -34,7 +34,7 @@ from bridge.checkpoint import Checkpoint, Cursor
 from bridge.drained import Name
 from bridge.errors import BridgeError, SourceError
 from bridge.settings import BridgeSettings
-from bridge.sink import Sink
+from bridge.sink import UnitSink
 from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, find_rings
 from bridge.unit import Batch, Intent, Unit, build
 from persistence.errors import LogError
@@ -96,7 +96,7 @@ class Drain:
     def __init__(
         self,
         settings: BridgeSettings,
-        sink: Sink,
+        sink: UnitSink,
         checkpoint: Checkpoint,
         cold: ColdLog | None = None,
         moved: Moved | None = None,

@@ -5,7 +5,8 @@
         DrainedFileError      bytes that are not the drained file they should be; .name
         SinkError
             SinkUnavailable   the sink did not take it: tried again, with back-off
-            SinkConflict      the name is taken by other content: never tried again by itself
+            SinkBlocked       people must act: never tried again by itself
+                SinkConflict  the name is taken by other content
         CheckpointError
             CheckpointBusy    another drain works with this checkpoint
             CheckpointForeign it belongs to another edge or another sink
@@ -30,6 +31,7 @@ __all__ = [
     "CheckpointForeign",
     "DrainedFileError",
     "FilesMissing",
+    "SinkBlocked",
     "SinkConflict",
     "SinkError",
     "SinkUnavailable",
@@ -80,8 +82,12 @@ class SinkUnavailable(SinkError):
     """Not now: refused, unreachable, full, no permission.  The same unit is offered again."""
 
 
-class SinkConflict(SinkError):
-    """Something else is stored under the name of this unit.  Trying again cannot help."""
+class SinkBlocked(SinkError):
+    """Trying again cannot help, until somebody has done what the hint says."""
+
+
+class SinkConflict(SinkBlocked):
+    """Something else is stored under the name of this unit."""
 
 
 class CheckpointError(BridgeError):

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved, PartitionLag, Totals
-from bridge.errors import BridgeError, CheckpointError, SinkConflict, SinkUnavailable
+from bridge.errors import BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
 from bridge.settings import BridgeSettings
-from bridge.sink import Sink, open_sink
+from bridge.sink import RecordSink, Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
 from ringbuf.bell import READERS_MOST, Sleeper
 
@@ -175,6 +175,7 @@ class Bridge:
         return Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
 
     def _run(self, checkpoint: Checkpoint) -> None:
+        assert not isinstance(self._sink, RecordSink)
         drain = Drain(self.settings, self._sink, checkpoint, self._cold, self._moved)
         ending: Condition = "failed"
         try:
@@ -215,7 +216,7 @@ class Bridge:
         except (SinkUnavailable, CheckpointError) as error:
             wait = self._backoff.next_s()
             self._fail("retrying", error, wait)
-        except SinkConflict as error:
+        except SinkBlocked as error:
             self._blocked = True
             wait = 0.0
             self._fail("blocked", error, wait)

@@ -1,38 +1,44 @@
 """What a sink is: the one thing to write in order to drain to somewhere else.
 
+There are two kinds.  A UnitSink stores drained files, each under a name that is a function of its content, so
+that what is sent twice is there once.  A RecordSink passes records on, one by one, with their identity.
+
 A sink is one file in bridge/sinks that imports its client library when it is opened, and a line in
 open_sink().  README, "Write a sink", walks through one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
 from bridge.errors import BadName
+from bridge.records import Records, Rejected
 from bridge.unit import Unit
 
-__all__ = ["Sink", "open_sink"]
+__all__ = ["RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink"]
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
 
-class Sink(Protocol):
-    """Where drained files go.
+class UnitSink(Protocol):
+    """Where drained files go: a store that keeps a name once.
 
-    What a sink may assume
-      * One thread calls it; the next call comes after the one before has returned or raised.
+    What it may assume
       * A name decides the content.  A unit that put() did not return from comes again, perhaps from another
-        process, perhaps after days, with the same name and the same bytes.
-      * Units of a partition come in the order of their offsets, all units in that of their drain_seq.
+        process, perhaps after days, with the same name and the same bytes; compressed ones with the same
+        footer (Unit.tail) and perhaps another length, if the compressor has changed.
       * The memory of a unit is the caller's again as soon as put() has returned.
 
     What it owes in return
+      * put() may run on several threads at once, for different units, and they may end in any order.
       * put() returns when the unit is safe there, and no sooner: then the ring and the log may forget it.
       * A unit is there whole or not at all, for everybody who looks, and only once however often it is put.
       * put() ends: every wait in it has a limit, of about half a minute.
-      * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkConflict (it stops).
+      * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
+        somebody has acted), with the remedy as hint.
     """
 
     @property
@@ -47,7 +53,7 @@ class Sink(Protocol):
         """
 
     def put(self, unit: Unit) -> None:
-        """The unit is safe there.  Raises SinkUnavailable, SinkConflict."""
+        """The unit is safe there.  Raises SinkUnavailable, SinkBlocked."""
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names that are there below `prefix`, "edge=.../" or "edge=.../dt=.../", in any order.
@@ -58,6 +64,49 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Connections and descriptors are gone.  May be called twice."""
+
+
+@runtime_checkable
+class RecordSink(Protocol):
+    """Where records go one by one: a broker, a queue.
+
+    It cannot be asked what it has, so a record may come there twice after a crash or an outage; its identity
+    (edge, epoch, partition, offset) goes with it, in headers or properties, for whoever must not count twice.
+
+    What it may assume
+      * One thread calls begin(), send() and close().
+      * Records of a partition come in the order of their offsets.  After a failure all that was not
+        acknowledged without a gap comes again, in that order, once every send() has been settled.
+      * The memory of the records is its own until the Future is settled.
+
+    What it owes in return
+      * send() takes the records and returns at once; several may be outstanding, and may be acknowledged in
+        any order, from any thread.
+      * The Future gets a result when all of the records are safe there, and no sooner, or rejected for good;
+        each rejected one is named, and its reason is for people.
+      * The Future is settled, for better or worse, within about half a minute, and by close() at the latest.
+        It fails with SinkUnavailable (tried again, for days) or SinkBlocked, with the remedy as hint.
+      * Records of one partition keep their order there, as far as the sink has one.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where, for people and for the checkpoint; without secrets."""
+
+    def begin(self, edge: str) -> None:
+        """A drain of this edge begins, or goes on after a failure: a send() now would probably work.
+
+        Raises SinkUnavailable with the remedy, and is then asked again; SinkBlocked.
+        """
+
+    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+        """Send them.  Raises SinkUnavailable: none of them has been taken, send them again."""
+
+    def close(self) -> None:
+        """Connections, threads and descriptors are gone.  May be called twice."""
+
+
+Sink: TypeAlias = UnitSink | RecordSink
 
 
 def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
@@ -82,3 +131,12 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
         return ObjectSink.of_url(url, options or {})
     known = ", ".join(f"{known}://" for known in ("file", *OBJECT_STORES))
     raise BadName(f"no sink for {url!r}", hint=f"a sink's URL begins with one of {known}")
+
+
+def open_unit_sink(url: str, options: Mapping[str, str] | None = None) -> UnitSink:
+    """As open_sink(), where only a store of files will do.  Raises BadName for others, too."""
+    sink = open_sink(url, options)
+    if isinstance(sink, RecordSink):
+        sink.close()
+        raise BadName(f"{url!r} takes records, not files", hint="name a directory or an object store")
+    return sink

@@ -97,6 +97,11 @@ class Unit:
         """Bytes of the file."""
         return sum(len(part) for part in self.parts)
 
+    @property
+    def tail(self) -> bytes | memoryview:
+        """How the file ends: its footer, with a checksum of all the rest.  Equal tails, equal content."""
+        return self.parts[-1]
+
 
 def build(edge: str, intent: Intent, batch: Batch) -> Unit:
     """The unit of `intent` with the records of `batch`, which must be exactly those it names."""

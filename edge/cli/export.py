@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from bridge.errors import BridgeError
-from bridge.sink import Sink, open_sink
+from bridge.sink import UnitSink, open_unit_sink
 from bridge.source import RecordBuffer, RingName
 from bridge.unit import Batch, Intent, build
 from edge.cli import EXIT_ATTENTION
@@ -106,7 +106,7 @@ def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str]
     ours = {key: getattr(arguments, key) for key in ("config", "state_dir", "runtime_dir")}
     edge = arguments.edge or configured(argparse.Namespace(**ours)).edge_id
     to: str = arguments.to
-    sink = open_sink(to if "://" in to else Path(to).absolute().as_uri(), {})
+    sink = open_unit_sink(to if "://" in to else Path(to).absolute().as_uri(), {})
     try:
         sink.begin(edge)
         if next(iter(sink.names(f"edge={edge}/")), None) is not None:
@@ -119,7 +119,7 @@ def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str]
         sink.close()
 
 
-def _put_all(edge: str, sink: Sink, cursor: Cursor, rings: Sequence[str]) -> str:
+def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str]) -> str:
     buffer, created_ns = RecordBuffer(), time.time_ns()
     files = size = records = 0
     with progress("exporting", cursor.ahead(), unit="records") as advance:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
-from bridge.sink import Sink, open_sink
+from bridge.sink import UnitSink, open_sink, open_unit_sink
 from bridge.sinks.directory import PARTIAL, DirectorySink
 from bridge.unit import Unit
 from tests.support.drained_files import store, unit_of
@@ -32,11 +32,11 @@ def obstore_runtime() -> None:
 
 
 @pytest.fixture(params=["directory", "objects", "memory"])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Sink, Stored]]:
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[UnitSink, Stored]]:
     """A sink, and how to look at what it holds from outside."""
     root = tmp_path / "lake"
     if request.param == "directory":
-        made: Sink = open_sink(root.as_uri())
+        made: UnitSink = open_unit_sink(root.as_uri())
         yield made, lambda name: (root / name).read_bytes()
     else:
         obstore = pytest.importorskip("obstore", reason=NEEDS_OBSTORE)
@@ -53,7 +53,7 @@ def content(unit: Unit) -> bytes:
     return b"".join(unit.parts)
 
 
-def test_what_was_put_is_there_under_its_name(sink: tuple[Sink, Stored]) -> None:
+def test_what_was_put_is_there_under_its_name(sink: tuple[UnitSink, Stored]) -> None:
     made, stored = sink
     units = [unit_of(0, 9), unit_of(10, 10, drain_seq=2, stream="cam@gate")]
     for unit in units:
@@ -65,7 +65,7 @@ def test_what_was_put_is_there_under_its_name(sink: tuple[Sink, Stored]) -> None
     made.begin("edge-1")
 
 
-def test_a_unit_that_is_put_again_is_there_once(sink: tuple[Sink, Stored]) -> None:
+def test_a_unit_that_is_put_again_is_there_once(sink: tuple[UnitSink, Stored]) -> None:
     made, stored = sink
     for _ in range(3):
         made.put(unit_of(0, 9))
@@ -74,7 +74,7 @@ def test_a_unit_that_is_put_again_is_there_once(sink: tuple[Sink, Stored]) -> No
 
 
 def test_a_name_that_is_taken_by_other_content_is_an_error_and_stays_as_it_was(
-    sink: tuple[Sink, Stored],
+    sink: tuple[UnitSink, Stored],
 ) -> None:
     made, stored = sink
     made.put(unit_of(0, 9))
@@ -87,7 +87,7 @@ def test_a_name_that_is_taken_by_other_content_is_an_error_and_stays_as_it_was(
     assert stored(unit_of(0, 9).name) == content(unit_of(0, 9))
 
 
-def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[Sink, Stored]) -> None:
+def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[UnitSink, Stored]) -> None:
     from bridge.unit import Intent, build
     from ringbuf import FLAG_UNCHECKED
     from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record
@@ -119,7 +119,7 @@ def test_an_option_that_the_store_does_not_know_is_refused() -> None:
 
 @needs_obstore
 def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> None:
-    made = open_sink(
+    made = open_unit_sink(
         "s3://bucket/prefix",
         {
             "region": "eu-west-1",

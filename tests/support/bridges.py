@@ -8,7 +8,7 @@ from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain
 from bridge.errors import SinkError
 from bridge.settings import BridgeSettings
-from bridge.sink import Sink
+from bridge.sink import UnitSink
 from bridge.sinks.directory import DirectorySink
 from bridge.source import ColdLog
 from bridge.unit import Unit
@@ -57,7 +57,9 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
 
 
 @contextmanager
-def drain(chosen: BridgeSettings, sink: Sink | None = None, cold: ColdLog | None = None) -> Iterator[Drain]:
+def drain(
+    chosen: BridgeSettings, sink: UnitSink | None = None, cold: ColdLog | None = None
+) -> Iterator[Drain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
     checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
