@@ -16,11 +16,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from tests.campaigns.ledger import Progress, show
+from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
-from tests.support.logged_broker import LoggedBroker, Lost, in_log
+from tests.support.logged_broker import LoggedBroker, in_log
 from tests.support.lossy_mount import LossyMount, missing
-from tests.support.outside_publisher import drain, pump
+from tests.support.outside_client import Lost, drain, pump
 from tests.support.promises import Promises
 
 LEVELS = {"interval": "interval", "disk": "disk", "alone": "disk"}
@@ -29,6 +29,7 @@ WINDOWS = {"interval": 2, "disk": 64}  # So that what needs no sync does not fil
 LOAD_S = (0.001, 0.05)
 AFTER_S = 0.01  # that the broker lives without power
 START_S = 0.6
+CYCLES = 10  # of one seed
 FORGET_EVERY = 10  # cycles: what they publish is far less than what retention keeps
 
 
@@ -40,7 +41,13 @@ class PowerCuts:
         self.mount = mount
         self.memory = memory
         self.broker = LoggedBroker(
-            memory / "run", mount.path / "state", LEVELS, module=module, settings=SETTINGS, retain_mib=48
+            memory / "run",
+            mount.path / "state",
+            LEVELS,
+            module=module,
+            settings=SETTINGS,
+            retain_mib=48,
+            direct=self.random.random() < 0.5,
         )
         self.promises = {
             name: Promises(name, logged=level == "disk", window=WINDOWS[level])
@@ -97,26 +104,27 @@ class PowerCuts:
 
     def acknowledged(self) -> dict[str, int]:
         """Messages by level."""
-        return {name: it.acknowledged for name, it in self.promises.items()}
+        return {f"acknowledged at {name}": it.acknowledged for name, it in self.promises.items()}
 
 
-def run(cycles: int, seed: int) -> int:
-    """Exit status."""
-    if reason := missing():
-        print(f"no power cuts here: {reason}")
-        return 2
-    progress = Progress("power cuts", cycles, "cycles")
+def run_seed(seed: int) -> Outcome:
+    """One broker and its disk."""
+    wrong = []
     with memory_directory() as memory, LossyMount() as mount, PowerCuts(memory, mount, seed) as campaign:
-        lost = ""
-        done = 0
         try:
-            for done in range(1, cycles + 1):
+            for _ in range(CYCLES):
                 campaign.cycle()
-                progress.at(done, f"{sum(campaign.acknowledged().values()):,} acknowledged, 0 lost")
         except Lost as error:
-            lost = str(error)
-        progress.end()
-        facts = {"cycles": done, "lost at disk": lost or 0, **campaign.counts}
-        facts |= {f"acknowledged at {name}": count for name, count in campaign.acknowledged().items()}
-    show("cut", {**facts, "seed": seed, "seconds": int(progress.seconds)})
-    return 1 if lost else 0
+            wrong.append(f"seed {seed}: {error}")
+        counts = campaign.counts + Counter(campaign.acknowledged())
+    return counts, wrong
+
+
+CUTS = Campaign(
+    name="cut",
+    what="power cuts under the broker, on a file system that loses what was not synced",
+    unit="power cuts under load",
+    wanted=300,
+    run_seed=run_seed,
+    missing=missing,
+)

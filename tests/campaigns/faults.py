@@ -6,28 +6,33 @@ status` says what is wrong, and all goes on by itself once the disk works again.
     sync        one sync fails with EIO, and may have written anything: the next one proves nothing
     read-only   the file system has become read-only: EROFS, until it is mounted again
     files       the process may open no more files, and needs a new segment: EMFILE, until it may
+    late        a sync fails with ENOSPC: the file system had promised room that it has not
+    short       writes take a part of what they are given
 
-After each the power is cut, and what was acknowledged at `disk` must be there (cuts.py).
+Several in each life of the broker; then the power is cut, and what was acknowledged at `disk` must be there
+(cuts.py).
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edge.control import Connection, Report, Status
-from tests.campaigns.cuts import FORGET_EVERY, PowerCuts
-from tests.campaigns.ledger import Progress, show
+from edge.errors import BrokerUnreachable
+from tests.campaigns.cuts import PowerCuts
+from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
-from tests.support.logged_broker import Lost
 from tests.support.lossy_mount import LossyMount, missing
+from tests.support.outside_client import Lost
 from tests.support.waiting import PATIENCE_S
 
 LOAD_S = (0.001, 0.03)
+LIVES = 3  # of one seed
+MANY = 64  # writes that fail: until it says so
 REASONS = {"full": "ENOSPC", "write": "EIO", "read-only": "EROFS", "files": "EMFILE"}
 
 
@@ -40,24 +45,33 @@ class FaultyDisk(PowerCuts):
 
     _control: Connection
 
-    def suffer(self, fault: str) -> None:
-        """Load, the fault, the load goes on, the disk works again, the load goes on; then a power cut.
+    def live(self, faults: Sequence[str]) -> None:
+        """One life with these faults, and a power cut at its end; then the next one begins.
 
         Raises Stuck, Lost.
         """
-        for it in self.publishers:
-            it.connect(self.broker.port)
-        with self.broker.control() as self._control:  # One that is open: there may be no room for another.
-            self._pump(self.random.uniform(*LOAD_S))
-            getattr(self, f"_{fault.replace('-', '_')}")()
-            self._goes_on(fault)
-        self.counts[fault] += 1
+        for fault in faults:
+            self.suffer(fault)
         self._cut(0)
         self._look()
-        if sum(self.counts[it] for it in FAULTS) % FORGET_EVERY == 0:
-            for its in self.promises.values():
-                its.forget()
+        for its in self.promises.values():
+            its.forget()
         self.broker.start()
+
+    def suffer(self, fault: str) -> None:
+        """Load, the fault, the load goes on, the disk works again, the load goes on.  Raises Stuck."""
+        for it in self.publishers:
+            if not it.connected:
+                it.connect(self.broker.port)
+        with self.broker.control() as self._control:  # One that is open: there may be no room for another.
+            self._pump(self.random.uniform(*LOAD_S))
+            try:
+                getattr(self, f"_{fault.replace('-', '_')}")()
+                self._goes_on(fault)
+            except BrokerUnreachable as error:
+                raise Stuck(f"{fault}: {error}") from error
+        self.counts[fault] += 1
+        self.counts["faults"] += 1
 
     # ---- what may happen ----
 
@@ -68,18 +82,31 @@ class FaultyDisk(PowerCuts):
 
     def _write(self) -> None:
         """Once is written again at once; more often is a state that it says."""
-        times = self.random.choice((1, 8, 64))
+        times = self.random.choice((1, 2, MANY))
+        before = self._failed()
         self.mount.ask("fail", "pwritev", errno.EIO, times)
-        if times == 64:
+        if times == MANY:
             self._says("write")
             self.mount.ask("clear")
         else:
-            self._pump_until(lambda: self._failed() >= times, "no write has failed")
+            self._pump_until(lambda: self._failed() >= before + times, "no write has failed")
 
     def _sync(self) -> None:
+        self._sync_fails(errno.EIO)
+
+    def _late(self) -> None:
+        self._sync_fails(errno.ENOSPC)
+
+    def _sync_fails(self, error: int) -> None:
         before = self._failed()
-        self.mount.ask("fail", "fdatasync", errno.EIO, 1)
+        self.mount.ask("fail", "fdatasync", error, 1)
         self._pump_until(lambda: self._failed() > before, "no sync has failed")
+
+    def _short(self) -> None:
+        before = self._failed("short")
+        self.mount.ask("short", True)
+        self._pump_until(lambda: self._failed("short") > before + 3, "no write was short")
+        self.mount.ask("short", False)
 
     def _read_only(self) -> None:
         self.mount.ask("read_only", True)
@@ -93,9 +120,9 @@ class FaultyDisk(PowerCuts):
         self._says("files")
         resource.prlimit(self.broker.pid, resource.RLIMIT_NOFILE, limits)
 
-    def _failed(self) -> int:
+    def _failed(self, how: str = "failed") -> int:
         counts: dict[str, int] = self.mount.ask("counts")
-        return counts.get("failed", 0)
+        return counts.get(how, 0)
 
     # ---- what must happen ----
 
@@ -128,27 +155,27 @@ class FaultyDisk(PowerCuts):
             self._pump(0.01)
 
 
-FAULTS = ("full", "write", "sync", "read-only", "files")
+KINDS = ("full", "write", "sync", "read-only", "files", "late", "short")
 
 
-def run(times: int, seed: int) -> int:
-    """Exit status."""
-    if reason := missing():
-        print(f"no faulty disks here: {reason}")
-        return 2
-    progress = Progress("faults", times * len(FAULTS), "faults")
-    os.nice(5)
+def run_seed(seed: int) -> Outcome:
+    """One disk, and all kinds of faults in each life of the broker on it."""
+    wrong = []
     with memory_directory() as memory, LossyMount() as mount, FaultyDisk(memory, mount, seed) as campaign:
-        wrong = ""
         try:
-            for done in range(times * len(FAULTS)):
-                campaign.suffer(FAULTS[done % len(FAULTS)])
-                progress.at(done + 1, f"{sum(campaign.acknowledged().values()):,} acknowledged, 0 lost")
+            for _ in range(LIVES):
+                campaign.live(campaign.random.sample(KINDS, len(KINDS)))
         except (Lost, Stuck) as error:
-            wrong = str(error)
-        progress.end()
-        counts: Counter[str] = campaign.counts
-        facts = {"lost or stuck": wrong or 0, **counts}
-        facts |= {f"acknowledged at {name}": count for name, count in campaign.acknowledged().items()}
-    show("faults", {**facts, "seed": seed, "seconds": int(progress.seconds)})
-    return 1 if wrong else 0
+            wrong.append(f"seed {seed}: {error}")
+        counts = campaign.counts + Counter(campaign.acknowledged())
+    return counts, wrong
+
+
+FAULTS = Campaign(
+    name="faults",
+    what="disks that are full, fail, or may not be written, under the broker",
+    unit="faults",
+    wanted=100 * len(KINDS),
+    run_seed=run_seed,
+    missing=missing,
+)

@@ -1,32 +1,46 @@
 """The broker killed with -9 at random moments, under load: what it acknowledged is there after the restart.
 
-A stream of each level, a publisher of QoS 1 to each; the publishers are another process than the broker, and
-their ledgers die with nobody.  In each cycle they publish for a moment, the broker is killed, also while it
-starts, and started again.  Then every number that was ever acknowledged must have been found in the rings,
-once and in order; and now and then, and at the end, after a clean stop, in the logs.  What has been found is
-forgotten, and retention takes it: a campaign may go on for days.
+A stream of each level with a publisher of QoS 1, and two with a publisher of QoS 2, whose session goes on;
+two subscribers with sessions that are kept, one that is there when the broker dies and one that comes
+afterwards.  All of them are another process than the broker, and their ledgers die with nobody.  In each
+cycle they publish for a moment, the broker is killed, also while it starts, and started again.  Then every
+number that was ever acknowledged must have been found in the rings, once and in order, and what is in the
+rings must reach both subscribers, exactly once if it is of QoS 2; and at the end, after a clean stop, it must
+be in the logs.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Self
 
-from tests.campaigns.ledger import Progress, show
+from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
-from tests.support.logged_broker import LoggedBroker, Lost, in_log
-from tests.support.outside_publisher import drain, pump
+from tests.support.logged_broker import LoggedBroker, in_log
+from tests.support.outside_client import Lost, drain, pump
+from tests.support.outside_subscriber import OutsideSubscriber
 from tests.support.promises import Promises
+from tests.support.waiting import PATIENCE_S
 
-LEVELS = {"process": "process", "interval": "interval", "disk": "disk", "alone": "disk"}
+__all__ = ["KILLS", "KillCycles"]
+
+LEVELS = {
+    "process": "process",
+    "interval": "interval",
+    "disk": "disk",
+    "once": "process",
+    "once-disk": "disk",
+    "alone": "disk",
+}
 SETTINGS = "isolated = true"  # of the last one
 LOAD_S = (0.001, 0.04)
 START_S = 0.6  # a start that is killed lives at most so long
-LOGS_EVERY = 10  # cycles: what they publish is far less than what retention keeps
+CYCLES = 10  # of one seed: what they publish is far less than what retention keeps
 
 
 class KillCycles:
@@ -34,17 +48,33 @@ class KillCycles:
 
     def __init__(self, runtime_dir: Path, state_dir: Path, seed: int, *, module: str = "edge") -> None:
         self.random = Random(seed)
-        self.broker = LoggedBroker(runtime_dir, state_dir, LEVELS, module=module, settings=SETTINGS)
-        self.promises = {name: Promises(name, logged=level != "process") for name, level in LEVELS.items()}
+        self.broker = LoggedBroker(
+            runtime_dir,
+            state_dir,
+            LEVELS,
+            module=module,
+            settings=SETTINGS,
+            direct=self.random.random() < 0.5,
+        )
+        self.promises = {
+            name: Promises(name, logged=level != "process", qos=2 if name.startswith("once") else 1)
+            for name, level in LEVELS.items()
+        }
         self.publishers = [it.publisher for it in self.promises.values()]
+        topics = [it.topic for it in self.publishers]
+        self.awake, self.asleep = (OutsideSubscriber(name, topics) for name in ("awake", "asleep"))
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self.broker.start()
+        for it in (self.awake, self.asleep):
+            it.connect(self.broker.port)
+        self._pump_until(lambda: self.awake.subscribed and self.asleep.subscribed, "no SUBACK")
+        self.asleep.close()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for it in self.publishers:
+        for it in (*self.publishers, self.awake, self.asleep):
             it.close()
         self.broker.close()
 
@@ -52,10 +82,11 @@ class KillCycles:
         """Load, kill, start, look.  Raises Lost."""
         for it in self.publishers:
             it.connect(self.broker.port)
+        everybody = [*self.publishers, self.awake]
         end = time.monotonic() + self.random.uniform(*LOAD_S)
-        pump(self.publishers, lambda: time.monotonic() > end)
+        pump(everybody, lambda: time.monotonic() > end)
         self.broker.kill()
-        drain(self.publishers)
+        drain(everybody)
         self.counts["kills under load"] += 1
         while self.random.random() < 0.15:
             self.broker.spawn()
@@ -63,8 +94,30 @@ class KillCycles:
             self.broker.kill()
             self.counts["kills in a start"] += 1
         self.broker.start()
-        for its in self.promises.values():
-            its.check_ring(self.broker.runtime_dir)
+        self._look()
+
+    def _look(self) -> None:
+        news = {it.publisher.topic: it.check_ring(self.broker.runtime_dir) for it in self.promises.values()}
+        for subscriber in (self.awake, self.asleep):
+            subscriber.connect(self.broker.port)
+            wanted = {topic: set(numbers) for topic, numbers in news.items()}
+            self._pump_until(
+                lambda: all(wanted[it] <= subscriber.arrived[it] for it in wanted),  # noqa: B023
+                f"what the rings hold does not reach {subscriber.client_id}",
+            )
+            for topic, numbers in subscriber.arrived.items():
+                if beyond := numbers - wanted[topic]:
+                    raise Lost(f"{subscriber.client_id}: {topic} {min(beyond)} arrived and is in no ring")
+                self.counts[f"delivered to {subscriber.client_id}"] += len(numbers)
+                subscriber.forget(topic)
+        self.asleep.close()
+
+    def _pump_until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        both = [self.awake, self.asleep]
+        pump(both, lambda: condition() or time.monotonic() > deadline)
+        if not condition():
+            raise Lost(otherwise)
 
     def look_into_logs(self) -> None:
         """After a clean stop the logs have everything.  Raises Lost."""
@@ -74,36 +127,34 @@ class KillCycles:
         found = in_log(directory, self.broker.state_dir / "copy", [it.ring_name for it in logged])
         for it in logged:
             it.check_log(found[it.ring_name])
-            it.forget()
-        self.counts["looks into the logs"] += 1
 
     def acknowledged(self) -> dict[str, int]:
         """Messages by level."""
-        return {name: it.acknowledged for name, it in self.promises.items()}
+        return {f"acknowledged at {name}": it.acknowledged for name, it in self.promises.items()}
 
 
-def run(cycles: int, seed: int) -> int:
-    """Exit status."""
-    progress = Progress("kill -9", cycles, "cycles")
+def run_seed(seed: int) -> Outcome:
+    """One broker."""
+    wrong = []
     with (
         memory_directory() as memory,
         TemporaryDirectory() as disk,
         KillCycles(memory / "run", Path(disk), seed) as campaign,
     ):
-        lost = ""
-        done = 0
         try:
-            for done in range(1, cycles + 1):
+            for _ in range(CYCLES):
                 campaign.cycle()
-                if done % LOGS_EVERY == 0:
-                    campaign.look_into_logs()
-                    campaign.broker.start()
-                progress.at(done, f"{sum(campaign.acknowledged().values()):,} acknowledged, 0 lost")
             campaign.look_into_logs()
         except Lost as error:
-            lost = str(error)
-        progress.end()
-        facts = {"cycles": done, "lost": lost or 0, **campaign.counts}
-        facts |= {f"acknowledged at {name}": count for name, count in campaign.acknowledged().items()}
-    show("kill", {**facts, "seed": seed, "seconds": int(progress.seconds)})
-    return 1 if lost else 0
+            wrong.append(f"seed {seed}: {error}")
+        counts = campaign.counts + Counter(campaign.acknowledged())
+    return counts, wrong
+
+
+KILLS = Campaign(
+    name="kill",
+    what="the broker killed with -9 under load",
+    unit="kills under load",
+    wanted=1_000,
+    run_seed=run_seed,
+)

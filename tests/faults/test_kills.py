@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.kills import KillCycles
-from tests.support.logged_broker import Lost
+from tests.support.outside_client import Lost
 
 SEED = 1
 

@@ -6,8 +6,8 @@ import pytest
 
 from edge.directories import make_directory
 from tests.campaigns.cuts import PowerCuts
-from tests.support.logged_broker import Lost
 from tests.support.lossy_mount import LossyMount, missing
+from tests.support.outside_client import Lost
 
 SEED = 1
 

@@ -16,7 +16,7 @@ from persistence.placement import logs_in
 from ringbuf import Ring, scan_records
 from ringbuf.record import HEADER, payload_position, span
 from tests.support.children import ModuleChild
-from tests.support.outside_publisher import number_of
+from tests.support.outside_client import Lost, number_of
 from tests.support.ports import free_port
 
 __all__ = ["LoggedBroker", "Lost", "in_log", "in_ring"]
@@ -25,10 +25,6 @@ RING_BYTES = 8 << 20
 SEGMENT_BYTES = 1 << 20
 
 Found = list[tuple[int, int]]  # epoch and offset made one number that rises, and the message's number
-
-
-class Lost(AssertionError):
-    """Something acknowledged is not there, or something is there twice or out of order."""
 
 
 class LoggedBroker:
@@ -46,6 +42,7 @@ class LoggedBroker:
         module: str = "edge",
         settings: str = "",
         retain_mib: int = 96,
+        direct: bool = False,
     ) -> None:
         self.port = free_port()
         self.runtime_dir, self.state_dir = runtime_dir, state_dir
@@ -64,6 +61,9 @@ class LoggedBroker:
             "enabled = false",
         ]
         lines += ["[log]", f"segment_bytes = {SEGMENT_BYTES}", f"retain_bytes = {retain_mib << 20}"]
+        lines += [f"direct = {json.dumps(direct)}"]
+        # What is acknowledged is kept: a disk that is full is for the writer to find out.
+        lines += [f"disk_{limit}_percent = 101" for limit in ("warn", "delete", "read_only")]
         for name, level in levels.items():
             lines += [
                 "[[stream]]",

@@ -9,7 +9,8 @@ Obeys lines of JSON on standard input, a list of a word and its arguments, and a
     ["fail", operation, errno, times]   the next calls of an operation fail ("" is any that changes something)
     ["room", bytes]             so many more bytes fit, null: no limit
     ["read_only", true]         whatever changes something fails with EROFS
-    ["counts"]                  calls by operation since the start
+    ["short", true]             some writes take a part of what they are given
+    ["counts"]                  calls by operation since the start; also those that failed or were short
 
 It ends when it is unmounted.  Nothing is cached in the kernel beyond an open file: attributes and names are
 asked for each time, so that a cut needs no new mount.
@@ -98,7 +99,13 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
     def do_clear(self) -> int:
         """No call fails any more."""
         self._failing, self._read_only, self.disk.room_bytes = None, False, None
+        self.disk.short_writes = False
         return 0
+
+    def do_short(self, yes: bool) -> int:
+        """Some writes are short."""
+        self.disk.short_writes = yes
+        return int(yes)
 
     def do_fail(self, operation: str, number: int, times: int) -> int:
         """The next ones fail."""
@@ -217,7 +224,9 @@ class LossyFiles(mfusepy.Operations):  # type: ignore[misc]
 
     @_guarded
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-        return self.disk.pwritev(fh, [data], offset)
+        written = self.disk.pwritev(fh, [data], offset)
+        self.counts["short"] += written < len(data)
+        return written
 
     @_guarded
     def truncate(self, path: str, length: int, fh: int | None = None) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.logged_broker import Found, Lost, in_ring
+from tests.support.logged_broker import Found, in_ring
+from tests.support.outside_client import Lost
 from tests.support.outside_publisher import OutsidePublisher
 
 __all__ = ["Promises"]
@@ -14,21 +15,28 @@ __all__ = ["Promises"]
 class Promises:
     """What a stream has promised to its publisher, and what of it has been seen."""
 
-    def __init__(self, name: str, *, logged: bool, window: int = 64) -> None:
+    def __init__(self, name: str, *, logged: bool, window: int = 64, qos: int = 1) -> None:
         self.ring_name = f"{name}-0"
-        self.publisher = OutsidePublisher(f"{name}/t", window)
+        self.publisher = OutsidePublisher(f"{name}/t", window, qos)
         self.acknowledged = 0
         self.logged = logged
         self._last = (-1, -1)  # seen in the ring: place and number
+        self._early: set[int] = set()  # seen there before they were acknowledged, which may still come
         self._for_log: set[int] = set()  # acknowledged since forget()
 
-    def check_ring(self, runtime_dir: Path) -> None:
-        """All that was acknowledged since the last look is there, in order.  Raises Lost."""
+    def check_ring(self, runtime_dir: Path) -> list[int]:
+        """All that was acknowledged since the last look is there, in order.  The numbers that are new there.
+
+        Raises Lost.
+        """
         place, _ = self._last
         news = [it for it in in_ring(runtime_dir / self.ring_name, place) if it[0] > place]
-        self._check([self._last, *news], self.publisher.acked, "the ring")
+        numbers = [number for _, number in news]
+        self._check([self._last, *news], self.publisher.acked - self._early, "the ring")
+        self._early = (self._early | set(numbers)) - self.publisher.acked if self.publisher.kept else set()
         self._last = news[-1] if news else self._last
         self.take()
+        return numbers
 
     def check_log(self, found: Found) -> None:
         """The same for a log, of all that was acknowledged since forget().  Raises Lost."""
