@@ -35,7 +35,7 @@ class Message(Protocol):
 
     @property
     def properties(self) -> bytes:
-        """MQTT 5 properties in wire form, without their length; b"": none."""
+        """MQTT 5 properties in wire form, their length in front; b"": none."""
 
     def bytes(self) -> bytes:
         """A copy of the payload.  (A ringbuf.Record can be viewed without one: memoryview(record).)"""

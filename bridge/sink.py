@@ -116,6 +116,8 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     s3://bucket/prefix            and gs://, az://, abfss://, memory:///: object stores
                                   (bridge/sinks/objects.py); `options` are those of obstore, such as region
                                   or endpoint
+    kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py), or with the option mode = "chunk" files of it
+                                  (bridge/sinks/kafka_chunks.py); other `options` are those of librdkafka
 
     Raises BadName: no sink has this scheme, or the options are wrong; SinkUnavailable: its library is
     missing.
@@ -129,8 +131,23 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
         from bridge.sinks.objects import ObjectSink
 
         return ObjectSink.of_url(url, options or {})
-    known = ", ".join(f"{known}://" for known in ("file", *OBJECT_STORES))
+    if scheme == "kafka":
+        return _open_kafka(url, dict(options or {}))
+    known = ", ".join(f"{known}://" for known in ("file", *OBJECT_STORES, "kafka"))
     raise BadName(f"no sink for {url!r}", hint=f"a sink's URL begins with one of {known}")
+
+
+def _open_kafka(url: str, options: dict[str, str]) -> Sink:
+    mode = options.pop("mode", "message")
+    if mode == "message":
+        from bridge.sinks.kafka import KafkaSink
+
+        return KafkaSink.of_url(url, options)
+    if mode == "chunk":
+        from bridge.sinks.kafka_chunks import KafkaChunkSink
+
+        return KafkaChunkSink.of_url(url, options)
+    raise BadName(f"{url}: mode is {mode!r}", hint='write "message" or "chunk"')
 
 
 def open_unit_sink(url: str, options: Mapping[str, str] | None = None) -> UnitSink:

@@ -17,6 +17,8 @@ MAY_IMPORT = {
     "persistence": {"ringbuf", "msgpack"},
     "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
     "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
+    "bridge.sinks.kafka": {"bridge", "ringbuf", "confluent_kafka"},
+    "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka", "confluent_kafka"},
     "bridge.sinks.objects": {"bridge", "obstore"},
     "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "msgpack", "numpy", "pyarrow", "pyspark"},
     "edge.mqtt": set(),
@@ -34,8 +36,8 @@ NOT_IN_THE_ENGINE = {
 
 # Too heavy for whoever only wants to start the broker: loaded by what needs them, when it needs them.
 LOADED_LATE = {
-    "amqtt", "argon2", "backports", "matplotlib", "numpy", "obstore", "paho", "psutil", "pyarrow", "pyspark",
-    "rich", "typer",
+    "amqtt", "argon2", "backports", "confluent_kafka", "matplotlib", "numpy", "obstore", "paho", "psutil",
+    "pyarrow", "pyspark", "rich", "typer",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(

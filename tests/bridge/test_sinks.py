@@ -101,7 +101,7 @@ def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[UnitSin
 
 
 @pytest.mark.parametrize(
-    "url", ["file://elsewhere/lake", "file:relative", "ftp://host/lake", "lake", "kafka://b:9092"]
+    "url", ["file://elsewhere/lake", "file:relative", "ftp://host/lake", "lake", "nats://b:4222"]
 )
 def test_a_url_without_a_sink_is_refused(url: str) -> None:
     with pytest.raises(BadName) as caught:

@@ -1,0 +1,213 @@
+"""The Kafka sinks against librdkafka's mock brokers: the protocol is real, and so is the socket."""
+
+import itertools
+import random
+import socket
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from bridge.drained import parse, verify
+from bridge.errors import BadName, SinkBlocked, SinkUnavailable
+from bridge.records import Records
+from bridge.sink import RecordSink, open_sink
+from bridge.sinks.kafka import KafkaSink
+from bridge.sinks.kafka_chunks import KafkaChunkSink
+from bridge.unit import Unit
+from ringbuf import Batch
+from tests.support.drained_files import EPOCH, T0_NS, record, unit_of
+
+pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
+zstd = pytest.importorskip("backports.zstd", reason="needs zstd: pip install 'brim[archive]'")
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+from tests.support.kafka_mock import messages, mock_brokers  # noqa: E402
+
+SETTLED_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[str]:
+    with mock_brokers() as servers:
+        yield servers
+
+
+def records_of(unit: Unit) -> Records:
+    """As the drain hands them to a record sink."""
+    footer, offset, batches = unit.footer, unit.footer.first_offset, []
+    for run in unit.runs:
+        batches.append(Batch.of(run.records, footer.epoch, offset, None))
+        offset += len(batches[-1])
+    place = (footer.edge, footer.stream, footer.partition, footer.epoch)
+    columns = cast(tuple[Sequence[Any], ...], tuple(batches))
+    return Records(*place, footer.first_offset, footer.last_offset, unit.length, columns)
+
+
+def headers_of(message: "Message") -> dict[str, Any]:
+    return dict(message.headers() or {})
+
+
+@pytest.fixture
+def opened() -> Iterator[list[KafkaSink | KafkaChunkSink]]:
+    made: list[KafkaSink | KafkaChunkSink] = []
+    yield made
+    for sink in made:
+        sink.close()
+        sink.close()
+
+
+def test_a_record_is_a_message_with_its_topic_as_key_and_its_identity_in_headers(
+    brokers: str, opened: list[KafkaSink]
+) -> None:
+    sink = open_sink(f"kafka://{brokers}/plain")
+    assert isinstance(sink, KafkaSink)
+    assert isinstance(sink, RecordSink)
+    opened.append(sink)
+    sink.begin("edge-1")
+    sent = [sink.send(records_of(unit_of(0, 299))), sink.send(records_of(unit_of(300, 499)))]
+    assert [list(future.result(SETTLED_S)) for future in sent] == [[], []]
+    found = messages(brokers, "plain", 500)
+    by_offset = {int(headers_of(it)["brim-record"].split()[0]): it for it in found}
+    assert sorted(by_offset) == list(range(500))
+    assert len(found) == 500
+    for offset, it in by_offset.items():
+        headers = headers_of(it)
+        assert it.key() == f"plant/{offset % 4}/temp".encode()
+        assert it.value() == str(offset).encode()
+        assert it.timestamp()[1] == (T0_NS + offset * 1_000_000) // 1_000_000
+        assert headers["brim-source"] == f"edge-1/default/0/{EPOCH}".encode()
+        flags = offset % 3 | (4 if offset % 5 == 0 else 0)
+        assert headers["brim-record"] == b"%d %d %d" % (offset, T0_NS + offset * 1_000_000, flags)
+        assert headers.get("mqtt-properties") == (b"\x03\x01\x01\x02" if offset % 7 == 0 else None)
+    for key in {it.key() for it in found}:
+        placed = [(it.partition(), int(headers_of(it)["brim-record"].split()[0])) for it in found
+                  if it.key() == key]  # fmt: skip
+        assert len({partition for partition, _ in placed}) == 1
+        assert [offset for _, offset in placed] == sorted(offset for _, offset in placed)
+
+
+def test_a_chunk_is_a_drained_file_of_its_own(brokers: str, opened: list[KafkaChunkSink]) -> None:
+    sink = open_sink(f"kafka://{brokers}/chunks-{{stream}}", {"mode": "chunk", "chunk_bytes": "4096"})
+    assert isinstance(sink, KafkaChunkSink)
+    opened.append(sink)
+    sink.begin("edge-1")
+    unit = unit_of(100, 699, drain_seq=3, lost=((90, 99),))
+    sink.put(unit)
+    found = messages(brokers, "chunks-default", 8)
+    assert len(found) > 8
+    assert {it.partition() for it in found} == {found[0].partition()}
+    assert {it.key() for it in found} == {b"edge-1/default/0"}
+    files = [parse(zstd.decompress(it.value())) for it in found]
+    for file, it in zip(files, found, strict=True):
+        verify(file)
+        ends = b"%d %d" % (file.footer.first_offset, file.footer.last_offset)
+        assert headers_of(it) == {"brim-source": f"edge-1/default/0/{EPOCH}".encode(), "brim-range": ends}
+        assert file.footer.drain_seq == 3
+    ranges = [(file.footer.first_offset, file.footer.last_offset) for file in files]
+    assert ranges[0][0] == 100
+    assert ranges[-1][1] == 699
+    assert all(one[1] + 1 == two[0] for one, two in itertools.pairwise(ranges))
+    assert [file.footer.lost for file in files] == [((90, 99),)] + [()] * (len(files) - 1)
+    assert b"".join(e.body for file in files for e in file.extents) == b"".join(r.records for r in unit.runs)
+
+
+def test_a_record_that_is_too_large_is_named_and_the_others_arrive(
+    brokers: str, opened: list[KafkaSink]
+) -> None:
+    sink = KafkaSink.of_url(f"kafka://{brokers}/small", {"message.max.bytes": "1000"})
+    opened.append(sink)
+    sink.begin("edge-1")
+    unit = unit_of(0, 9, payload=lambda offset: b"x" * (2000 if offset == 4 else 10))
+    (bad,) = sink.send(records_of(unit)).result(SETTLED_S)
+    assert bad.offset == 4
+    assert "larg" in bad.reason
+    assert len(messages(brokers, "small", 9)) == 9
+
+
+def test_a_chunk_that_no_broker_takes_stops_the_drain_and_says_what_to_change(
+    brokers: str, opened: list[KafkaChunkSink]
+) -> None:
+    sink = KafkaChunkSink.of_url(f"kafka://{brokers}/small-chunks", {"message.max.bytes": "1000"})
+    opened.append(sink)
+    noise = random.Random(1).randbytes
+    with pytest.raises(SinkBlocked, match="larg") as caught:
+        sink.put(unit_of(0, 9, payload=lambda _: noise(500)))
+    assert "message.max.bytes" in caught.value.hint
+
+
+def test_brokers_that_are_not_there_are_unavailable(
+    opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.sinks.kafka.ASK_TIMEOUT_S", 0.5)
+    with socket.socket() as taken:  # bound and not listening: refused
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for mode in ("message", "chunk"):
+            sink = open_sink(f"kafka://127.0.0.1:{port}/t", {"mode": mode})
+            opened.append(sink)  # type: ignore[arg-type]
+            with pytest.raises(SinkUnavailable) as caught:
+                sink.begin("edge-1")
+            assert "check the network" in caught.value.hint
+
+
+def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
+    opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bridge.sinks.kafka as module
+
+    monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 1000})
+    monkeypatch.setattr(module, "ASK_TIMEOUT_S", 0.5)
+    with mock_brokers() as servers:
+        sink = KafkaSink.of_url(f"kafka://{servers}/gone", {})
+        opened.append(sink)
+        sink.begin("edge-1")
+        assert list(sink.send(records_of(unit_of(0, 9))).result(SETTLED_S)) == []
+    outstanding = [sink.send(records_of(unit_of(n, n + 9))) for n in (10, 20)]
+    for future in outstanding:
+        with pytest.raises(SinkUnavailable):
+            future.result(SETTLED_S)
+    with pytest.raises(SinkUnavailable):
+        sink.begin("edge-1")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("kafka://host:9092", {}, "no topic"),
+        ("kafka:///topic", {}, "no brokers"),
+        ("kafka://user:secret@host:9092/topic", {}, "no brokers"),
+        ("kafka://host:9092/topic", {"no.such": "1"}, "no.such"),
+        ("kafka://host:9092/topic", {"acks": "1"}, "acks"),
+        ("kafka://host:9092/topic", {"mode": "parcel"}, "parcel"),
+        ("kafka://host:9092/topic", {"mode": "chunk", "chunk_bytes": "12"}, "chunk_bytes"),
+    ],
+)
+def test_a_url_or_option_that_cannot_be_is_refused(url: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(BadName, match=said):
+        open_sink(url, options)
+
+
+def test_nothing_is_sent_before_begin() -> None:
+    sink = KafkaSink.of_url("kafka://127.0.0.1:1/t", {})
+    with pytest.raises(SinkUnavailable, match="not begun"):
+        sink.send(records_of(unit_of(0, 0)))
+    sink.close()
+
+
+def test_records_may_be_alone_in_their_chunk(brokers: str, opened: list[KafkaChunkSink]) -> None:
+    from bridge.unit import Intent, build
+    from ringbuf import FLAG_UNCHECKED
+    from tests.support.drained_files import CREATED_NS, batch_of
+
+    sink = KafkaChunkSink.of_url(f"kafka://{brokers}/alone", {"chunk_bytes": "4096"})
+    opened.append(sink)
+    large = [record(n, b"\0" * 5000, flags=FLAG_UNCHECKED if n != 1 else 0) for n in range(3)]
+    unit = build("edge-1", Intent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 2, (), ()), batch_of(large))
+    sink.put(unit)
+    files = [parse(zstd.decompress(it.value())) for it in messages(brokers, "alone", 3)]
+    for file in files:
+        verify(file)
+    assert [file.footer.count for file in files] == [1, 1, 1]

@@ -1,0 +1,59 @@
+"""Kafka for tests: the mock brokers that are built into librdkafka, with the real protocol on loopback; and
+looking into a topic from outside."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+DEADLINE_S = 30.0
+quiet = logging.getLogger("tests.kafka")
+
+# A process of their own: they keep sockets of clients that have gone, and can be killed.
+BROKERS = """
+import sys
+from confluent_kafka import Producer
+owner = Producer({"test.mock.num.brokers": int(sys.argv[1]), "log_level": 0})
+print(",".join(f"{it.host}:{it.port}" for it in owner.list_topics(timeout=30).brokers.values()), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def mock_brokers(count: int = 1) -> Iterator[str]:
+    """The addresses of brokers that live as long as the context."""
+    command = [sys.executable, "-c", BROKERS, str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def messages(servers: str, topic: str, count: int) -> list[Message]:
+    """The messages of a topic, at least `count` of them, by its partitions in their order."""
+    config = {"bootstrap.servers": servers, "group.id": "test", "enable.partition.eof": True}
+    consumer = Consumer(config, logger=quiet)
+    found: list[Message] = []
+    ended: set[int] = set()
+    try:
+        partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        deadline = time.monotonic() + DEADLINE_S
+        while (len(ended) < len(partitions) or len(found) < count) and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.name() == "_PARTITION_EOF":
+                    ended.add(message.partition() or 0)
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.partition() or 0, message.offset() or 0))
