@@ -63,6 +63,7 @@ import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import ge
 from typing import NamedTuple
@@ -226,8 +227,8 @@ def made(files: Files, directory: str, base: int, end: int) -> bytes | None:
 def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> None:
     """Puts a footer behind the end of a sealed segment.
 
-    Only where that end is known for sure, and while nobody can give the file another life.  It is not synced:
-    what a crash leaves of it does not verify.  Raises OSError.
+    Only where that end is known for sure, and while nobody can give the file another life.  It is on the disk
+    when this returns, and not to be seen if this raises OSError; what a crash leaves of it does not verify.
     """
     handle = files.open(os.path.join(directory, segment_name(base)), create=True)
     try:
@@ -235,6 +236,11 @@ def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> Non
         while rest:
             written = files.pwritev(handle, [rest], place)
             rest, place = rest[written:], place + written
+        files.fdatasync(handle)
+    except OSError:
+        with suppress(OSError):
+            files.ftruncate(handle, place_of(end))  # Else it could be read here, and lost by a power cut.
+        raise
     finally:
         files.close(handle)
 
@@ -249,10 +255,16 @@ def write(files: Files, directory: str, base: int, end: int) -> int:
 
 
 def there(files: Files, directory: str, base: int, end: int) -> bool:
-    """Whether the segment has a footer already whose directory holds.  Raises FormatError, OSError."""
+    """Whether the segment has a footer already whose directory holds; it is on the disk then, too.
+
+    Raises FormatError, OSError.
+    """
     handle = files.open(os.path.join(directory, segment_name(base)))
     try:
-        return read(files, handle, read_header(files, handle), end) is not None
+        found = read(files, handle, read_header(files, handle), end) is not None
+        if found:
+            files.fdatasync(handle)  # Who wrote it may have been killed before that.
+        return found
     finally:
         files.close(handle)
 

@@ -3,6 +3,7 @@ file.
 
 A footer is written only behind an end that is known for sure: because the next segment begins there, or
 because recovery put it there.  Until then the segment waits.  While one is written the file keeps its name.
+Whoever is told of one finds it on the disk.
 
 Threads: sealed() from one that has time; gone() from any.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from persistence import footer
@@ -33,6 +34,7 @@ class Indexer:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
+        self.on_indexed: list[Callable[[int], object]] = []  # told of each segment whose file has grown by it
         self._waiting: list[int] = []
         self._keeps = threading.Lock()  # files keep their names
         self._gone: set[int] = set()  # of those that wait, removed meanwhile
@@ -74,3 +76,5 @@ class Indexer:
             if base not in self._gone:
                 footer.put(self._files, self._directory, base, end, made)
         reader.indexed(base)
+        for call in self.on_indexed:
+            call(base)

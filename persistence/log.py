@@ -74,7 +74,7 @@ class Log(Tended):
     `direct`: rounds write past the page cache where the file system lets them; less wear, and less speed.
 
     `on_sealed`: what tend() calls with the base of each segment that is whole: synced up to its end, and
-    never written again.  Also with the last one that recover() found.
+    never written again.  Also with the last ones that recover() found.
     """
 
     def __init__(

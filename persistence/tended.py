@@ -27,6 +27,8 @@ __all__ = ["Tended"]
 
 log = logging.getLogger(__name__)
 
+RECENT = 4  # segments that a process which was killed may not have told of
+
 
 class Tended:
     """The part of a Log that is tended beside its writing."""
@@ -41,6 +43,8 @@ class Tended:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._indexer = Indexer(files, directory)
+        self.on_indexed = self._indexer.on_indexed  # told of each segment that has been given a footer
+        self.on_indexed.append(self._size_again)
         self.on_sealed: list[Callable[[int], object]] = [lambda it: self._indexer.sealed(self.reader, it)]
         self._room = Room(files, directory, segment_bytes)
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
@@ -48,7 +52,9 @@ class Tended:
         self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
 
     def sealed(self) -> dict[int, int]:
-        """Bytes that the file of each sealed segment takes, by base position.  From any thread."""
+        """Bytes that the file of each sealed segment takes, its footer too, by base position.  From any
+        thread.
+        """
         with self._sizing:
             return dict(self._sizes)
 
@@ -103,11 +109,17 @@ class Tended:
             self._room.prepare(stopped)
 
     def _found_sealed(self, bases: Sequence[int]) -> None:
-        """What a start has found: of the last one nobody was told."""
+        """What a start has found: of the last one nobody was told, and perhaps not of some before it."""
         names = {base: os.path.join(self.directory, segment_name(base)) for base in bases}
         self._sizes = {base: size_of(self.files, path) for base, path in names.items()}
-        if bases:
-            self._sealed.put(bases[-1])
+        for base in bases[-RECENT:]:
+            self._sealed.put(base)
+
+    def _size_again(self, base: int) -> None:
+        size = size_of(self.files, os.path.join(self.directory, segment_name(base)))
+        with self._sizing:
+            if base in self._sizes and size:
+                self._sizes[base] = size
 
     def _shelve(self, base: int, size: int) -> None:
         with self._sizing:

@@ -16,6 +16,7 @@ footer; archived, its archive is there and the segment is not; deleted, neither.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections import Counter
@@ -133,6 +134,8 @@ class Upkeep:
         self._block = block
         self._clock = clock or SystemClock()
         self._facts: dict[int, SegmentFacts] = {}  # of segments that will not change
+        self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # but for these: they got footers
+        kept.on_indexed.append(self._indexed.put)
         self._seen: list[SegmentFacts] = []
         self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
         self._not_before_s = 0.0  # the next job
@@ -173,6 +176,8 @@ class Upkeep:
         """Archives and segments, rising, the active one last."""
         bases = self.log.reader.bases()
         archive = self.log.reader.archive
+        while not self._indexed.empty():
+            self._facts.pop(self._indexed.get(), None)
         found: list[SegmentFacts] = []
         for base in sorted({*bases, *archive.bases()}):
             known = self._facts.get(base)

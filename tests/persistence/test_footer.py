@@ -1,6 +1,8 @@
 """Footers: what is read by one is what is read without, whatever becomes of it."""
 
+import errno
 from collections.abc import Iterator
+from operator import sub
 from pathlib import Path
 from random import Random
 
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from persistence import Log, LogReader, footer
 from persistence.format import SegmentHeader, segment_name
+from persistence.idle import Here
 from persistence.scan import read_header
+from persistence.upkeep import Upkeep, UpkeepRules
 from ringbuf import FLAG_UNCHECKED
 from tests.persistence.test_seeking import EPOCH, keyed, many_topics, topic_records
 from tests.support.logs import DIRECTORY, Written, read_all
@@ -207,6 +211,57 @@ def test_a_damaged_segment_gets_none() -> None:
     assert footer.write(files, DIRECTORY, base, end) == 0
     facts = reader_of(files).segments()[0]
     assert (facts.indexed, len(facts.damage)) == (False, 1)
+
+
+def real_sizes(files: SimFiles, bases: list[int]) -> list[int]:
+    return [len(files.names[f"{DIRECTORY}/{segment_name(base)}"].cache) for base in bases]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_called_flushed_is_there_after_a_power_cut(seed: int) -> None:
+    files, log, _ = many_topics(60, list(range(5000)))
+    log.tend()
+    flushed = [it.base for it in log.reader.segments() if it.state == "flushed"]
+    assert flushed == log.reader.bases()[:-1]
+    after = reader_of(files.crash(Random(seed)))
+    assert [it.base for it in after.segments() if it.state == "flushed"] == flushed
+
+
+def test_a_footer_that_the_disk_does_not_keep_is_not_to_be_seen() -> None:
+    files, log, written = many_topics(60, list(range(5000)))
+    expected = list(everything(reader_of(files), written))
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "fdatasync" and path.endswith(".log"):
+            raise OSError(errno.EIO, "injected")
+
+    files.hook = refuse
+    log.tend()
+    files.hook = None
+    assert {it.state for it in reader_of(files).segments()} == {"sealed", "active"}
+    assert list(everything(reader_of(files), written)) == expected
+
+
+def test_sizes_count_footers() -> None:
+    files, log, _ = many_topics(60, list(range(5000)))
+    upkeep = Upkeep(log, UpkeepRules(scrub_bytes_per_s=0), Here(files))
+    before = [it.file_bytes for it in upkeep.segments()]
+    bases = log.reader.bases()
+    log.tend()
+    sizes = real_sizes(files, bases)
+    assert min(map(sub, sizes[:-1], before[:-1])) > 0
+    assert [log.sealed()[base] for base in bases[:-1]] == sizes[:-1]
+    assert [it.file_bytes for it in upkeep.segments()] == sizes
+    assert {it.state for it in upkeep.segments()[:-1]} == {"flushed"}
+
+
+def test_who_was_killed_before_a_footer_was_written_has_it_after_the_next_start() -> None:
+    files, log, _ = many_topics(60, list(range(5000)))
+    recent = log.reader.bases()[-4:]
+    later = Log(DIRECTORY, files.kill(), segment_bytes=8192, retain_bytes=0)
+    later.recover()
+    later.tend()
+    assert [it.base for it in later.reader.segments() if it.state == "flushed"] == recent
 
 
 def test_a_segment_removed_while_its_footer_is_made_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
