@@ -115,7 +115,8 @@ class Log(Tended):
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
-        self.on_sealed.append(lambda _: keep_within(self, self.retain_bytes))
+        # First, as the next segment may be waiting for that room.
+        self.on_sealed.insert(0, lambda _: keep_within(self, self.retain_bytes))
 
     # ---- starting ----
 

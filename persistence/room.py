@@ -8,6 +8,9 @@ One file is kept ready, and two from when there was none once.  Filling one give
 each synced, with rests that are longer than the work while another is there, so that the acks of the active
 segment wait behind little, and seldom.
 
+A segment that goes is the next room, also one that is shorter: segments that had to grow end where their last
+write did, and if they were made again from nothing each time, so would be those after them, for ever.
+
 Threads: prepare() and recycle() may run beside take(); their lock is their own.  A name that was taken is not
 given again before the next is taken: by then it is a segment's, or gone.
 """
@@ -28,6 +31,7 @@ GROWING_NAME = "growing.tmp"
 FILL_BYTES = 1 << 20  # zeros written at a time, and synced
 REST_SHARE = 3  # so many times as long as that took, while another room is there
 READY_MOST = 2
+RECYCLED_SHARE = 2  # what has less than this part of a segment is not worth its blocks
 
 
 class Room:
@@ -81,7 +85,7 @@ class Room:
             handle = self._files.open(path, create=True)
             filled = False
             try:
-                filled = self._fill(handle, stopped)
+                filled = self._fill(handle, 0, stopped)
             except OSError:
                 self._discard(path)
                 raise
@@ -91,9 +95,9 @@ class Room:
             if filled:
                 self._ready.insert(0, (handle, path))  # From here on it may be taken.
 
-    def _fill(self, handle: int, stopped: Callable[[], bool]) -> bool:
+    def _fill(self, handle: int, place: int, stopped: Callable[[], bool]) -> bool:
+        """Zeros from `place` on.  False: it was stopped."""
         zeros = memoryview(bytes(min(FILL_BYTES, self._segment_bytes)))
-        place = 0
         while place < self._segment_bytes and not stopped():
             started = time.monotonic()
             place += self._files.pwritev(handle, [zeros[: self._segment_bytes - place]], place)
@@ -113,19 +117,30 @@ class Room:
         return next(path for path in self._names if path not in taken)
 
     def recycle(self, path: str, size: int) -> bool:
-        """Makes a segment that is no longer wanted the next one's room.  False: it is of no use.  Raises
-        OSError.
+        """Makes a segment that is no longer wanted the next one's room; what it lacks is filled.  False: it
+        is of no use.  Raises OSError.
         """
-        if not self.wanted or size < self._segment_bytes or not self._preparing.acquire(blocking=False):
+        useful = size >= self._segment_bytes // RECYCLED_SHARE
+        if not self.wanted or not useful or not self._preparing.acquire(blocking=False):
             return False
         try:
             name = self._free_name()
             self._files.rename(path, name)
             self._files.dirsync(self._directory)
-            self._ready.insert(0, (self._files.open(name, create=True), name))
+            handle = self._files.open(name, create=True)
+            if self._topped_up(handle, name):
+                self._ready.insert(0, (handle, name))
         finally:
             self._preparing.release()
         return True
+
+    def _topped_up(self, handle: int, name: str) -> bool:
+        try:
+            return self._fill(handle, self._files.size(handle), lambda: False)
+        except OSError:  # The disk is full, or fails: it can do without this.
+            self._files.close(handle)
+            self._discard(name)
+            return False
 
     def take(self) -> tuple[int, str]:
         """A handle and the name of its file: one that is ready, or an empty one.  Raises OSError."""

@@ -59,7 +59,7 @@ class Tended:
             return dict(self._sizes)
 
     def remove(self, base: int) -> None:
-        """Lets a sealed segment go; its file becomes room for the next one, if it is of full size.
+        """Lets a sealed segment go; its file becomes room for the next one, if one is wanted.
 
         From any thread but the log's.  What holds its records open reads on, or finds the file used again.
         Raises OSError: the segment may be there yet, and this may be called again.

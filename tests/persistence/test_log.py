@@ -430,6 +430,36 @@ def test_segments_that_could_not_be_prepared_do_without() -> None:
     assert len(written.log.reader.bases()) > 1
 
 
+def test_a_segment_that_had_to_grow_becomes_room_of_full_size() -> None:
+    written = Written.empty(segment_bytes=8192)
+    while len(written.log.reader.bases()) < 3:
+        written.add("a-0", 7, [b"x" * 900])
+        written.sync()
+    name = f"{DIRECTORY}/{0:020d}.log"
+    before = bytes(written.files.names[name].cache)
+    assert len(before) < 8192
+    written.log.remove(0)
+    room = written.files.names[f"{DIRECTORY}/prepared.tmp"]
+    assert bytes(room.disk) == before.ljust(8192, b"\0")
+    assert written.log._room.ready == 1
+
+
+def test_a_segment_that_is_short_or_cannot_be_filled_up_becomes_no_room() -> None:
+    written = Written.empty(segment_bytes=8192)
+    while len(written.log.reader.bases()) < 3:
+        written.add("a-0", 7, [b"x" * 900])
+        written.sync()
+    first, second = written.log.reader.bases()[:2]
+    written.files.hook = lambda operation, path: _full(operation)
+    written.log.remove(first)
+    written.files.hook = None
+    with written.log._sizing:
+        written.log._sizes[second] = 4000
+    written.log.remove(second)
+    assert not {name for name in written.files.listdir(DIRECTORY) if name.startswith("prepared")}
+    assert len(written.log.reader.bases()) == 1
+
+
 def test_two_rooms_are_kept_once_there_was_none() -> None:
     """And no name is given away while a segment is being made of its file."""
     written = Written.empty(segment_bytes=8192)
