@@ -180,13 +180,13 @@ def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _compare(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Nothing, if `path` holds these parts, by length and footer, which has a checksum of all the rest."""
+    """Nothing, if `path` holds these parts, by their footer, which has a checksum of all the rest."""
     tail = bytes(parts[-1])
     length = sum(len(part) for part in parts)
     with open(path, "rb", buffering=0) as file:
         found_length = os.fstat(file.fileno()).st_size
         found = os.pread(file.fileno(), len(tail), max(found_length - len(tail), 0))
-    if found_length != length or found != tail:
+    if found != tail:
         raise conflict(str(path), found_length, length)
 
 

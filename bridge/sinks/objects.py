@@ -3,8 +3,9 @@
 obstore is imported when a sink is opened: pip install 'brim[objects]'.
 
 A unit is one PUT with "create only" (If-None-Match: *), so that the store itself keeps a retried unit from
-being there twice.  When it is there already its length and its footer are compared, and the same is success.
-A PUT is atomic in all of these stores, and durable when it is answered.
+being there twice.  When it is there already its footer is compared, and the same is success.  A PUT is
+atomic in all of these stores, and durable when it is answered.  A lease (lease.py) keeps other bridges of the
+edge out.
 
 Retries are the drain's business alone: obstore's own are turned off, and every request has a limit.
 """
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 
 from bridge.errors import BadName, BridgeError, SinkUnavailable
 from bridge.sinks.directory import conflict
+from bridge.sinks.lease import Lease
 from bridge.unit import Unit
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class ObjectSink:
         self._errors = (exceptions.BaseError, OSError, ValueError, NotImplementedError)
         self._store = store
         self._url = url
+        self._leases: dict[str, Lease] = {}
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
@@ -72,19 +75,23 @@ class ObjectSink:
 
     @property
     def url(self) -> str:
-        """See Sink."""
+        """See UnitSink."""
         return self._url
 
     def begin(self, edge: str) -> None:
-        """See Sink.  A store has no locks: that each bridge has a place of its own is up to people."""
+        """See UnitSink."""
+        lease = self._leases.setdefault(edge, Lease(self._store, self._url, edge))
         try:
+            lease.take()
             next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)
         except self._errors as error:
             raise self._unavailable("", error) from error
 
     def put(self, unit: Unit) -> None:
-        """See Sink."""
+        """See UnitSink."""
         try:
+            if (lease := self._leases.get(unit.footer.edge)) is not None:
+                lease.keep()
             self._obstore.put(self._store, unit.name, unit.parts, mode="create", use_multipart=False)
         except self._already_exists:
             self._compare(unit)
@@ -92,8 +99,8 @@ class ObjectSink:
             raise self._unavailable(unit.name, error) from error
 
     def _compare(self, unit: Unit) -> None:
-        """Nothing, if what is there is this unit, by length and footer, which has a checksum of the rest."""
-        tail = bytes(unit.parts[-1])
+        """Nothing, if what is there is this unit, by its footer, which has a checksum of the rest."""
+        tail = bytes(unit.tail)
         try:
             length = self._obstore.head(self._store, unit.name)["size"]
             begin = max(length - len(tail), 0)
@@ -104,22 +111,29 @@ class ObjectSink:
             )
         except self._errors as error:
             raise self._unavailable(unit.name, error) from error
-        if length != unit.length or bytes(found) != tail:
+        if found != tail:
             raise conflict(f"{self._url}/{unit.name}", length, unit.length)
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See Sink."""
+        """See UnitSink."""
         try:
             for chunk in self._obstore.list(self._store, prefix=prefix):
-                yield from (entry["path"] for entry in chunk)
+                yield from (path for entry in chunk if not _hidden(path := entry["path"]))
         except self._errors as error:
             raise self._unavailable(prefix, error) from error
 
     def close(self) -> None:
-        """See Sink."""
+        """See UnitSink."""
+        while self._leases:
+            self._leases.popitem()[1].give_up()
 
     def _unavailable(self, name: str, error: Exception) -> SinkUnavailable:
         return SinkUnavailable(f"{self._url}/{name}: {_first_line(error)}", hint=_remedy(error))
+
+
+def _hidden(path: str) -> bool:
+    """Whether Spark and Hive would pass over it, as we do."""
+    return path.rpartition("/")[2].startswith(".")
 
 
 def _first_line(error: Exception) -> str:

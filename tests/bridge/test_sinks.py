@@ -16,6 +16,7 @@ from bridge.sink import UnitSink, open_sink, open_unit_sink
 from bridge.sinks.directory import PARTIAL, DirectorySink
 from bridge.unit import Unit
 from tests.support.drained_files import store, unit_of
+from tests.support.s3_server import make_bucket, options, s3_server
 
 Stored = Callable[[str], bytes]
 NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
@@ -31,8 +32,18 @@ def obstore_runtime() -> None:
         obstore.put(obstore.store.MemoryStore(), "name", b"")
 
 
-@pytest.fixture(params=["directory", "objects", "memory"])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[UnitSink, Stored]]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """An S3 server; "": this machine has none."""
+    if not importlib.util.find_spec("moto") or not importlib.util.find_spec("obstore"):
+        yield ""
+        return
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "objects", "memory", "s3"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path, server: str) -> Iterator[tuple[UnitSink, Stored]]:
     """A sink, and how to look at what it holds from outside."""
     root = tmp_path / "lake"
     if request.param == "directory":
@@ -42,6 +53,19 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[UnitS
         obstore = pytest.importorskip("obstore", reason=NEEDS_OBSTORE)
         from bridge.sinks.objects import ObjectSink
 
+        if request.param == "s3":
+            if not server:
+                pytest.skip("needs moto: pip install 'moto[s3,server]'")
+            bucket = f"lake-{abs(hash(request.node.name))}"
+            make_bucket(server, bucket)
+            made = open_unit_sink(f"s3://{bucket}/some/prefix", options(server))
+            client = {"allow_http": True}
+            lake = obstore.store.S3Store(
+                bucket, prefix="some/prefix", client_options=client, **options(server)
+            )
+            yield made, lambda name: bytes(obstore.get(lake, name).bytes())
+            made.close()
+            return
         local = request.param == "objects"
         store = obstore.store.LocalStore(root, mkdir=True) if local else obstore.store.MemoryStore()
         made = ObjectSink(store, "test://lake")
@@ -138,6 +162,7 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
         assert "endpoint" in caught.value.hint
         assert "sesame" not in str(caught.value)
     assert made.url == "s3://bucket/prefix"
+    made.close()
 
 
 # ---- the directory sink alone ----

@@ -1,0 +1,183 @@
+"""A lease in an object store: one bridge at a time drains an edge into one place.
+
+Two bridges of one edge id (a cloned machine, a copied configuration) would give the same numbers to different
+units.  A store has no locks, but an object that is written on the condition that it is still the one that was
+read (If-Match).  So edge=ID/.lease says who holds it, in JSON, and is written anew every RENEW_S while units
+are put.
+
+    nobody holds it, or this holder does     taken at once: a bridge that was killed goes on
+    another holder                           refused, until it has not been renewed for LEASE_S
+
+No two clocks are compared: who waits measures with its own how long the object stays the same.  A holder
+that could not renew for longer than RENEW_S puts nothing before it has renewed; RENEW_S and the longest put
+together are less than LEASE_S, so a unit never goes out on a lease that was lost.
+
+On one machine, where two bridges are the same holder, the name of a socket that the kernel forgets with its
+process keeps the second one out.
+
+A store that cannot write on condition (If-Match) has no leases, and the log says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.errors import SinkUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["LEASE_S", "Lease", "this_machine"]
+
+log = logging.getLogger(__name__)
+
+LEASE_S, RENEW_S = 90.0, 30.0  # a put takes at most 35 s: 30 for the request, 5 to connect
+MACHINE_ID = Path("/etc/machine-id")
+
+
+def this_machine() -> str:
+    """A name for this machine that gives away nothing but its host name."""
+    try:
+        identity = MACHINE_ID.read_bytes()
+    except OSError:
+        identity = b""
+    return f"{socket.gethostname()}-{hashlib.blake2b(b'brim lease' + identity, digest_size=6).hexdigest()}"
+
+
+class Lease:
+    """The lease on edge=`edge` in `store`, at `where` for people.  Any thread may call."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        where: str,
+        edge: str,
+        holder: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import obstore
+        from obstore import exceptions
+
+        self._obstore, self._exceptions = obstore, exceptions
+        self._store, self._where, self._path = store, f"{where}/edge={edge}", f"edge={edge}/.lease"
+        self._holder = holder or this_machine()
+        self._clock = clock
+        self._turn = threading.Lock()
+        self._e_tag: str | None = None  # of the object that this holder has written; None: it holds nothing
+        self._renewed_at = 0.0
+        self._seen: tuple[str | None, float] = (None, 0.0)  # of another holder: which object, since when
+        self._conditional = True
+        self._name: socket.socket | None = None
+
+    def take(self) -> None:
+        """It is this bridge's.  Raises SinkUnavailable: another one's; obstore's errors."""
+        with self._turn:
+            self._take_name()
+            if self._conditional and not (self._e_tag and self._renew()):
+                self._contend()
+
+    def keep(self) -> None:
+        """Before a put: it still is.  Raises SinkUnavailable; obstore's errors."""
+        with self._turn:
+            if not self._conditional or (self._e_tag and self._clock() - self._renewed_at < RENEW_S):
+                return
+            if self._e_tag is None:
+                self._take_name()
+                self._contend()
+            elif not self._renew():
+                raise SinkUnavailable(
+                    f"{self._where}: another bridge has taken over",
+                    hint="let one bridge drain this edge there",
+                )
+
+    def give_up(self) -> None:
+        """The next bridge need not wait.  Raises nothing: what fails runs out by itself."""
+        with self._turn:
+            try:
+                if self._e_tag is not None:
+                    self._write("", {"e_tag": self._e_tag})
+            except (self._exceptions.BaseError, OSError) as error:
+                log.info("lease not given up, it runs out at=%s: %s", self._where, error)
+            self._e_tag = None
+            if self._name is not None:
+                self._name.close()
+                self._name = None
+
+    def _contend(self) -> None:
+        found = self._read()
+        if found is None:
+            written = self._write(self._holder, "create")
+        else:
+            holder, e_tag = found
+            if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
+                raise SinkUnavailable(
+                    f"{self._where}: the bridge of {holder} drains this edge there",
+                    hint="stop that one, or give this edge an edge_id of its own; if that one is dead, this "
+                    f"one takes over in {left_s:.0f} s",
+                )
+            written = self._write(self._holder, {"e_tag": e_tag})
+        if self._conditional and not written:
+            raise SinkUnavailable(
+                f"{self._where}: another bridge was quicker", hint="let one bridge drain there"
+            )
+
+    def _left_s(self, e_tag: str | None) -> float:
+        """How long the lease that was seen can still be good."""
+        now = self._clock()
+        if self._seen[0] != e_tag:
+            self._seen = (e_tag, now)
+        return self._seen[1] + LEASE_S - now
+
+    def _renew(self) -> bool:
+        return self._write(self._holder, {"e_tag": self._e_tag})
+
+    def _read(self) -> tuple[str, str | None] | None:
+        try:
+            found = self._obstore.get(self._store, self._path)
+            content, e_tag = bytes(found.bytes()), found.meta["e_tag"]
+        except FileNotFoundError:
+            return None
+        try:
+            return str(json.loads(content)["holder"]), e_tag
+        except (ValueError, KeyError, TypeError):
+            return "somebody", e_tag
+
+    def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:
+        """Whether it was written; not: it is no longer the object that `mode` says."""
+        self._e_tag = None
+        at = self._clock()  # of the request, not of its answer
+        content = json.dumps({"holder": holder, "at": time.time_ns()}).encode()
+        put: Any = self._obstore.put  # its type of mode leaves out a version that is absent
+        try:
+            done = put(self._store, self._path, content, mode=mode)
+        except (self._exceptions.AlreadyExistsError, self._exceptions.PreconditionError):
+            return False
+        except (self._exceptions.NotSupportedError, NotImplementedError):
+            self._conditional = False
+            log.warning("no lease: this store cannot write on condition at=%s", self._where)
+            return True
+        self._e_tag, self._renewed_at = done["e_tag"], at
+        return True
+
+    def _take_name(self) -> None:
+        if self._name is not None:
+            return
+        name = hashlib.blake2b(self._where.encode(), digest_size=16).hexdigest()
+        holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            holder.bind(f"\0brim-lease-{self._holder}-{name}"[:107])
+        except OSError as error:
+            holder.close()
+            raise SinkUnavailable(
+                f"{self._where}: another bridge of this machine drains this edge there",
+                hint="stop that one, or give this one a place of its own",
+            ) from error
+        self._name = holder
