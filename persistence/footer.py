@@ -82,6 +82,8 @@ __all__ = [
     "Footer",
     "GroupFacts",
     "build",
+    "examine",
+    "found",
     "made",
     "place_of",
     "put",
@@ -152,13 +154,21 @@ def build(files: Files, handle: int, name: str, end: int) -> bytes | None:
 
     Reads all of it once, and verifies what it reads.  Raises FormatError when its header is lost, OSError.
     """
-    if end > END_MOST:
-        return None
-    table, walk = walk_table(files, handle, name, ends_at=end, topics=True)
+    return examine(files, handle, name, end)[1]
+
+
+def examine(files: Files, handle: int, name: str, end: int) -> tuple[SegmentTable, bytes | None]:
+    """See build(); the table of what has been read is told, too."""
+    table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MOST)
     behind = Walk(FileBytes(files, handle, files.size(handle)), table.seed, end)
     behind.run()
-    if table.damage or table.end != end or not table.first_is_whole or len(behind):
-        return None  # The last would mean that the log does not end there.
+    whole = not table.damage and table.end == end and table.first_is_whole
+    if not whole or len(behind) or end > END_MOST:
+        return table, None  # One that is whole behind the end would mean that the log does not end there.
+    return table, _packed(table, walk, end)
+
+
+def _packed(table: SegmentTable, walk: Walk, end: int) -> bytes:
     order, groups = walk.groups(0, len(walk))
     catalogue = pack_catalogue(table.catalogue)
     at = _HEADER.size + _CRC.size + len(catalogue) + _GROUP.size * len(groups)
@@ -212,6 +222,19 @@ def _pack_group(
         crc32c(indexed),
     )
     return facts, [indexed, *blocks, places.tobytes()]
+
+
+def found(files: Files, handle: int, header: SegmentHeader, end: int) -> bytes:
+    """What stands where the footer of that segment is to be, as long as it says that it is; empty: nothing
+    that is of this segment and of this version.
+    """
+    head = files.read(handle, _HEADER.size + _CRC.size, place_of(end))
+    if len(head) < _HEADER.size + _CRC.size:
+        return b""
+    magic, version, seed, _, _, length, *_ = _HEADER.unpack(head[: _HEADER.size])
+    if (magic, version, seed) != (FOOTER_MAGIC, FOOTER_VERSION, header.seed):
+        return b""
+    return files.read(handle, min(length, files.size(handle)), place_of(end))
 
 
 def made(files: Files, directory: str, base: int, end: int) -> bytes | None:

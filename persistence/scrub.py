@@ -35,8 +35,11 @@ class Scrubbed(NamedTuple):
     parts: dict[str, str]  # damaged, of an archive, and why
 
 
-def scrub_segment(files: Files, directory: str, base: int, ends_at: int) -> Scrubbed:
-    """Reads the sealed segment at `base`, which ends at that place.  Raises FileNotFoundError, OSError."""
+def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) -> Scrubbed:
+    """Reads the segment at `base`, which ends at that place, or, None, where it is proven to.
+
+    Raises FileNotFoundError, OSError.
+    """
     name = segment_name(base)
     handle = files.open(os.path.join(directory, name))
     try:
@@ -44,8 +47,8 @@ def scrub_segment(files: Files, directory: str, base: int, ends_at: int) -> Scru
         try:
             damage = tuple(read_table(files, handle, name, ends_at=ends_at).damage)
         except FormatError:
-            damage = (Damage(name, 0, ends_at, "", 0),)
-        return Scrubbed(base, False, min(size, ends_at), damage, {})
+            damage = (Damage(name, 0, ends_at or size, "", 0),)
+        return Scrubbed(base, False, size if ends_at is None else min(size, ends_at), damage, {})
     finally:
         files.close(handle)
 

@@ -2,7 +2,7 @@
 
     brim segments ls                                        what each segment holds
     brim segments verify                                    reads every byte; exit status 1: there is damage
-    brim segments repair                                    what a start does, and indexes that are missing
+    brim segments repair                                    what a start does, and indexes made anew
     brim segments export --to FILE --topic 'plant/#'        records as lines of JSON; --to - prints them
     brim segments export --drained --to DIR                 or as drained files, which Spark reads
     brim segments archive                                   compress what is sealed, a tenth of the size
@@ -27,7 +27,8 @@ from edge.cli import EXIT_ATTENTION
 from edge.cli.export import add_export_arguments, export
 from edge.cli.log_options import add_log_arguments, log_directory
 from edge.cli.progress import progress
-from edge.cli.segments_mend import Told, archive, repair, verify
+from edge.cli.segments_check import Told, verify
+from edge.cli.segments_mend import archive, repair
 from edge.cli.words import bytes_in_words, count_in_words
 from edge.log_view import LogView
 from edge.terminal import escaped

@@ -1,149 +1,106 @@
-"""Check the segments of a log, repair it, compress them: verify, repair and archive of `brim segments`."""
+"""Repair a log that nobody writes, and compress it: repair and archive of `brim segments`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edge.cli.progress import progress
+from edge.cli.segments_check import FAILING_DISK, Looked, Told, file_bytes, look_through
 from edge.cli.words import bytes_in_words, count_in_words
 from edge.errors import EdgeError
 from edge.log_view import LogView
-from persistence import Log, LogLocked, OsFiles, RecoveryReport
-from persistence.archive import ArchiveFile, archive_name, archive_segment
-from persistence.archive.layout import ARCHIVE_SUFFIX
+from persistence import Log, LogLocked, RecoveryReport
+from persistence.archive import archive_segment
+from persistence.checking import CheckedSegment, mend
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
-from persistence.format import SEGMENT_SUFFIX, segment_name
-from persistence.indexing import Indexer
-from persistence.recovery import QUARANTINE
-from persistence.scan import read_table
+from persistence.format import segment_name
+from persistence.quarantine import QUARANTINE, keep_aside
 
-__all__ = ["Told", "archive", "repair", "verify"]
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a verb has to say: for machines, and for people.  `well`: nothing needs attention."""
-
-    facts: dict[str, Any]
-    lines: list[str]
-    well: bool
-
-
-# ---- verify ----
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """A place of a file that is not what was written there."""
-
-    log: str
-    file: str
-    place: int
-    length: int
-    ring: str
-    kept: int  # records of it that prove themselves and are served
-    reason: str = ""
-
-    def __str__(self) -> str:
-        where = f"{self.log}/{self.file}"
-        if self.reason:
-            return f"{where}: {self.reason}"
-        whose = f" of {self.ring}, {count_in_words(self.kept)} records of it saved" if self.ring else ""
-        return f"{where} at {self.place}: {count_in_words(self.length)} bytes are damaged{whose}"
-
-
-def verify(view: LogView) -> Told:
-    """Reads every segment and archive, from the disk to the last checksum."""
-    flaws: list[Flaw] = []
-    checked = size = 0
-    with progress("verifying", sum(_file_bytes(it) for it in view.readers)) as advance:
-        for directory, reader in view.readers.items():
-            bases = reader.bases()
-            ends = {base: after - base for base, after in pairwise(bases)}
-            archived = [it.base for it in reader.archive.segments() if it.base not in bases]
-            for base in archived + bases:
-                look = _check_archive if base in archived else _check_segment
-                try:
-                    length, found = look(view.short(directory), directory, base, ends.get(base))
-                except FileNotFoundError:  # Retention has taken it meanwhile.
-                    continue
-                checked, size = checked + 1, size + length
-                flaws += found
-                advance(length)
-    facts = {"files": checked, "bytes": size, "damage": [asdict(it) for it in flaws]}
-    verdict = f"{len(flaws)} damaged places" if flaws else "no damage"
-    summary = f"{count_in_words(checked)} files, {bytes_in_words(size)} read: {verdict}"
-    return Told(facts, [*map(str, flaws), summary], well=not flaws)
-
-
-def _file_bytes(directory: Path) -> int:
-    kinds = {SEGMENT_SUFFIX, ARCHIVE_SUFFIX}
-    return sum(it.stat().st_size for it in directory.iterdir() if it.suffix in kinds)
-
-
-def _check_segment(log: str, directory: Path, base: int, ends_at: int | None) -> tuple[int, list[Flaw]]:
-    files, name = OsFiles(), segment_name(base)
-    handle = files.open(str(directory / name))
-    try:
-        size = files.size(handle)
-        try:
-            table = read_table(files, handle, name, ends_at=ends_at)
-        except FormatError as error:
-            return size, [Flaw(log, name, 0, size, "", 0, str(error))]
-        return size, [Flaw(log, name, it.place, it.length, it.ring_name, it.kept) for it in table.damage]
-    finally:
-        files.close(handle)
-
-
-def _check_archive(log: str, directory: Path, base: int, _: int | None) -> tuple[int, list[Flaw]]:
-    name = archive_name(base)
-    path = str(directory / name)
-    try:
-        found = ArchiveFile.open(OsFiles(), path)
-    except FormatError as error:
-        size = os.stat(path).st_size
-        return size, [Flaw(log, name, 0, size, "", 0, str(error))]
-    with found.opened() as handle:
-        for index in range(len(found.footer.windows)):
-            found.check(handle, index)
-    return found.size, [Flaw(log, name, 0, 0, "", 0, f"{part}: {why}") for part, why in found.damage.items()]
+__all__ = ["archive", "repair"]
 
 
 # ---- repair ----
 
 
+@dataclass
+class _Mended:
+    """What has been done to the logs, and what could not be."""
+
+    indexes: int = 0
+    copied: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
 def repair(view: LogView) -> Told:
-    """What a start of the broker does to each log, and what it has found."""
-    facts: dict[str, Any] = {"logs": []}
+    """What a start of the broker does to each log; then every segment is read, what is damaged is copied, and
+    indexes that are missing or wrong are made anew.
+    """
+    logs: list[dict[str, Any]] = []
     lines: list[str] = []
-    for directory in view.readers:
-        with _opened(directory) as (log, report):
-            log.write()
-            log.sync()  # what the disk refused to a start before, if anything
-            indexer = Indexer(log.files, str(directory))
-            for base in log.reader.bases():
-                indexer.sealed(log.reader, base)  # one that is there and right is left as it is
-            lines += _repaired(view.short(directory), directory, report)
-            facts["logs"].append({"directory": str(directory), **asdict(report)})
-    view.look()
-    after = verify(view)
-    return Told({**facts, "verified": after.facts}, lines + after.lines, well=after.well)
+    looked, mended = Looked(), _Mended()
+    with progress("repairing", sum(map(file_bytes, view.readers))) as advance:
+        for directory in view.readers:
+            name = view.short(directory)
+            with _opened(directory) as (log, report):
+                log.write()
+                log.sync()  # what the disk refused to a start before, if anything
+                mend_it = partial(_mend, log, name, mended)
+                look_through(name, directory, log.reader, looked, advance, mend_it)
+            lines += _started(name, directory, report)
+            logs.append({"directory": str(directory), **asdict(report)})
+    looked.flaws = [it for it in looked.flaws if not it.mends]
+    facts = {"logs": logs, **asdict(mended), "verified": looked.facts}
+    lines += [*_mended_lines(mended), *looked.lines(), *_advice(looked, mended)]
+    return Told(facts, lines, well=not looked.flaws and not mended.refused)
 
 
-def _repaired(name: str, directory: Path, report: RecoveryReport) -> Iterator[str]:
+def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None:
+    """What can be done for a sealed segment; the next start cuts the last one where it ends."""
+    file = f"{name}/{segment_name(checked.base)}"
+    for damage in checked.damage if not checked.reason else ():
+        refused = keep_aside(log.files, log.directory, damage)
+        mended.copied += not refused
+        mended.refused += [f"{name}: {refused}"] if refused else []
+    if checked.base == log.reader.bases()[-1]:
+        return
+    try:
+        mended.indexes += mend(log.files, log.directory, checked)
+    except OSError as error:
+        mended.refused.append(f"{file}: its index cannot be written: {error.strerror}")
+
+
+def _started(name: str, directory: Path, report: RecoveryReport) -> Iterator[str]:
     if report.torn is not None:
         segment, place, length = report.torn.segment, report.torn.place, count_in_words(report.torn.length)
         yield f"{name}/{segment}: cut at {place}, {length} bytes were half written"
-    if report.damage or report.torn is not None:
-        yield f"{name}: what was damaged or cut is kept in {directory / QUARANTINE}"
     yield from (f"{name}: {note}" for note in report.notes)
-    yield f"{name}: whole, with {report.segments} segments and {len(report.rings)} rings"
+    segments, rings = count_in_words(report.segments), count_in_words(len(report.rings))
+    yield f"{name}: {segments} segments, {rings} rings"
+
+
+def _mended_lines(mended: _Mended) -> Iterator[str]:
+    yield from mended.refused
+    if mended.indexes:
+        yield f"{count_in_words(mended.indexes)} indexes were missing or wrong, and have been made anew"
+    if mended.copied:
+        yield f"{count_in_words(mended.copied)} damaged places have been copied to {QUARANTINE}/ of their log"
+
+
+def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
+    """What to try next."""
+    if mended.refused:
+        yield "next: make room on the disk, then repair again"
+    if looked.flaws:
+        yield "what is whole is read as before, and `brim segments export` copies it out"
+        yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
+        yield FAILING_DISK
+    elif not mended.refused:
+        yield "start the broker"
 
 
 @contextmanager
@@ -171,8 +128,8 @@ def archive(view: LogView) -> Told:
     refused: list[str] = []
     for directory in view.readers:
         with _opened(directory) as (log, _):
-            bases = log.reader.bases()
-            ends = {base: after - base for base, after in pairwise(bases)}
+            bases = log.reader.bases()[:-1]  # the last says where the log ends
+            ends = {base: end for base in bases if (end := log.reader.end_of(base)) is not None}
             with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():
                     try:
@@ -183,6 +140,12 @@ def archive(view: LogView) -> Told:
                         )
                     except ArchiveUnavailable as error:
                         raise EdgeError(str(error), hint="pip install backports.zstd") from error
+                    except OSError as error:
+                        where = f"{view.short(directory)}/{segment_name(base)}"
+                        raise EdgeError(
+                            f"{where} cannot be archived: {error.strerror}",
+                            hint="make room on the disk, or see to it; what is archived already is whole",
+                        ) from error
                     else:
                         log.reader.archive.add(base)
                         log.remove(base)

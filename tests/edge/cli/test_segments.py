@@ -90,7 +90,11 @@ def test_a_segment_that_says_nothing_any_more_is_listed_with_its_reason(director
 def test_a_whole_log_is_verified(directory, capsys):
     status, out, _ = brim(capsys, "verify", "--log", directory)
     assert status == 0
-    assert re.fullmatch(r"4 files, .* read: no damage\n", out)
+    assert re.match(r"4 files, .* read: no damage\n", out)
+    assert "2 of them have no index yet" in out
+    assert brim(capsys, "repair", "--log", directory)[0] == 0
+    status, out, _ = brim(capsys, "verify", "--log", directory)
+    assert (status, len(out.splitlines())) == (0, 1)
 
 
 def test_every_damaged_place_is_found_wherever_it_is(directory, capsys):
@@ -146,11 +150,61 @@ def test_sealed_segments_have_their_index_after_a_repair(directory, capsys):
     assert brim(capsys, "verify", "--log", directory)[0] == 0
 
 
-def test_what_cannot_be_mended_is_said_after_a_repair(directory, capsys):
+def change_footer(segment: Path, at: int) -> None:
+    """One bit of the footer, which ends the file."""
+    data = bytearray(segment.read_bytes())
+    data[at] ^= 4
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("at", [-1, -40, -300])
+def test_an_index_that_is_wrong_is_found_and_made_anew(directory, capsys, at):
+    assert brim(capsys, "repair", "--log", directory)[0] == 0
+    whole = segments(directory)[1].read_bytes()
+    change_footer(segments(directory)[1], at)
+    status, found = told(capsys, "verify", "--log", directory)
+    assert (status, found["indexes"]) == (1, {"right": 1, "wrong": 1})
+    assert "its index does not say what is there" in brim(capsys, "verify", "--log", directory)[1]
+    status, out, _ = brim(capsys, "repair", "--log", directory)
+    assert status == 0
+    assert "1 indexes were missing or wrong, and have been made anew" in out
+    assert out.endswith("start the broker\n")
+    assert segments(directory)[1].read_bytes() == whole
+    assert brim(capsys, "verify", "--log", directory)[0] == 0
+
+
+def test_what_cannot_be_mended_is_copied_and_said_after_a_repair(directory, capsys):
     damage(segments(directory)[0])
     status, found = told(capsys, "repair", "--log", directory)
-    assert status == 1
-    assert len(found["verified"]["damage"]) == 1
+    assert (status, found["copied"], found["indexes"]) == (1, 1, 1)
+    (flaw,) = found["verified"]["damage"]
+    assert (flaw["ring"], flaw["kept"], flaw["lost"]) == ("a-0", 0, 1)
+    reports = [json.loads(it.read_text()) for it in (directory / "quarantine").glob("*.json")]
+    assert [(it["segment"], it["lost"]) for it in reports] == [(segments(directory)[0].name, [[2, 3]])]
+    _, out, _ = brim(capsys, "repair", "--log", directory)
+    assert "1 damaged places have been copied to quarantine/" in out
+    assert "`brim segments export` copies it out" in out
+
+
+def test_a_segment_of_which_nothing_can_be_read_is_left_and_told(directory, capsys):
+    first = segments(directory)[0]
+    first.write_bytes(bytes(HEADER_PAGE_BYTES) + first.read_bytes()[HEADER_PAGE_BYTES:])
+    before = first.read_bytes()
+    for verb in ("verify", "repair"):
+        status, out, _ = brim(capsys, verb, "--log", directory)
+        assert status == 1
+        assert f"{first.name}: no header of magic" in out
+    assert first.read_bytes() == before
+
+
+def test_a_segment_that_stays_between_archives_is_whole(directory, capsys):
+    """It ends where the archive behind it begins, not where the next segment does."""
+    damage(segments(directory)[0])
+    assert brim(capsys, "archive", "--log", directory)[0] == 1
+    assert len(segments(directory)) == 2
+    _, found = told(capsys, "verify", "--log", directory)
+    assert [(it["place"] > 0, it["lost"]) for it in found["damage"]] == [(True, 1)]
+    assert told(capsys, "archive", "--log", directory)[1]["archived"] == []
 
 
 @pytest.mark.parametrize("verb", ["repair", "archive"])
