@@ -11,22 +11,29 @@ synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Li
       20    12  zeros
       32        body             msgpack map:
                   edge, sink     whose it is
-                  drain_seq      of the last unit that the sink has
+                  drain_seq      the highest number of a unit that the sink has, and all decided on before it
                   day            YYYY-MM-DD, the dt in its name; "" before the first
                   cursors        [[stream, partition, epoch, epoch_first_offset, accounted_offset,
-                                 next_offset, previous], ...]: how far each partition has been drained.
-                                 Offsets from accounted_offset up to next_offset are passed over by intention
-                  intent         the unit under way, as a map of its fields, or nil
+                                 next_offset, previous, ahead, owed], ...]: how far each partition has been
+                                 drained (bridge/cursor.py)
+                  intents        the units under way, each as a map of its fields, in the order in which they
+                                 were decided on
+                  free           numbers of units that were given up: the next ones take them
+                  paused         whether somebody has said so
 
 Order of things, which makes at-least-once puts exactly-once files:
 
-    begin(intent)   saved before the sink hears of the unit.  A crash from here on finds the intent, builds
-                    the same unit again, and puts it under the same name
-    finish()        saved after the sink has it: drain_seq and cursor move, the intent is gone
+    begin(intents)  saved before the sink hears of the units.  A crash from here on finds the intents, builds
+                    the same units again, and puts them under the same names
+    finish()        when the sink has a unit and all before it: drain_seq and cursor move, the intent is gone.
+                    Saved with the next begin() or by save(): what a crash forgets is put again, and is there
+
+For a sink that cannot tell what it has, nothing is begun, and save() alone counts.
 
 A damaged file is put aside as NAME.damaged and taken for none: what the sink holds says how far it has got.
 
-Rule for change: keys may be added; any other change raises VERSION, and the version before is still read.
+Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.
+Version 1 had one unit under way, as "intent", and cursors without ahead and owed.
 """
 
 from __future__ import annotations
@@ -35,40 +42,28 @@ import dataclasses
 import logging
 import struct
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+from bridge.cursor import Cursor
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
 from bridge.unit import Intent
 from persistence.files import Files, OsFiles
 
-__all__ = ["Checkpoint", "Cursor"]
+__all__ = ["Checkpoint", "cursors_in"]
 
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMCKPT"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 16 << 20  # 100 bytes a partition: far above what one edge has
 
 _HEADER = struct.Struct("<8sII")
 _CRC = struct.Struct("<I12x")
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Where one partition stands.  `previous`: see drained.Footer; it is waiting for the next unit."""
-
-    stream: str
-    partition: int
-    epoch: int
-    epoch_first_offset: int
-    accounted_offset: int  # everything below is in files, or declared lost or skipped in one
-    next_offset: int  # the first that is still wanted
-    previous: tuple[int, int] | None = None
 
 
 @dataclass
@@ -82,8 +77,11 @@ class Checkpoint:
     drain_seq: int = 0
     day: str = ""
     cursors: dict[tuple[str, int], Cursor] = field(default_factory=dict)
-    intent: Intent | None = None
+    intents: list[Intent] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+    paused: bool = False
     fresh: bool = True  # nothing has been saved yet: the sink may know better
+    saved: bool = True  # the file says what is here
     _lock: int = -1
 
     @classmethod
@@ -116,43 +114,68 @@ class Checkpoint:
             self.files.close(self._lock)
             self._lock = -1
 
-    def begin(self, intent: Intent) -> None:
-        """Save that this unit is under way.  Raises CheckpointError."""
-        assert self.intent is None
-        assert intent.drain_seq == self.drain_seq + 1
-        self._save(lambda: setattr(self, "intent", intent))
+    def number(self, begun: Sequence[Intent] = ()) -> int:
+        """For the unit that is decided on next, after those under way and `begun`."""
+        taken = {intent.drain_seq for intent in begun}
+        for number in self.free:
+            if number not in taken:
+                return number
+        return max([self.drain_seq, *taken, *(intent.drain_seq for intent in self.intents)]) + 1
+
+    def begin(self, intents: Sequence[Intent], *, saved: bool = True) -> None:
+        """These units are under way, and the file says so.  Raises CheckpointError: they are not."""
+        before = self.intents, self.free
+        self.intents = [*self.intents, *intents]
+        numbers = {intent.drain_seq for intent in intents}
+        self.free = [number for number in self.free if number not in numbers]
+        if saved:
+            try:
+                self.save()
+            except CheckpointError:
+                self.intents, self.free = before
+                raise
 
     def finish(self) -> None:
-        """Save that the sink has the unit under way.  Raises CheckpointError: then it is under way still."""
-        intent = self.intent
-        assert intent is not None
-
-        def apply() -> None:
-            key = intent.stream, intent.partition
-            end = intent.last_offset + 1
-            self.cursors[key] = Cursor(*key, intent.epoch, intent.epoch_first_offset, end, end)
-            self.drain_seq, self.day, self.intent = intent.drain_seq, intent.name(self.edge).day, None
-
-        self._save(apply)
+        """The sink has the first unit under way."""
+        intent = self.intents.pop(0)
+        key = intent.stream, intent.partition
+        known = self.cursors.get(key)
+        if known is None or known.epoch != intent.epoch:
+            first = intent.epoch_first_offset
+            known = Cursor(*key, intent.epoch, first, first, intent.first_offset)
+        self.cursors[key] = known.after(intent)
+        if intent.drain_seq > self.drain_seq:
+            self.drain_seq, self.day = intent.drain_seq, intent.name(self.edge).day
+        self.saved = False
 
     def give_up(self) -> None:
-        """Save that the unit under way will never be: its records are gone, and the sink has not got it."""
-        self._save(lambda: setattr(self, "intent", None))
+        """The first unit under way will never be: its records are gone, and the sink has not got it.
+
+        The next unit of its partition declares them, and the next of all takes its number.
+        """
+        intent = self.intents[0]
+        key = intent.stream, intent.partition
+        self.finish()
+        owed = (*self.cursors[key].owed, *intent.lost, (intent.first_offset, intent.last_offset))
+        self.cursors[key] = replace(self.cursors[key], owed=owed, previous=intent.previous)
+        self.free = sorted([*self.free, intent.drain_seq])
+
+    def abandon(self) -> None:
+        """No unit is under way any more; what was not finished will be decided on anew."""
+        self.intents = []
 
     def move(self, cursor: Cursor) -> None:
         """Set where a partition stands.  Kept with the next save: what it says can be found out again."""
         self.cursors[cursor.stream, cursor.partition] = cursor
+        self.saved = False
 
-    def _save(self, change: Callable[[], None]) -> None:
-        """Make a change and put it on the disk; if that fails, take it back."""
-        before = self.drain_seq, self.day, dict(self.cursors), self.intent
-        change()
+    def save(self) -> None:
+        """What is here is on the disk.  Raises CheckpointError."""
         try:
             self._write(self._pack())
         except OSError as error:
-            self.drain_seq, self.day, self.cursors, self.intent = before
             raise _unusable(self.path, error) from error
-        self.fresh = False
+        self.fresh, self.saved = False, True
 
     def _write(self, data: bytes) -> None:
         """Replace the file.  A second name, because a rename shows all of it or nothing."""
@@ -177,7 +200,9 @@ class Checkpoint:
                 "drain_seq": self.drain_seq,
                 "day": self.day,
                 "cursors": [dataclasses.astuple(cursor) for cursor in self.cursors.values()],
-                "intent": dataclasses.asdict(self.intent) if self.intent else None,
+                "intents": [dataclasses.asdict(intent) for intent in self.intents],
+                "free": self.free,
+                "paused": self.paused,
             }
         )
         head = _HEADER.pack(MAGIC, VERSION, len(body))
@@ -193,7 +218,8 @@ class Checkpoint:
         try:
             found = _unpack(data)
             cursors = [Cursor(*fields) for fields in found["cursors"]]
-            intent = Intent(**found["intent"]) if found["intent"] else None
+            intents = [Intent(**fields) for fields in found["intents"]]
+            free, paused = list(found["free"]), bool(found["paused"])
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             log.error("checkpoint damaged, put aside path=%s.damaged reason=%r", self.path, error)
             self.files.rename(str(self.path), f"{self.path}.damaged")
@@ -205,7 +231,8 @@ class Checkpoint:
                 hint="to drain to another place from the start, give the bridge another name; to forget how "
                 "far it was, remove this file",
             )
-        self.drain_seq, self.day, self.intent, self.fresh = found["drain_seq"], found["day"], intent, False
+        self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
+        self.intents, self.free, self.paused = intents, free, paused
         self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
 
     def _read(self) -> bytes:
@@ -234,13 +261,15 @@ def _unpack(data: bytes) -> dict[str, Any]:
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes")
     magic, version, length = _HEADER.unpack_from(data)
-    if (magic, version, length) != (MAGIC, VERSION, len(body)):
+    if (magic, length) != (MAGIC, len(body)) or version not in {1, VERSION}:
         raise ValueError(f"magic {magic!r}, version {version}, {length} of {len(body)} bytes")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
         raise ValueError("the checksum does not hold")
     found = msgpack.unpackb(body, use_list=False)
     if not isinstance(found, dict):
         raise TypeError(f"a body of {type(found).__name__}")
+    if version == 1:
+        found |= {"intents": [found["intent"]] if found["intent"] else [], "free": [], "paused": False}
     return found
 
 

@@ -1,20 +1,21 @@
 """The drain: records of many partitions, unit by unit, into one sink, each exactly once.
 
-Owns the order of things and nothing that runs by itself: step() does the next thing and says how long there
+Owns the order of things and nothing that runs by itself: step() does the next things and says how long there
 is nothing to do.  runner.py calls it, waits, and tries again what failed.
 
 A unit
   1. is decided on: a contiguous range of one partition, with what is missing before it;
-  2. is written down as the intent (checkpoint), with the number and so the name that it will have;
+  2. is written down as an intent (checkpoint), with the number and so the name that it will have;
   3. is put; the sink stores a name once, so a put that was repeated stores nothing twice;
-  4. is written down as done.
+  4. is written down as done, when all that were decided on before it are.
+
+Several are under way at once (window.py), and may arrive in any order: readers of the lake go by numbers, and
+wait for one that is missing.  For a sink that takes records one by one there is no 2: what is not written
+down as done is sent again.
 
 Killed at any instruction, the next drain finds either no intent, and nothing of that unit in the sink; or the
 intent, reads the same records again, builds the same bytes and puts the same name.  If those records are
 gone by then, the sink is asked whether it has the name.
-
-What the sink holds is worth more than the checkpoint: one that is missing, damaged, or came back from a
-backup is corrected by the names that are there, before the first unit.
 
 Not covered: a store that answers "no such name" and carries out a put of the killed process afterwards, when
 the records of that put are gone from ring and log.  The gap report then names the doubled drain_seq.
@@ -22,26 +23,30 @@ the records of that put are gone from ring and log.  The gap report then names t
 
 from __future__ import annotations
 
-import itertools
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass
 
-from bridge.checkpoint import Checkpoint, Cursor
-from bridge.drained import Name
-from bridge.errors import BridgeError, SourceError
+from bridge.checkpoint import Checkpoint
+from bridge.clock import SYSTEM, Clock
+from bridge.cursor import Cursor, joined
+from bridge.dead_letters import DeadLetters
+from bridge.errors import BridgeError, SinkUnavailable, SourceError
+from bridge.plan import Plan, Want
+from bridge.reconcile import is_there, reconcile
 from bridge.settings import BridgeSettings
-from bridge.sink import UnitSink
-from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, find_rings
-from bridge.unit import Batch, Intent, Unit, build
+from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
+from bridge.sink import RecordSink, Sink
+from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut, find_rings
+from bridge.unit import Batch, Intent
+from bridge.window import Flight, Window
 from persistence.errors import LogError
 from ringbuf import Reader
 from ringbuf.errors import RingError
 
-__all__ = ["Drain", "Lost", "Moved", "PartitionLag", "Totals"]
+__all__ = ["Drain", "Lost", "Moved", "Totals"]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +56,9 @@ Moved = Callable[[str, int, int, Lost], object]
 
 TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
 SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
-LOOK_BACK_DAYS = 8  # an older checkpoint is compared with all names in the sink, others with those since then
+SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this
+FINISH_S = 32.0  # a sink answers within half a minute
+SAVE_S = 1.0  # how often the checkpoint of a sink for records is saved while there is something to do
 
 
 @dataclass(slots=True)
@@ -62,20 +69,8 @@ class Totals:
     records: int = 0
     bytes: int = 0
     lost_records: int = 0  # declared so in a footer
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """How far one partition is from being drained."""
-
-    stream: str
-    partition: int
-    epoch: int
-    next_offset: int
-    lag_records: int
-    lag_bytes: int
-    lag_s: float  # age of the oldest record that waits, as far as it is known; 0 when none does
-    error: str
+    dead_letters: int = 0
+    retries: int = 0
 
 
 @dataclass(slots=True)
@@ -90,108 +85,181 @@ class Drain:
     """Drains the rings of `settings` into `sink`.  Belongs to one thread.
 
     `cold`: the log, if any.  `moved` is told after the sink has taken a unit, and of each partition before
-    the first.
+    the first.  `settled` is called, on any thread, when the sink has answered: step() is then worth a call.
     """
 
     def __init__(
         self,
         settings: BridgeSettings,
-        sink: UnitSink,
+        sink: Sink,
         checkpoint: Checkpoint,
         cold: ColdLog | None = None,
         moved: Moved | None = None,
+        *,
+        settled: Callable[[], object] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
         self.flushing = False  # what waits is due, whatever its linger
+        self.held = False  # no unit is begun; those under way go on
+        self.checkpoint = checkpoint
+        self.sources: dict[RingName, PartitionSource] = {}
+        self.plan = Plan(settings)
+        self.dead_letters = DeadLetters(settings)
+        self.clock = clock
         self._sink = sink
-        self._checkpoint = checkpoint
         self._cold = cold
         self._moved = moved
-        self._buffer = RecordBuffer()
-        self._sources: dict[RingName, PartitionSource] = {}
+        self._settled = settled
+        self._shipping: Shipping = (
+            RecordShipping(settings, sink) if isinstance(sink, RecordSink) else UnitShipping(settings, sink)
+        )
+        if not self._shipping.begins:
+            checkpoint.abandon()
+        self._window = Window([Flight(intent) for intent in checkpoint.intents])
+        self._buffers: list[RecordBuffer] = []
         self._errors: dict[RingName, tuple[float, str]] = {}
         self._waiting: dict[RingName, _Waiting] = {}
-        self._unit: Unit | None = None  # built for the checkpoint's intent, not yet in the sink
-        self._reconciled = False
+        self._backlog_ns: dict[RingName, int] = {}  # wall: how old what waits beside live data is
+        self._begun = False  # the sink has been asked what it has
+        self._stale = False  # the sink has failed: it is asked again whether it is there
         self._scan_at = 0.0
+        self._saved_at = 0.0
 
     @property
     def drain_seq(self) -> int:
         """Of the last unit that the sink has."""
-        return self._checkpoint.drain_seq
+        return self.checkpoint.drain_seq
+
+    @property
+    def in_flight(self) -> int:
+        """Units that the sink has been given and has not answered."""
+        return self._window.outstanding
 
     def step(self) -> float:
-        """Do the next thing.  Seconds in which there will be nothing to do, 0: go on at once.
+        """Do what can be done now.  Seconds in which there will be nothing to do, 0: go on at once.
 
         Raises SinkError, CheckpointError: nothing is lost, call again.
         """
-        if not self._reconciled:
-            self._reconcile()
-            self._reconciled = True
-            for cursor in self._checkpoint.cursors.values():
-                self._tell(cursor.stream, cursor.partition, cursor.epoch, cursor.accounted_offset, ())
-        if self._checkpoint.intent is not None:
-            self._deliver(self._checkpoint.intent)
-            return 0.0
-        now = time.monotonic()
+        if not self._begun:
+            self._begin()
+        progress = self._settle()
+        now = self.clock.monotonic()
         if now >= self._scan_at:
             self._scan()
             self._scan_at = now + self.settings.scan_interval_ms / 1000
-        waits = [self._scan_at - now]
-        for name, source in list(self._sources.items()):
-            with self._blamed(name):
-                wait = self._until_due(source)
-                if wait <= 0 and self._decide(source):
-                    self._sources[name] = self._sources.pop(name)  # the others come first, next time
-                    return 0.0
-                waits.append(TICK_S if name in self._waiting else max(wait, TICK_S))
-        return min(waits)
+        progress |= self._send(self._window.to_send())
+        wait_s = SETTLE_S
+        if not self._window.probing and not self.held:
+            decided, wait_s = self._decide(now)
+            progress |= self._send(decided) or wait_s <= 0
+        progress |= self._settle()
+        self._save()
+        return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, as far as the last step() saw."""
-        return not self._waiting and self._checkpoint.intent is None
+        """Whether nothing waits to be sent, as far as the last step() saw."""
+        return not self._waiting
 
     def readers(self) -> list[Reader]:
         """One of each ring: when nothing waits, a record in any of them is what to wait for."""
-        cursors = self._checkpoint.cursors
-        known = [(source, cursors[name]) for name, source in self._sources.items() if name in cursors]
-        found = (source.reader_at(cursor.epoch, cursor.next_offset) for source, cursor in known)
+        found = []
+        for name, source in self.sources.items():
+            if (cursor := self.cursor_of(name)) is not None:
+                found.append(source.reader_at(cursor.epoch, cursor.live_offset))
         return [reader for reader in found if reader is not None]
-
-    def lags(self) -> list[PartitionLag]:
-        """Each partition as it stands."""
-        return [self._lag(source) for source in self._sources.values()]
 
     def drained(self) -> bool:
         """Whether the sink has everything that is in the rings now."""
         self._scan()
-        return self._checkpoint.intent is None and all(lag.lag_records == 0 for lag in self.lags())
+        if self._window.flights:
+            return False
+        return not any(self._backlog_of(source) for source in self.sources.values())
+
+    def cursor_of(self, name: RingName) -> Cursor | None:
+        """Where a partition stands when the sink has what is under way; None: it was never begun."""
+        cursor = self.checkpoint.cursors.get(name)
+        for flight in self._window.of(name):
+            if cursor is not None and cursor.epoch == flight.intent.epoch:
+                cursor = cursor.after(flight.intent)
+        return cursor
+
+    def error_of(self, name: RingName) -> str:
+        """Why a partition cannot be read; "": it can."""
+        return self._errors.get(name, (0.0, ""))[1]
+
+    def oldest_ns_of(self, name: RingName) -> int | None:
+        """Timestamp of the oldest record that waits or is under way, or of one not long before it."""
+        waiting = self._waiting.get(name)
+        found = [waiting.oldest_ns] if waiting else []
+        if name in self._backlog_ns and (cursor := self.cursor_of(name)) and cursor.ahead:
+            found.append(self._backlog_ns[name])
+        found += [it.parcel.batch.first_timestamp_ns for it in self._window.of(name) if it.parcel]
+        return min(found, default=None)
+
+    def is_busy(self, name: RingName) -> bool:
+        """Whether units of it are under way, so that it cannot be redirected."""
+        return any(self._window.of(name))
+
+    def redirect(self, name: RingName, cursor: Cursor) -> None:
+        """Put a partition elsewhere.  Raises CheckpointError."""
+        assert not self.is_busy(name)
+        self.checkpoint.move(cursor)
+        self._waiting.pop(name, None)
+        self.checkpoint.save()
+
+    def collect(self) -> None:
+        """Take what the sink has answered, and send nothing.  Raises SinkError, CheckpointError."""
+        self._settle()
+        self._save()
+
+    def finish(self) -> None:
+        """Wait for what the sink has, for half a minute at most, and write it down.  As collect()."""
+        wait([it.future for it in self._window.flights if it.future is not None], FINISH_S)
+        self._settle()
+        if not self.checkpoint.saved:
+            self.checkpoint.save()
 
     def close(self) -> None:
-        """Detach from all rings.  The checkpoint and the sink are the caller's."""
-        for source in self._sources.values():
+        """Let end what is under way, and detach from all rings.  Checkpoint and sink are the caller's."""
+        self._shipping.close()
+        for source in self.sources.values():
             source.close()
-        self._sources.clear()
+        self.sources.clear()
 
     # ---- what there is ----
+
+    def _begin(self) -> None:
+        self._sink.begin(self.settings.edge_id)
+        if not isinstance(self._sink, RecordSink):
+            reconcile(self._sink, self.checkpoint, self._first_offset_of)
+            self._window.flights = [Flight(intent) for intent in self.checkpoint.intents]
+        self._begun = True
+        for cursor in self.checkpoint.cursors.values():
+            if not cursor.owed:
+                self._tell(cursor, ())
+
+    def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
+        self._scan()
+        source = self.sources.get(name)
+        return dict(source.epochs()).get(epoch) if source else None
 
     def _scan(self) -> None:
         """Attach rings that are new; let go of those that are gone, once they are drained."""
         found = find_rings(self.settings.runtime_dir, self.settings.streams)
-        for name in [name for name in self._sources if name not in found]:
-            cursor = self._checkpoint.cursors.get(name)
-            if cursor is None or self._sources[name].backlog(cursor.epoch, cursor.next_offset)[0] == 0:
-                self._sources.pop(name).close()
+        for name in [name for name in self.sources if name not in found]:
+            if not self._backlog_of(self.sources[name]) and not any(self._window.of(name)):
+                self.sources.pop(name).close()
                 self._waiting.pop(name, None)
                 self._errors.pop(name, None)
         for name, path in found.items():
-            if name not in self._sources:
-                self._sources[name] = PartitionSource(name, path, self._cold, self._buffer)
+            if name not in self.sources:
+                self.sources[name] = PartitionSource(name, path, self._cold)
             with self._blamed(name):
-                self._sources[name].refresh()
+                self.sources[name].refresh()
 
     @contextmanager
     def _blamed(self, name: RingName) -> Iterator[None]:
@@ -201,55 +269,163 @@ class Drain:
         except (SourceError, LogError, RingError, OSError) as error:
             hint = error.hint if isinstance(error, BridgeError) else ""
             text = f"{error}; {hint}" if hint else str(error)
-            if self._errors.get(name, (0.0, ""))[1] != text:
+            if self.error_of(name) != text:
                 log.warning("partition cannot be read stream=%s partition=%d: %s", *name, text)
-            self._errors[name] = time.monotonic() + SOURCE_RETRY_S, text
+            self._errors[name] = self.clock.monotonic() + SOURCE_RETRY_S, text
         else:
-            if self._errors.get(name, (0.0, ""))[0] <= time.monotonic():
+            if self._errors.get(name, (0.0, ""))[0] <= self.clock.monotonic():
                 self._errors.pop(name, None)
 
-    def _until_due(self, source: PartitionSource) -> float:
-        """Seconds until a unit of this partition is to be cut, as far as is known now."""
-        name = source.name
-        if self._errors.get(name, (0.0, ""))[0] > time.monotonic():
-            return SOURCE_RETRY_S
-        cursor = self._cursor(source)
-        if cursor is not None and source.moved_on(cursor.epoch):
-            return 0.0  # an epoch that has ended waits for nothing more
-        records, length = source.backlog(cursor.epoch, cursor.next_offset) if cursor else (0, 0)
-        if records == 0:
-            self._waiting.pop(name, None)
-            return self.settings.scan_interval_ms / 1000
-        waiting = self._waiting.setdefault(name, _Waiting(time.monotonic(), time.time_ns()))
-        full = length >= self.settings.unit_bytes or records >= self.settings.unit_records
-        if full or self.flushing:
-            return 0.0
-        return waiting.since + self.settings.linger_ms / 1000 - time.monotonic()
+    def _backlog_of(self, source: PartitionSource) -> bool:
+        """Whether anything of it is still wanted."""
+        cursor = self.cursor_of(source.name)
+        epoch, offset = (cursor.epoch, cursor.live_offset) if cursor else (0, 0)
+        waits = cursor is not None and bool(cursor.ahead)
+        return waits or source.backlog(epoch, offset)[0] > 0
 
-    def _cursor(self, source: PartitionSource) -> Cursor | None:
+    def _wants(self, source: PartitionSource) -> list[Want]:
+        """What is to be sent of a partition, and when, as far as is known now."""
+        name = source.name
+        now = self.clock.monotonic()
+        if self._errors.get(name, (0.0, ""))[0] > now:
+            return [Want(name, True, SOURCE_RETRY_S)]
+        cursor = self._begun_cursor(source)
+        if cursor is None:
+            return []
+        wants = [Want(name, False, 0.0)] if cursor.ahead else []
+        if source.moved_on(cursor.epoch):
+            return [*wants, Want(name, True, 0.0)]  # an epoch that has ended waits for nothing more
+        records, length = source.backlog(cursor.epoch, cursor.live_offset)
+        if records == 0:
+            if not wants:
+                self._waiting.pop(name, None)
+            return wants
+        waiting = self._waiting.setdefault(name, _Waiting(now, self.clock.wall_ns()))
+        full = length >= self.settings.unit_bytes or records >= self.settings.unit_records
+        due_s = waiting.since + self.settings.linger_ms / 1000 - now
+        if full or self.flushing:
+            return [*wants, Want(name, True, 0.0)]
+        return [*wants, Want(name, True, min(due_s, TICK_S))]
+
+    def _begun_cursor(self, source: PartitionSource) -> Cursor | None:
         """Where the partition stands; begun if it never was; None: there is nothing to begin with."""
-        known = self._checkpoint.cursors.get(source.name)
+        known = self.cursor_of(source.name)
         if known is not None:
             return known
         for epoch, first in source.epochs()[:1] if self.settings.start == "oldest" else source.epochs()[-1:]:
             end = source.end_offset() if self.settings.start == "latest" else None
-            begin = first if end is None else end
-            known = Cursor(*source.name, epoch, first, first, begin)
-            self._checkpoint.move(known)
+            known = Cursor(*source.name, epoch, first, first, first if end is None else end)
+            self.checkpoint.move(known)
         return known
 
-    # ---- one unit ----
+    # ---- deciding ----
 
-    def _decide(self, source: PartitionSource) -> bool:
-        """Begin a unit of this partition, or its next epoch.  False: there is nothing to do after all."""
-        cursor = self._cursor(source)
+    def _decide(self, now: float) -> tuple[list[Flight], float]:
+        """Units that are begun now, and seconds until there may be another."""
+        decided: list[Flight] = []
+        left_out: set[tuple[RingName, bool]] = set()
+        moved = False
+        while len(self._window) < self.settings.window:
+            wants: list[Want] = []
+            for name, source in self.sources.items():
+                with self._blamed(name):
+                    wants += [it for it in self._wants(source) if (name, it.live) not in left_out]
+            if not (wants := self._beside(wants)):
+                break
+            chosen = self.plan.choose(wants, now)
+            if isinstance(chosen, float):
+                return self._begun_flights(decided), 0.0 if moved else chosen
+            with self._blamed(chosen.name):
+                flight = self._unit_of(self.sources[chosen.name], chosen)
+                if isinstance(flight, Flight):
+                    decided.append(flight)
+                    self._window.flights.append(flight)
+                    continue
+                moved |= flight
+                if flight:
+                    continue
+            left_out.add((chosen.name, chosen.live))
+        full = len(self._window) >= self.settings.window
+        wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
+        return self._begun_flights(decided), 0.0 if moved else wait_s
+
+    def _beside(self, wants: list[Want]) -> list[Want]:
+        """Without backlog, where it would take the last place that what comes in needs."""
+        backlog = sum(1 for flight in self._window.flights if flight.backlog)
+        most = max(self.settings.window - 1, 1)
+        return [want for want in wants if want.live or backlog < most]
+
+    def _begun_flights(self, decided: list[Flight]) -> list[Flight]:
+        """The flights, written down if they must be.  Raises CheckpointError: there are none."""
+        if decided:
+            try:
+                intents = [flight.intent for flight in decided]
+                self.checkpoint.begin(intents, saved=self._shipping.begins)
+            except BaseException:
+                for flight in decided:
+                    self._window.flights.remove(flight)
+                raise
+        return decided
+
+    def _unit_of(self, source: PartitionSource, want: Want) -> Flight | bool:
+        """A unit of this partition; or whether something else has been done about it."""
+        cursor = self.cursor_of(source.name)
         assert cursor is not None
-        batch = source.read(cursor.epoch, cursor.next_offset, self.settings.unit_bytes)
+        start = cursor.live_offset if want.live else cursor.next_offset
+        buffer = self._buffers.pop() if self._buffers else RecordBuffer()
+        batch = source.read(cursor.epoch, start, self.plan.limit_bytes(want), buffer)
+        quiet = not any(self._window.of(source.name))
         if batch is None:
-            return self._next_epoch(source, cursor)
-        intent = Intent(
-            drain_seq=self._checkpoint.drain_seq + 1,
-            created_ns=time.time_ns(),
+            self._buffers.append(buffer)
+            if cursor.ahead:
+                return quiet and source.moved_on(cursor.epoch) and self._pass(cursor, want)
+            return quiet and self._next_epoch(source, cursor)
+        stop = None if want.live else cursor.stop_offset
+        if stop is not None:
+            if batch.first_offset >= stop:
+                self._buffers.append(buffer)
+                return quiet and self._pass(cursor, want)
+            batch = cut(batch, stop - 1)
+            self._backlog_ns[source.name] = batch.last_timestamp_ns
+        if quiet and stop is None and self._splits(source, cursor, batch):
+            self._buffers.append(buffer)
+            return True
+        flight = Flight(self._intent(cursor, start, batch), buffer, backlog=not want.live)
+        flight.parcel = Parcel(flight.intent, batch)
+        self.plan.sent(want, batch.length)
+        if want.live and (waiting := self._waiting.get(source.name)):
+            waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns
+        return flight
+
+    def _pass(self, cursor: Cursor, want: Want) -> bool:
+        """What waited is gone: what has been drained behind it is the end of the partition, or the next."""
+        stop = cursor.stop_offset
+        if want.live or stop is None:
+            return False
+        self.checkpoint.move(cursor.gone(stop))
+        return True
+
+    def _splits(self, source: PartitionSource, cursor: Cursor, batch: Batch) -> bool:
+        """Whether so much has waited for so long that what comes in now shall go beside it."""
+        age_ms = (self.clock.wall_ns() - batch.first_timestamp_ns) / 1e6
+        late = max(self.settings.live_after_ms, 3 * self.settings.linger_ms)
+        end = source.end_offset()
+        if not self.settings.live_share or age_ms < late or source.moved_on(cursor.epoch) or end is None:
+            return False
+        split = cursor.split(end) if end > batch.last_offset + 1 else cursor
+        if split is not cursor:
+            log.info("live beside backlog stream=%s partition=%d from=%d", *source.name, end)
+            self.checkpoint.move(split)
+            self._waiting.pop(source.name, None)
+            self._backlog_ns[source.name] = batch.first_timestamp_ns
+        return split is not cursor
+
+    def _intent(self, cursor: Cursor, start: int, batch: Batch) -> Intent:
+        begun = [flight.intent for flight in self._window.flights]
+        first = start == cursor.next_offset
+        return Intent(
+            drain_seq=self.checkpoint.number(begun),
+            created_ns=self.clock.wall_ns(),
             stream=cursor.stream,
             partition=cursor.partition,
             epoch=cursor.epoch,
@@ -257,13 +433,10 @@ class Drain:
             previous=cursor.previous,
             first_offset=batch.first_offset,
             last_offset=batch.last_offset,
-            lost=_range(cursor.next_offset, batch.first_offset),
-            skipped=_range(cursor.accounted_offset, cursor.next_offset),
+            lost=joined((*cursor.owed, *_range(start, batch.first_offset))),
+            skipped=_range(cursor.accounted_offset, cursor.next_offset) if first else (),
+            compressed=self.settings.compress == "zstd",
         )
-        self._unit = build(self.settings.edge_id, intent, batch)
-        self._checkpoint.begin(intent)
-        self._deliver(intent)
-        return True
 
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
         """Go on with the epoch after the cursor's, which has been read to its end.  False: there is none."""
@@ -279,129 +452,118 @@ class Drain:
         epoch, first = later[0]
         untouched = cursor.next_offset == cursor.epoch_first_offset
         previous = cursor.previous if untouched and cursor.previous else (cursor.epoch, cursor.next_offset)
-        self._checkpoint.move(Cursor(*source.name, epoch, first, first, first, previous))
+        self.checkpoint.move(Cursor(*source.name, epoch, first, first, first, previous))
         source.forget_before(epoch)
         log.info("next epoch stream=%s partition=%d epoch=%d after=%d", *source.name, epoch, cursor.epoch)
         return True
 
-    def _deliver(self, intent: Intent) -> None:
-        """Put the unit under way, and write down that it is done."""
-        unit = self._unit or self._built_again(intent)
-        if unit is not None:
-            self._sink.put(unit)
-        elif not self._is_there(intent):
-            log.error("unit given up: its records are gone drain_seq=%d", intent.drain_seq)
-            self._checkpoint.give_up()
-            return
-        self._checkpoint.finish()
-        self._unit = None
-        self._count(intent, unit)
-        self._tell(intent.stream, intent.partition, intent.epoch, intent.last_offset + 1, intent.lost)
+    # ---- sending ----
 
-    def _built_again(self, intent: Intent) -> Unit | None:
-        """The unit that a crash has interrupted; None: its records can be read no more."""
-        name = RingName(intent.stream, intent.partition)
-        if name not in self._sources:
+    def _send(self, flights: Sequence[Flight]) -> bool:
+        """Give these to the sink.  Whether there were any.  Raises SinkError."""
+        if self._stale and flights:
+            self._sink.begin(self.settings.edge_id)
+            self._stale = False
+        for flight in flights:
+            if flight.parcel is None:
+                if self._window.flights[0] is not flight:
+                    break  # after a crash, one after the other
+                if not self._read_again(flight):
+                    return True
+            assert flight.parcel is not None
+            flight.sent_at = self.clock.monotonic()
+            try:
+                flight.future = self._shipping.ship(flight.parcel)
+            except SinkUnavailable:
+                self._window.probing = True
+                raise
+            flight.future.add_done_callback(lambda _: self._settled())
+        return any(flight.future is not None for flight in flights)
+
+    def _read_again(self, flight: Flight) -> bool:
+        """Read the records of a unit that a crash has interrupted.  False: it was settled without them."""
+        if (batch := self._batch_again(flight)) is not None:
+            flight.parcel = Parcel(flight.intent, batch)
+            return True
+        assert not isinstance(self._sink, RecordSink)  # such a sink has nothing under way after a crash
+        flight.acknowledged = is_there(self._sink, flight.intent, self.settings.edge_id)
+        if not flight.acknowledged:
+            log.error("unit given up: its records are gone drain_seq=%d", flight.intent.drain_seq)
+            self.checkpoint.give_up()
+            self._window.flights.remove(flight)
+        return False
+
+    def _batch_again(self, flight: Flight) -> Batch | None:
+        name, intent = flight.name, flight.intent
+        if name not in self.sources:
             self._scan()
-        source = self._sources.get(name)
-        if source is None:
-            path = self.settings.runtime_dir / name.ring
-            source = PartitionSource(name, path, self._cold, self._buffer)
+        source = self.sources.get(name) or PartitionSource(
+            name, self.settings.runtime_dir / name.ring, self._cold
+        )
         try:
-            batch: Batch | None = source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
-        except SourceError as error:
+            return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
+        except (SourceError, LogError, RingError, OSError) as error:
             log.error("unit cannot be read again drain_seq=%d reason=%s", intent.drain_seq, error)
-            batch = None
-        self._unit = build(self.settings.edge_id, intent, batch) if batch else None
-        return self._unit
+            return None
 
-    def _is_there(self, intent: Intent) -> bool:
-        path = intent.name(self.settings.edge_id).path
-        return path in set(self._sink.names(path.rpartition("/")[0] + "/"))
+    def _settle(self) -> bool:
+        """Take what the sink has answered.  Whether it has taken anything.  Raises SinkError."""
+        failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
+        progress = False
+        for flight in self._window.finished():
+            self._bury(flight)
+            self.checkpoint.finish()
+            self._count(flight)
+            self._tell(self.checkpoint.cursors[flight.name], flight.intent.lost)
+            if flight.buffer is not None:
+                self._buffers.append(flight.buffer)
+            progress = True
+        if failure is not None:
+            self.totals.retries += 1
+            self._stale = True
+        if self._window.probing and not self._shipping.begins and self._window.outstanding == 0:
+            self.checkpoint.abandon()  # all that is not done comes again, in its order
+            self._window.flights.clear()
+            self._window.probing = False
+        if failure is not None:
+            raise failure
+        return progress
 
-    def _count(self, intent: Intent, unit: Unit | None) -> None:
-        records = intent.last_offset - intent.first_offset + 1
+    def _bury(self, flight: Flight) -> None:
+        rejected = [*flight.rejected, *(flight.parcel.rejected if flight.parcel else ())]
+        if rejected and flight.parcel is not None:
+            self.dead_letters.add(flight.intent, flight.parcel.batch, rejected)
+            self.totals.dead_letters += len(rejected)
+
+    def _acknowledged(self, flight: Flight) -> None:
+        self.last_ack = self.clock.monotonic()
+        if flight.parcel is not None:
+            self.plan.measured(flight.parcel.length, flight.took_s)
+
+    def _count(self, flight: Flight) -> None:
+        intent = flight.intent
         lost = sum(last - first + 1 for first, last in intent.lost)
-        self.last_ack = time.monotonic()
         self.totals.units += 1
-        self.totals.records += records
+        self.totals.records += intent.last_offset - intent.first_offset + 1
         self.totals.lost_records += lost
-        if unit is not None:
-            self.totals.bytes += unit.length
-            waiting = self._waiting.get(RingName(intent.stream, intent.partition))
-            if waiting is not None:
-                waiting.since, waiting.oldest_ns = self.last_ack, unit.footer.last_timestamp_ns
+        self.totals.bytes += flight.parcel.length if flight.parcel else 0
         if lost:
             log.warning("records lost, and declared so unit=%s lost=%s", intent.drain_seq, list(intent.lost))
-        log.debug("drained drain_seq=%d records=%d", intent.drain_seq, records)
+        log.debug("drained drain_seq=%d", intent.drain_seq)
 
-    def _tell(self, stream: str, partition: int, epoch: int, offset: int, lost: Lost) -> None:
+    def _tell(self, cursor: Cursor, lost: Lost) -> None:
         if self._moved is not None:
-            self._moved(RingName(stream, partition).ring, epoch, offset, lost)
+            name = RingName(cursor.stream, cursor.partition)
+            self._moved(name.ring, cursor.epoch, cursor.accounted_offset, lost)
 
-    def _lag(self, source: PartitionSource) -> PartitionLag:
-        cursor = self._checkpoint.cursors.get(source.name)
-        epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
-        error = self._errors.get(source.name, (0.0, ""))[1]
-        records, length, age_s = 0, 0, 0.0
-        try:
-            records, length = source.backlog(epoch, offset)
-        except RingError as broken:
-            error = error or str(broken)
-        waiting = self._waiting.get(source.name)
-        if records and waiting:
-            age_s = max(time.time_ns() - waiting.oldest_ns, 0) / 1e9
-        return PartitionLag(*source.name, epoch, offset, records, length, age_s, error)
-
-    # ---- what the sink holds ----
-
-    def _reconcile(self) -> None:
-        """Correct the checkpoint by the names in the sink, which may know of units that it does not."""
-        checkpoint = self._checkpoint
-        self._sink.begin(self.settings.edge_id)
-        names = list(self._names())
-        under_way = checkpoint.intent.drain_seq if checkpoint.intent else checkpoint.drain_seq
-        if all(name.drain_seq <= under_way for name in names):
+    def _save(self) -> None:
+        now = self.clock.monotonic()
+        if self.checkpoint.saved or (
+            not self._shipping.begins and self._window.flights and now - self._saved_at < SAVE_S
+        ):
             return
-        if (
-            checkpoint.intent is not None
-        ):  # of a time before those units: by now it is there, or never will be
-            there = checkpoint.intent.name(self.settings.edge_id) in names
-            (checkpoint.finish if there else checkpoint.give_up)()
-        newer = sorted(name for name in names if name.drain_seq > checkpoint.drain_seq)
-        last = newer[-1]
-        log.warning(
-            "the sink is ahead of the checkpoint, which is corrected checkpoint=%s from=%d to=%d",
-            checkpoint.path, checkpoint.drain_seq, last.drain_seq,
-        )  # fmt: skip
-        for name in newer:
-            key = RingName(name.stream, name.partition)
-            known = checkpoint.cursors.get(key)
-            end = name.last_offset + 1
-            if known is None or name.epoch > known.epoch:
-                first = self._first_offset_of(key, name)
-                checkpoint.move(Cursor(*key, name.epoch, first, end, end))
-            elif name.epoch == known.epoch and end > known.next_offset:
-                checkpoint.move(replace(known, accounted_offset=end, next_offset=end, previous=None))
-        checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
-
-    def _names(self) -> Iterator[Name]:
-        """Names in the sink, at least all that the checkpoint may not know."""
-        edge = f"edge={self.settings.edge_id}/"
-        prefixes = [edge]
-        if not self._checkpoint.fresh and self._checkpoint.day:
-            day, today = date.fromisoformat(self._checkpoint.day), datetime.now(UTC).date()
-            if day <= today < day + timedelta(days=LOOK_BACK_DAYS):
-                days = (day + timedelta(days=number) for number in range((today - day).days + 1))
-                prefixes = [f"{edge}dt={it.isoformat()}/" for it in days]
-        paths = itertools.chain.from_iterable(map(self._sink.names, prefixes))
-        return (name for path in paths if (name := Name.parse(path)) is not None)
-
-    def _first_offset_of(self, key: RingName, name: Name) -> int:
-        """With which offset the epoch of `name` began, as far as the ring still tells."""
-        self._scan()
-        source = self._sources.get(key)
-        return dict(source.epochs()).get(name.epoch, name.first_offset) if source else name.first_offset
+        self.checkpoint.save()
+        self._saved_at = now
 
 
 def _range(first: int, end: int) -> tuple[tuple[int, int], ...]:

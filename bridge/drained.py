@@ -46,6 +46,10 @@ The day is that of created_ns, UTC.  A name decides the content: nothing in a fi
 written or read again.  Names alone prove what is there: per edge the drain_seqs are dense, and per (edge,
 stream, partition, epoch) the offset ranges follow on each other, but for ranges that a footer declares.
 
+Compressed (suffix .brim.zst): everything before the footer as one zstd frame; then a skippable frame, which
+`zstd -d` passes over, whose content is u64 bytes of that before compression, footer and trailer.  So a footer
+is read from the end of either kind, and says by its body_crc32 whether two files hold the same.
+
 Rule for change: footers may gain keys, which readers ignore.  Any other change raises VERSION and adds
 golden bytes under tests/golden/bridge; a reader keeps reading the version before.
 
@@ -55,6 +59,7 @@ Only the standard library and msgpack at import, for the reason above; verify() 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import struct
 import zlib
@@ -98,7 +103,10 @@ EXTENT_HEADER_BYTES = 32
 TRAILER_BYTES = 16
 FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
 RING_ID = 1
-SUFFIX = ".brim"
+SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: zstd's format, 3.1.2
+BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # of what was compressed: a length above this is damage
 
 FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test holds it to ringbuf's
 _FLAGS_AT = 30  # in a record
@@ -107,13 +115,14 @@ _HEADER = struct.Struct("<8sIIQIIQ20x")
 _CRC = struct.Struct("<I")
 _EXTENT = struct.Struct("<IIIIQQ")
 _TRAILER = struct.Struct("<II8s")
+_SKIPPABLE = struct.Struct("<IIQ")
 
 _EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
 _PATH = re.compile(
     rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
     rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})-e(?P<epoch>\d{{10}})"
-    rf"-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}"
+    rf"-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
 )
 
 
@@ -147,13 +156,15 @@ class Name:
     first_offset: int
     last_offset: int
     day: str  # YYYY-MM-DD
+    compressed: bool = False
 
     @property
     def path(self) -> str:
         """Relative to the root of the sink; forward slashes."""
         return (
             f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
-            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}{SUFFIX}"
+            f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
+            f"{COMPRESSED_SUFFIX if self.compressed else SUFFIX}"
         )
 
     @classmethod
@@ -164,7 +175,15 @@ class Name:
             return None
         partition, epoch, first, last = (int(match[key]) for key in ("partition", "epoch", "first", "last"))
         name = cls(
-            match["edge"], int(match["seq"]), match["stream"], partition, epoch, first, last, match["day"]
+            match["edge"],
+            int(match["seq"]),
+            match["stream"],
+            partition,
+            epoch,
+            first,
+            last,
+            match["day"],
+            match["zst"] is not None,
         )
         return name if name.last_offset >= name.first_offset else None
 
@@ -301,6 +320,11 @@ def footer_and_trailer(footer: Footer) -> bytes:
     return packed + _TRAILER.pack(len(packed), zlib.crc32(packed), END_MAGIC)
 
 
+def skipped_frame_head(body_length: int, tail_length: int) -> bytes:
+    """What stands between the zstd frame of `body_length` bytes and footer and trailer."""
+    return _SKIPPABLE.pack(SKIPPABLE_MAGIC, tail_length + 8, body_length)
+
+
 def footer_length(tail: Bytes) -> int:
     """Bytes of the footer in front of the trailer that `tail` ends with.  Raises DrainedFileError."""
     if len(tail) < TRAILER_BYTES:
@@ -347,11 +371,12 @@ class DrainedFile:
     footer: Footer
     extents: tuple[Extent, ...]
     body: memoryview  # everything before the footer
+    compressed: bool = False
 
     @property
     def name(self) -> Name:
         """The name that belongs to this content."""
-        return self.footer.name(self.header.day)
+        return dataclasses.replace(self.footer.name(self.header.day), compressed=self.compressed)
 
     def body_verifies(self) -> bool:
         """Whether header, extents and records are what was written; no compiled code needed."""
@@ -364,9 +389,13 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
     `name` is for messages.  Raises DrainedFileError.
     """
     view = memoryview(data)
+    is_compressed = view[:4] == ZSTD_MAGIC
     try:
-        header, footer = Header.unpack(view), parse_footer(view)
+        footer = parse_footer(view)
         body = view[: len(view) - TRAILER_BYTES - footer_length(view)]
+        if is_compressed:
+            body = _decompressed(body)
+        header = Header.unpack(body)
         if footer.count * 32 > len(body):
             raise DrainedFileError(f"{len(body)} bytes cannot hold {footer.count} records")
         if (header.drain_seq, header.epoch, header.partition) != (
@@ -375,9 +404,34 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
             footer.partition,
         ):
             raise DrainedFileError(f"header and footer contradict each other: {header}, {footer}")
-        return DrainedFile(header, footer, tuple(_extents(body, header)), body)
+        return DrainedFile(header, footer, tuple(_extents(body, header)), body, is_compressed)
     except DrainedFileError as error:
         raise DrainedFileError(str(error), name=name, hint=error.hint) from None
+
+
+def _decompressed(data: memoryview) -> memoryview:
+    """What the zstd frame holds that `data` begins with; the head of the next one ends it."""
+    magic, _, length = _SKIPPABLE.unpack_from(data, len(data) - _SKIPPABLE.size)
+    if magic != SKIPPABLE_MAGIC or not HEADER_BYTES <= length <= BODY_MAX_BYTES:
+        raise DrainedFileError(f"no zstd frame of a drained file: it would hold {length} bytes")
+    frame = data[: len(data) - _SKIPPABLE.size]
+    for name in ("compression.zstd", "backports.zstd", "pyarrow"):  # the last one is what executors have
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            if name == "pyarrow":
+                body = module.Codec("zstd").decompress(frame, length, asbytes=True)
+            else:
+                body = module.ZstdDecompressor().decompress(frame, length + 1)
+        except (OSError, ValueError, getattr(module, "ZstdError", OSError)) as error:
+            raise DrainedFileError(f"the zstd frame cannot be read: {error}") from error
+        if len(body) != length:
+            raise DrainedFileError(f"the zstd frame holds {len(body)} bytes, not {length}")
+        return memoryview(body)
+    text = "it is compressed, and this Python (before 3.14) has no zstd"
+    raise DrainedFileError(text, hint="pip install backports.zstd, or pyarrow")
 
 
 def _extents(body: memoryview, header: Header) -> list[Extent]:

@@ -2,6 +2,8 @@
 
     BridgeError               .hint: what to do about it, or ""
         BadName               an edge id, stream or URL that names of drained files cannot hold
+        BadOrder              what a running bridge was told cannot be done
+        BadTransform          a plug-in that cannot be loaded
         DrainedFileError      bytes that are not the drained file they should be; .name
         SinkError
             SinkUnavailable   the sink did not take it: tried again, with back-off
@@ -25,6 +27,8 @@ from collections.abc import Sequence
 
 __all__ = [
     "BadName",
+    "BadOrder",
+    "BadTransform",
     "BridgeError",
     "CheckpointBusy",
     "CheckpointError",
@@ -64,6 +68,14 @@ def _rebuilt(kind: type[BridgeError], message: str, attributes: dict[str, object
 
 class BadName(BridgeError):
     """A name or URL that cannot be used."""
+
+
+class BadOrder(BridgeError):
+    """Nothing has changed."""
+
+
+class BadTransform(BridgeError):
+    """A plug-in that is not there, or is none."""
 
 
 class DrainedFileError(BridgeError):

@@ -70,6 +70,7 @@ class Records:
     length: int  # bytes of the records that this range of offsets has, for rates and limits
     batches: tuple[Sequence[Message], ...]  # ringbuf.Batch each, with its columns, unless a plug-in made it
     topic_of: Callable[[bytes], bytes] = unchanged  # key -> topic at the sink; remembers, so ask per record
+    lost: tuple[tuple[int, int], ...] = ()  # ranges below these that will never come, both ends included
 
     @property
     def count(self) -> int:

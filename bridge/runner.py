@@ -14,25 +14,36 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from bridge.checkpoint import Checkpoint
-from bridge.drain import Drain, Moved, PartitionLag, Totals
-from bridge.errors import BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
+from bridge.drain import Drain, Moved
+from bridge.errors import BadName, BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
+from bridge.lag import LagMeter
+from bridge.orders import Order, backfill, skip
 from bridge.settings import BridgeSettings
 from bridge.sink import RecordSink, Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
+from bridge.state import BridgeState, Condition
 from ringbuf.bell import READERS_MOST, Sleeper
 
-__all__ = ["Backoff", "Bridge", "BridgeState"]
+__all__ = ["Backoff", "Bridge"]
 
 log = logging.getLogger(__name__)
 
 STATE_INTERVAL_S = 1.0  # how old what state() says may be
 STOP_TIMEOUT_S = 35.0  # a put under way ends within 30 s
 
-Condition = Literal["starting", "draining", "idle", "paused", "retrying", "blocked", "stopped", "failed"]
+
+class _Asked(NamedTuple):
+    """Something that somebody has told the bridge."""
+
+    order: Order
+    answer: Future[list[str]]
 
 
 class Backoff:
@@ -54,35 +65,6 @@ class Backoff:
         self.failures = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BridgeState:
-    """What there is to know about a bridge, at most STATE_INTERVAL_S old.
-
-    condition   starting, draining, idle (all is drained), paused, retrying, blocked (a name is taken by other
-                content: resume() after it was dealt with), stopped, failed (a bug: see the log)
-    lag_s       age of the oldest record that waits; 0: none does
-    last_ack_age_s  since the sink has last taken something; None: not yet
-    """
-
-    name: str
-    to: str
-    condition: Condition
-    drain_seq: int
-    lag_records: int
-    lag_bytes: int
-    lag_s: float
-    last_ack_age_s: float | None
-    failures: int  # in a row
-    last_error: str
-    remedy: str
-    totals: Totals
-    partitions: tuple[PartitionLag, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
-
 class Bridge:
     """Drains until it is stopped.
 
@@ -102,13 +84,22 @@ class Bridge:
         self.settings = settings
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
+        if settings.chooses_topics and not isinstance(self._sink, RecordSink):
+            raise BadName(
+                f"{settings.to} takes files, which hold whole streams: no topics, remap or transform",
+                hint="give these topics a stream of their own, and name it in streams",
+            )
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
         self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
         self._sleeper = Sleeper()
         self._stopping = False
-        self._paused = False
         self._blocked = False
+        self._kicked = False  # somebody wants a turn now
+        self._asked: deque[_Asked] = deque()
+        self._calm_at = time.monotonic()  # when a record was drained last, or none waited
+        self._stall_said = False
+        self._meter: LagMeter | None = None
         self._flush: threading.Event | None = None
         self._condition: Condition = "starting"
         self._error: Exception | None = None
@@ -146,14 +137,33 @@ class Bridge:
         return True
 
     def pause(self) -> None:
-        """Begin no more units until resume()."""
-        self._paused = True
-        self._sleeper.ring()
+        """Begin no more units until resume(), also of another process."""
+        self._ask(partial(self._set_paused, paused=True))
 
     def resume(self) -> None:
         """Go on, now: also from a back-off, or when blocked."""
-        self._paused = self._blocked = False
+        self._ask(partial(self._set_paused, paused=False))
+
+    def skip(self, stream: str | None = None, partition: int | None = None) -> Future[list[str]]:
+        """Drain nothing of what waits now, of all partitions or of these; files will declare it skipped.
+
+        Of each partition what was passed over, in words.  The Future fails with BridgeError.
+        """
+        return self._ask(partial(skip, stream=stream, partition=partition))
+
+    def backfill(self, stream: str, partition: int, first_offset: int) -> Future[list[str]]:
+        """Drain again from `first_offset` of the present epoch on, beside what comes in.
+
+        What has been drained already is then in a second file, and readers take it once.
+        """
+        return self._ask(partial(backfill, stream=stream, partition=partition, first_offset=first_offset))
+
+    def _ask(self, order: Order) -> Future[list[str]]:
+        answer: Future[list[str]] = Future()
+        self._asked.append(_Asked(order, answer))
+        self._kicked = True
         self._sleeper.ring()
+        return answer
 
     def flush(self, timeout_s: float) -> bool:
         """Drain what is in the rings now, whatever its linger.  Whether the sink has it all in time."""
@@ -166,7 +176,9 @@ class Bridge:
 
     def state(self) -> BridgeState:
         """As it stands."""
-        return self._state
+        silent_s = time.monotonic() - self._calm_at
+        stalled = silent_s > self.settings.stall_s and self._state.condition not in {"paused", "stopped"}
+        return dataclasses.replace(self._state, stalled_s=silent_s) if stalled else self._state
 
     # ---- the thread ----
 
@@ -175,8 +187,10 @@ class Bridge:
         return Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
 
     def _run(self, checkpoint: Checkpoint) -> None:
-        assert not isinstance(self._sink, RecordSink)
-        drain = Drain(self.settings, self._sink, checkpoint, self._cold, self._moved)
+        drain = Drain(
+            self.settings, self._sink, checkpoint, self._cold, self._moved, settled=self._sleeper.ring
+        )
+        self._meter = LagMeter(drain)
         ending: Condition = "failed"
         try:
             log.info(
@@ -189,21 +203,33 @@ class Bridge:
                 self._sleep(drain, self._turn(drain))
             ending = "stopped"
         finally:
-            self._condition = ending
-            self._state = self._describe(drain)  # the last word: how far it came
-            drain.close()
-            checkpoint.close()
-            if self._own_sink:
-                self._sink.close()
-            self._ended.set()
-            log.info(
-                "bridge ended name=%s condition=%s drain_seq=%d", self.settings.name, ending, drain.drain_seq
-            )
+            self._end(drain, ending)
+
+    def _end(self, drain: Drain, ending: Condition) -> None:
+        """Let end what is under way, and say the last word: how far it came."""
+        with suppress(BridgeError):
+            drain.finish()
+        self._condition = ending
+        self._state = self._describe(drain)
+        drain.close()
+        drain.checkpoint.close()
+        if self._own_sink:
+            self._sink.close()
+        self._ended.set()
+        while self._asked:
+            self._asked.popleft().answer.set_exception(BadOrder("the bridge has ended"))
+        name = self.settings.name
+        log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
 
     def _turn(self, drain: Drain) -> float:
         """One step of the drain, or the reason for none.  Seconds to sleep."""
-        if self._paused or self._blocked:
-            self._condition = "paused" if self._paused else "blocked"
+        self._kicked = False
+        self._obey(drain)
+        if drain.checkpoint.paused or self._blocked:
+            self._condition = "paused" if drain.checkpoint.paused else "blocked"
+            drain.held = True
+            with suppress(BridgeError):  # what was under way may have arrived all the same
+                drain.collect()
             return STATE_INTERVAL_S
         flush = self._flush
         drain.flushing = flush is not None
@@ -230,6 +256,31 @@ class Bridge:
             self._condition = "idle" if wait > 0 else "draining"
         return wait
 
+    def _obey(self, drain: Drain) -> None:
+        """Do what was asked for; what has to wait for units under way keeps others from beginning."""
+        drain.held = False
+        while self._asked:
+            order, answer = self._asked[0]
+            try:
+                said = order(drain)
+            except BridgeError as error:
+                answer.set_exception(error)
+            else:
+                if said is None:
+                    drain.held = True
+                    return
+                answer.set_result(said)
+            self._asked.popleft()
+
+    def _set_paused(self, drain: Drain, *, paused: bool) -> list[str]:
+        if not paused:
+            self._blocked = False
+            self._backoff.reset()
+        if drain.checkpoint.paused != paused:
+            drain.checkpoint.paused = paused
+            drain.checkpoint.save()
+        return [f"bridge {self.settings.name} {'pauses' if paused else 'goes on'}"]
+
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
         if str(error) != str(self._error):
             log.warning("bridge %s name=%s: %s; %s", condition, self.settings.name, error, error.hint)
@@ -247,8 +298,9 @@ class Bridge:
         idle = self._condition == "idle" and drain.idle and seconds > 0
         readers = drain.readers()[:READERS_MOST] if idle else []
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._stopping:
-            if self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S)):
+        while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
+            rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
+            if rung and self._condition != "retrying":  # then only the time counts: others may have succeeded
                 break
             self._refresh(drain)
 
@@ -258,26 +310,51 @@ class Bridge:
         news = self._condition != self._shown or drain.drain_seq != self._state.drain_seq
         if news or now - self._state_at >= STATE_INTERVAL_S / 4:
             self._state, self._state_at, self._shown = self._describe(drain), now, self._condition
+            self._watch(drain, now)
+
+    def _watch(self, drain: Drain, now: float) -> None:
+        """The watchdog: records that wait, and none that is drained."""
+        self._calm_at = max(self._calm_at, drain.last_ack or 0.0)
+        if not self._state.lag_records or drain.checkpoint.paused:
+            self._calm_at = now
+        stalls = now - self._calm_at > self.settings.stall_s
+        if stalls and not self._stall_said:
+            log.error(
+                "bridge stalls name=%s: %d records wait, and none was drained for %.0f s; the last error: %s",
+                self.settings.name,
+                self._state.lag_records,
+                now - self._calm_at,
+                self._state.last_error or "none",
+            )
+        self._stall_said = stalls
 
     def _describe(self, drain: Drain | None) -> BridgeState:
-        lags = tuple(drain.lags()) if drain else ()
+        settings, condition = self.settings, self._condition
+        if drain is None or self._meter is None:
+            return BridgeState(settings.name, self._sink.url, condition)
+        lags = tuple(self._meter.lags())
         error = self._error
+        lag_records = sum(lag.lag_records for lag in lags)
         broken = next((lag.error for lag in lags if lag.error), "")
-        condition = self._condition
-        if condition == "idle" and any(lag.lag_records for lag in lags):
+        if condition == "idle" and (lag_records or drain.in_flight):
             condition = "draining"
+        left = [lag.buffer_left_s for lag in lags if lag.buffer_left_s is not None]
         return BridgeState(
-            name=self.settings.name,
+            name=settings.name,
             to=self._sink.url,
             condition=condition,
-            drain_seq=drain.drain_seq if drain else 0,
-            lag_records=sum(lag.lag_records for lag in lags),
+            drain_seq=drain.drain_seq,
+            lag_records=lag_records,
             lag_bytes=sum(lag.lag_bytes for lag in lags),
             lag_s=max((lag.lag_s for lag in lags), default=0.0),
-            last_ack_age_s=time.monotonic() - drain.last_ack if drain and drain.last_ack else None,
+            backlog_records=sum(lag.backlog_records for lag in lags),
+            last_ack_age_s=time.monotonic() - drain.last_ack if drain.last_ack else None,
+            buffer_left_s=min(left, default=None),
+            in_flight=drain.in_flight,
+            bytes_s=drain.plan.bytes_s,
             failures=self._backoff.failures,
             last_error=str(error) if error else broken,
             remedy=error.hint if isinstance(error, BridgeError) else "",
-            totals=dataclasses.replace(drain.totals) if drain else Totals(),
+            totals=dataclasses.replace(drain.totals),
             partitions=lags,
         )

@@ -42,6 +42,30 @@ class BridgeSettings:
     unit_bytes: int = 8 * MIB
     unit_records: int = 1_000_000
     linger_ms: int = 1_000
+    # Of files: zstd, level 1; a third of a gigabyte a second and core.
+    compress: Literal["none", "zstd"] = "none"
+    # Units under way at once, of unit_bytes of memory each.  With one there is no thread beside the bridge's;
+    # a store far away takes several in the time of one.
+    window: int = 4
+    rate_bytes_s: int = 0  # at most, on average over a second; 0: as fast as the sink takes it
+    # When the oldest record that waits is so old, what comes in from then on is drained beside what waits,
+    # with this share of bytes as long as both want it; the other share is the backlog's.  0: strictly in
+    # order.
+    live_share: float = 0.7
+    live_after_ms: int = 10_000
+    priorities: Mapping[str, int] = field(default_factory=dict)  # by stream; higher goes first; others: 0
+    # For sinks that take records: which topics go there (all), which do not, and what they are called there,
+    # by the longest beginning that matches; and a plug-in (bridge/transform.py).
+    topics: tuple[str, ...] = ()
+    topics_not: tuple[str, ...] = ()
+    remap: Mapping[str, str] = field(default_factory=dict)
+    transform: str = ""
+    dead_letters_bytes: int = (
+        64 * MIB
+    )  # of the file for what can never be sent; when it is full, the bridge stops
+    # What the log keeps for this bridge, by stream, beyond the ring: from it follow hours of buffer left.
+    spool_bytes: Mapping[str, int] = field(default_factory=dict)
+    stall_s: int = 300  # records wait, and the cursor has not moved for so long: that is said
     backoff_min_ms: int = 500
     backoff_max_ms: int = 60_000
     scan_interval_ms: int = 1_000  # how often the runtime directory is looked at for new rings
@@ -57,9 +81,25 @@ class BridgeSettings:
             ("backoff_min_ms", self.backoff_min_ms, 1, self.backoff_max_ms),
             ("backoff_max_ms", self.backoff_max_ms, 1, 3_600_000),
             ("scan_interval_ms", self.scan_interval_ms, 10, 60_000),
+            ("window", self.window, 1, 64),
+            ("rate_bytes_s", self.rate_bytes_s, 0, 1 << 40),
+            ("live_share", self.live_share, 0, 0.95),
+            ("live_after_ms", self.live_after_ms, 0, 86_400_000),
+            ("dead_letters_bytes", self.dead_letters_bytes, 0, 1 << 40),
+            ("stall_s", self.stall_s, 1, 1 << 31),
         ):
             if not least <= value <= most:
                 raise BridgeError(f"{key} is {value}, and must be {least} to {most}")
+
+    @property
+    def chooses_topics(self) -> bool:
+        """Whether anything is asked for that only a sink for records can do."""
+        return bool(self.topics or self.topics_not or self.remap or self.transform)
+
+    @property
+    def dead_letters_path(self) -> Path:
+        """What could never be sent."""
+        return self.state_dir / "bridge" / f"{self.name}.dead.jsonl"
 
     @property
     def checkpoint_path(self) -> Path:

@@ -56,10 +56,11 @@ class UnitSink(Protocol):
         """The unit is safe there.  Raises SinkUnavailable, SinkBlocked."""
 
     def names(self, prefix: str) -> Iterator[str]:
-        """The names that are there below `prefix`, "edge=.../" or "edge=.../dt=.../", in any order.
+        """The names that are there and begin with `prefix`, in any order.
 
-        Asked for when a checkpoint is new, to go on behind what is there, and after a crash, to learn whether
-        a unit that can be read no more has arrived.  Raises SinkUnavailable.
+        Asked for all of an edge, "edge=.../", when a checkpoint is new, to go on behind what is there; for
+        those of one number, "edge=.../dt=.../0000000000000007-", at each start, and after a crash, to learn
+        whether a unit that can be read no more has arrived.  Raises SinkUnavailable.
         """
 
     def close(self) -> None:

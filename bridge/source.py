@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,14 +31,13 @@ from persistence.files import OsFiles
 from persistence.merged import MergedReader
 from persistence.placement import places
 from persistence.reading import Epoch, LogReader
-from ringbuf import RECORD_ALIGN, Range, Reader, Ring, scan_records
+from ringbuf import Range, Reader, Ring, bytes_of_records, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
-__all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName", "find_rings"]
+__all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName", "cut", "find_rings"]
 
 log = logging.getLogger(__name__)
 
-_RECORD = struct.Struct("<IIQQ")  # the start of a record: length, crc32c, offset, timestamp_ns
 COPY_BYTES = 1 << 20  # at once with the GIL held: a tenth of a millisecond
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 
@@ -115,7 +113,7 @@ def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path
 
 
 class RecordBuffer:
-    """Memory for the records of one unit, used again for the next: what take() gave is then gone."""
+    """Memory for the records of one unit, used again for another: what take() gave is then gone."""
 
     def __init__(self) -> None:
         self._memory = memoryview(bytearray(COPY_BYTES))
@@ -199,13 +197,12 @@ class _HotRing:
 
 
 class PartitionSource:
-    """Reads one partition.  Belongs to one thread, whose sources share `buffer`."""
+    """Reads one partition.  Belongs to one thread."""
 
-    def __init__(self, name: RingName, path: Path, cold: ColdLog | None, buffer: RecordBuffer) -> None:
+    def __init__(self, name: RingName, path: Path, cold: ColdLog | None) -> None:
         self.name = name
         self.path = path
         self._cold = cold
-        self._buffer = buffer
         self._rings: list[_HotRing] = []  # by rising epoch; the last is the one that is written
 
     def refresh(self) -> None:
@@ -258,10 +255,18 @@ class PartitionSource:
         """Of the ring that is written: the offset that comes next."""
         return self._rings[-1].ring.extremes().end_offset if self._rings else None
 
+    def capacity(self) -> tuple[int, int] | None:
+        """Of the ring that is written: its bytes, and the position of its end; None: there is none."""
+        if not self._rings:
+            return None
+        ring = self._rings[-1].ring
+        return ring.capacity_bytes, ring.extremes().end_position
+
     def backlog(self, epoch: int, offset: int) -> tuple[int, int]:
         """Records and bytes from `offset` of `epoch` up to the end of the ring that is written.
 
-        Bytes are those that the ring still has; of a lower epoch, one record is said.
+        Bytes of what the ring has no more are reckoned from what it has; of a lower epoch, one record is
+        said.
         """
         if not self._rings or self._rings[-1].epoch != epoch:
             return (1, 1) if self._rings else (0, 0)
@@ -271,21 +276,24 @@ class PartitionSource:
             # A writer that died in a batch has not told of its last records: they are there all the same.
             reader = self.reader_at(epoch, offset)
             return (1, 1) if reader is not None and reader.wait(0) else (0, 0)
-        at = hot.reader.cursor if hot.reader.offset == offset else ends.oldest_position
-        return ends.end_offset - offset, max(ends.end_position - at, 0)
+        records = ends.end_offset - offset
+        if hot.reader.offset == offset and offset >= ends.oldest_offset:
+            return records, max(ends.end_position - hot.reader.cursor, 0)
+        there = max(ends.end_offset - ends.oldest_offset, 1)
+        return records, records * (ends.end_position - ends.oldest_position) // there
 
-    def read(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:
+    def read(self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
         """Records of `epoch` from `offset` on, or from the first left behind it; None: there are none now.
 
-        The batch is valid until the next read.  Raises SourceError: the ring is damaged, or ends before
-        `offset`.
+        The batch is in `buffer`, and valid until that is used again.  Raises SourceError: the ring is
+        damaged, or ends before `offset`.
         """
         hot = next((ring for ring in self._rings if ring.epoch == epoch), None)
         for _ in range(ATTEMPTS):
             nearest = None
             if hot is not None:
                 try:
-                    return hot.read(offset, limit_bytes, self._buffer)
+                    return hot.read(offset, limit_bytes, buffer)
                 except OffsetGone as gone:
                     nearest = gone.nearest
                 except (_Damaged, Corrupt):
@@ -295,7 +303,7 @@ class PartitionSource:
                     f"{self.path}: epoch {epoch} ends at offset {nearest}, but {offset} was to be read next",
                     hint="the checkpoint is not of this broker: give each edge its own state_dir",
                 )
-            batch = self._read_cold(epoch, offset, limit_bytes)
+            batch = self._read_cold(epoch, offset, limit_bytes, buffer)
             if batch is not None and (nearest is None or batch.first_offset < nearest):
                 return batch
             if nearest is None:
@@ -315,7 +323,7 @@ class PartitionSource:
         log.warning("record that does not verify, passed over ring=%s offset=%d", self.path, offset)
         return offset + 1
 
-    def _read_cold(self, epoch: int, offset: int, limit_bytes: int) -> Batch | None:
+    def _read_cold(self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
         if self._cold is None:
             return None
         ranges = self._cold.read(self.path.name, epoch, offset, limit_bytes)
@@ -327,7 +335,7 @@ class PartitionSource:
         if not contiguous:
             return None
         try:
-            return _verified(epoch, contiguous[0].offset, self._buffer.take(contiguous))
+            return _verified(epoch, contiguous[0].offset, buffer.take(contiguous))
         except _Damaged as error:
             raise SourceError(f"log of {self.path.name}: damaged at offset {contiguous[0].offset}") from error
 
@@ -337,12 +345,13 @@ class PartitionSource:
         For what a crash has interrupted: the first may be in the log alone, and the last in the ring alone.
         """
         batches: list[Batch] = []
+        buffer = RecordBuffer()
         offset = first_offset
         while offset <= last_offset:
-            batch = self.read(epoch, offset, COPY_BYTES)
+            batch = self.read(epoch, offset, COPY_BYTES, buffer)
             if batch is None or batch.first_offset != offset:
                 return None
-            batch = _cut(batch, last_offset)
+            batch = cut(batch, last_offset)
             runs = tuple(Run(memoryview(bytes(run.records)), run.unchecked) for run in batch.runs)
             batches.append(replace(batch, runs=runs))
             offset = batch.last_offset + 1
@@ -357,19 +366,18 @@ class PartitionSource:
         self._rings.clear()
 
 
-def _cut(batch: Batch, last_offset: int) -> Batch:
-    """The batch up to `last_offset`.  Walks records one by one, so only for what has to be cut."""
+def cut(batch: Batch, last_offset: int) -> Batch:
+    """The batch up to `last_offset`, which is in it or behind it."""
     if batch.last_offset <= last_offset:
         return batch
     runs: list[Run] = []
-    offset, stamp = batch.first_offset, 0
+    offset, stamp = batch.first_offset, batch.first_timestamp_ns
     for run in batch.runs:
-        end = 0
-        while end < len(run.records) and offset <= last_offset:
-            length, _, _, stamp = _RECORD.unpack_from(run.records, end)
-            end += -(-length // RECORD_ALIGN) * RECORD_ALIGN
-            offset += 1
+        wanted = last_offset + 1 - offset
+        end = bytes_of_records(run.records, batch.epoch, offset, wanted)
+        scan = scan_records(run.records[:end], batch.epoch)
         runs.append(Run(run.records[:end], run.unchecked))
+        offset, stamp = scan.last_offset + 1, scan.last_timestamp_ns
         if offset > last_offset:
             break
     return replace(batch, last_offset=last_offset, last_timestamp_ns=stamp, runs=tuple(runs))

@@ -12,13 +12,23 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bridge.drained import HEADER_BYTES, RING_ID, Footer, Header, Name, Ranges, footer_and_trailer
+from bridge.drained import (
+    HEADER_BYTES,
+    RING_ID,
+    Footer,
+    Header,
+    Name,
+    Ranges,
+    footer_and_trailer,
+    skipped_frame_head,
+)
+from persistence.archive.zstd import compress_parts
 from persistence.format import pack_extent
 from ringbuf import FLAG_UNCHECKED
 
-__all__ = ["Batch", "Intent", "Run", "Unit", "build"]
+__all__ = ["Batch", "Intent", "Run", "Unit", "build", "compressed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,11 @@ class Run:
 
     records: memoryview
     unchecked: bool
+
+    @property
+    def first_offset(self) -> int:
+        """Of its first record: where RecordHeader has it."""
+        return int.from_bytes(self.records[8:16], "little")
 
     @classmethod
     def of(cls, records: memoryview) -> Run:
@@ -75,12 +90,15 @@ class Intent:
     last_offset: int
     lost: Ranges
     skipped: Ranges
+    compressed: bool = False  # its file is: a part of its name
 
     def name(self, edge: str) -> Name:
         """What its file is called."""
         day = Header(self.drain_seq, self.epoch, self.partition, self.created_ns).day
         ends = self.first_offset, self.last_offset
-        return Name(edge, self.drain_seq, self.stream, self.partition, self.epoch, *ends, day)
+        return Name(
+            edge, self.drain_seq, self.stream, self.partition, self.epoch, *ends, day, self.compressed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +152,14 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
     )
     parts.append(footer_and_trailer(footer))
     return Unit(intent.name(edge).path, tuple(parts), footer, batch.runs)
+
+
+def compressed(unit: Unit) -> Unit:
+    """The unit with all but its footer as one zstd frame, and the footer as one that zstd passes over."""
+    body = unit.parts[:-1]
+    frame = compress_parts(body)
+    length = sum(len(part) for part in body)
+    return replace(unit, parts=(frame, skipped_frame_head(length, len(unit.tail)), unit.tail))
 
 
 def _crc32(parts: Sequence[bytes | memoryview]) -> int:

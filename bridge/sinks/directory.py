@@ -22,7 +22,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
+import glob
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -63,6 +66,7 @@ class DirectorySink:
         self.root = root
         self._synced: set[Path] = set()  # directories whose names are on the disk
         self._locks: dict[Path, int] = {}  # by directory of the edge
+        self._making = threading.Lock()  # of what is above; files are written beside each other
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> DirectorySink:
@@ -96,22 +100,23 @@ class DirectorySink:
         """See Sink."""
         path = self.root / unit.name
         try:
-            self._make_directory(path.parent)
-            self._lock(path.parents[1])
-            self._write(path, unit.parts)
+            with self._making:
+                self._make_directory(path.parent)
+                self._lock(path.parents[1])
+            self._write(path, unit)
         except OSError as error:
             self._synced.clear()  # somebody may have removed what was made
             raise _unavailable(path, error) from error
 
-    def _write(self, path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    def _write(self, path: Path, unit: Unit) -> None:
         partial = path.with_name(PARTIAL + path.name)
         if not path.exists():
             with open(partial, "wb", buffering=0, opener=_opener) as file:
-                _write_all(file.fileno(), parts)
+                _write_all(file.fileno(), unit.parts)
                 os.fdatasync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(partial, path)
-        _compare(path, parts)
+        _compare(path, unit)
         partial.unlink(missing_ok=True)
         _sync_directory(path.parent)
 
@@ -148,11 +153,16 @@ class DirectorySink:
 
     def names(self, prefix: str) -> Iterator[str]:
         """See Sink."""
+        directory, _, begin = prefix.rpartition("/")
         try:
-            for directory, _, files in os.walk(self.root / prefix, onerror=_raise):
+            if begin:
+                there = os.listdir(self.root / directory)
+                yield from (f"{directory}/{it}" for it in fnmatch.filter(there, f"{glob.escape(begin)}*"))
+                return
+            for place, _, files in os.walk(self.root / directory, onerror=_raise):
                 for name in files:
                     if not name.startswith("."):
-                        yield os.path.relpath(os.path.join(directory, name), self.root)
+                        yield os.path.relpath(os.path.join(place, name), self.root)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -179,15 +189,13 @@ def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
             waiting[0] = waiting[0][written:]
 
 
-def _compare(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Nothing, if `path` holds these parts, by their footer, which has a checksum of all the rest."""
-    tail = bytes(parts[-1])
-    length = sum(len(part) for part in parts)
+def _compare(path: Path, unit: Unit) -> None:
+    """Nothing, if `path` holds this unit, by its footer, which has a checksum of all the rest."""
     with open(path, "rb", buffering=0) as file:
-        found_length = os.fstat(file.fileno()).st_size
-        found = os.pread(file.fileno(), len(tail), max(found_length - len(tail), 0))
-    if found != tail:
-        raise conflict(str(path), found_length, length)
+        length = os.fstat(file.fileno()).st_size
+        found = os.pread(file.fileno(), len(unit.tail), max(length - len(unit.tail), 0))
+    if found != bytes(unit.tail):
+        raise conflict(str(path), length, unit.length)
 
 
 def conflict(where: str, found_length: int, length: int) -> SinkConflict:

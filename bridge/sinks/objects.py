@@ -100,10 +100,9 @@ class ObjectSink:
 
     def _compare(self, unit: Unit) -> None:
         """Nothing, if what is there is this unit, by its footer, which has a checksum of the rest."""
-        tail = bytes(unit.tail)
         try:
             length = self._obstore.head(self._store, unit.name)["size"]
-            begin = max(length - len(tail), 0)
+            begin = max(length - len(unit.tail), 0)
             found = (
                 bytes(self._obstore.get_range(self._store, unit.name, start=begin, end=length))
                 if length
@@ -111,14 +110,20 @@ class ObjectSink:
             )
         except self._errors as error:
             raise self._unavailable(unit.name, error) from error
-        if found != tail:
+        if found != bytes(unit.tail):
             raise conflict(f"{self._url}/{unit.name}", length, unit.length)
 
     def names(self, prefix: str) -> Iterator[str]:
         """See UnitSink."""
+        directory, _, begin = prefix.rpartition("/")
+        after = prefix if begin else None  # stores take whole levels as a prefix
         try:
-            for chunk in self._obstore.list(self._store, prefix=prefix):
-                yield from (path for entry in chunk if not _hidden(path := entry["path"]))
+            for chunk in self._obstore.list(self._store, prefix=directory, offset=after):
+                yield from (
+                    path
+                    for entry in chunk
+                    if (path := entry["path"]).startswith(prefix) and not _hidden(path)
+                )
         except self._errors as error:
             raise self._unavailable(prefix, error) from error
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bridge.checkpoint import Checkpoint, Cursor
+from bridge.checkpoint import Checkpoint
+from bridge.cursor import Cursor
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
 from bridge.unit import Intent
 from persistence.files import OsFiles
 from tests.support.drained_files import CREATED_NS, EPOCH
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v1.bin"
+GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v2.bin"
+OLDER = GOLDEN.with_name("checkpoint-v1.bin")
 SINK = "file:///srv/lake"
 INTENT = Intent(1, CREATED_NS, "default", 2, EPOCH, 5, (EPOCH - 9, 77), 10, 19, ((8, 9),), ((5, 7),))
 
@@ -34,29 +36,61 @@ def again(checkpoint: Checkpoint) -> Checkpoint:
 def test_a_unit_is_under_way_until_it_is_finished(path: Path) -> None:
     checkpoint = opened(path)
     assert checkpoint.fresh
-    checkpoint.begin(INTENT)
+    checkpoint.begin([INTENT])
     checkpoint = again(checkpoint)
-    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.fresh) == (INTENT, 0, False)
+    assert (checkpoint.intents, checkpoint.drain_seq, checkpoint.fresh) == ([INTENT], 0, False)
     checkpoint.finish()
     checkpoint = again(checkpoint)
-    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.day) == (None, 1, "2023-11-14")
-    assert checkpoint.cursors == {("default", 2): Cursor("default", 2, EPOCH, 5, 20, 20)}
-    checkpoint.begin(replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=()))
-    checkpoint.give_up()
+    assert checkpoint.intents == [INTENT]  # until it is saved
+    checkpoint.finish()
+    checkpoint.save()
     checkpoint = again(checkpoint)
-    assert (checkpoint.intent, checkpoint.drain_seq) == (None, 1)
+    assert (checkpoint.intents, checkpoint.drain_seq, checkpoint.day) == ([], 1, "2023-11-14")
+    assert checkpoint.cursors == {("default", 2): Cursor("default", 2, EPOCH, 5, 20, 20)}
+    checkpoint.close()
+
+
+def test_the_number_and_the_records_of_a_unit_that_is_given_up_go_to_the_next(path: Path) -> None:
+    checkpoint = opened(path)
+    second = replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=())
+    third = replace(second, drain_seq=3, first_offset=26, last_offset=29)
+    checkpoint.begin([INTENT, second, third])
+    checkpoint.finish()
+    checkpoint.give_up()
+    checkpoint.finish()
+    checkpoint.save()
+    checkpoint = again(checkpoint)
+    assert (checkpoint.free, checkpoint.drain_seq, checkpoint.number()) == ([2], 3, 2)
+    cursor = checkpoint.cursors["default", 2]
+    assert (cursor.next_offset, cursor.owed) == (30, ((20, 25),))
+    late = replace(second, first_offset=30, last_offset=31, lost=((20, 25),))
+    checkpoint.begin([late])
+    assert (checkpoint.free, checkpoint.number()) == ([], 4)
+    checkpoint.finish()
+    assert (checkpoint.drain_seq, checkpoint.cursors["default", 2].owed) == (3, ())
     checkpoint.close()
 
 
 def test_it_is_written_as_the_golden_bytes_and_read_from_them(path: Path) -> None:
     checkpoint = opened(path)
-    checkpoint.move(Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2)))
-    checkpoint.begin(INTENT)
+    checkpoint.move(Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),)))
+    checkpoint.begin([INTENT])
     checkpoint.close()
     assert path.read_bytes() == GOLDEN.read_bytes()
     path.write_bytes(GOLDEN.read_bytes())
     checkpoint = opened(path)
-    assert checkpoint.intent == INTENT
+    assert checkpoint.intents == [INTENT]
+    assert checkpoint.cursors["cam@gate", 0] == Cursor(
+        "cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),)
+    )
+    checkpoint.close()
+
+
+def test_one_of_the_version_before_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(OLDER.read_bytes())
+    checkpoint = opened(path)
+    assert checkpoint.intents == [INTENT]
     assert checkpoint.cursors["cam@gate", 0] == Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2))
     checkpoint.close()
 
@@ -72,7 +106,7 @@ def test_two_drains_never_share_one(path: Path) -> None:
 @pytest.mark.parametrize(("edge", "sink"), [("edge-2", SINK), ("edge-1", "file:///srv/other")])
 def test_one_of_another_edge_or_sink_is_refused(path: Path, edge: str, sink: str) -> None:
     checkpoint = opened(path)
-    checkpoint.begin(INTENT)
+    checkpoint.begin([INTENT])
     checkpoint.close()
     with pytest.raises(CheckpointForeign):
         Checkpoint.open(path, edge, sink)
@@ -111,15 +145,16 @@ def test_a_save_that_fails_changes_nothing(path: Path, room: int) -> None:
     files = FullDisk()
     files.room = 1 << 20
     checkpoint = Checkpoint.open(path, "edge-1", SINK, files)
-    checkpoint.begin(INTENT)
+    checkpoint.begin([INTENT])
     before = path.read_bytes()
     files.room = room
+    second = replace(INTENT, drain_seq=2, first_offset=20, last_offset=25, lost=(), skipped=())
     with pytest.raises(CheckpointError, match="No space left"):
-        checkpoint.finish()
-    assert (checkpoint.intent, checkpoint.drain_seq, checkpoint.cursors) == (INTENT, 0, {})
+        checkpoint.begin([second])
+    assert checkpoint.intents == [INTENT]
     assert path.read_bytes() == before
     files.room = 1 << 20
-    checkpoint.finish()
+    checkpoint.begin([second])
     checkpoint = again(checkpoint)
-    assert checkpoint.drain_seq == 1
+    assert checkpoint.intents == [INTENT, second]
     checkpoint.close()

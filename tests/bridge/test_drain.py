@@ -7,6 +7,7 @@ import pytest
 
 from bridge.drained import Name, parse, verify
 from bridge.errors import SinkConflict, SinkUnavailable
+from bridge.lag import LagMeter
 from ringbuf import FLAG_UNCHECKED
 from tests.support.bridges import EPOCH, FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import offsets_drained
@@ -45,7 +46,7 @@ def test_a_unit_is_cut_at_its_size_at_its_records_or_by_linger(
     with ring(runtime_directory) as made, drain(chosen) as drained:
         publish(made, 10)
         assert drained.step() > 0  # 10 x 64 bytes wait
-        assert [lag.lag_records for lag in drained.lags()] == [10]
+        assert [lag.lag_records for lag in LagMeter(drained).lags()] == [10]
         publish(made, 60)
         run_dry_full(drained)
         assert sum(footer.count for footer in footers(tmp_path)) == 64  # 64 x 64 bytes are 4096
@@ -217,10 +218,10 @@ def test_a_ring_that_is_gone_is_let_go_when_it_is_drained(runtime_directory: Pat
             assert drained.step() > 0
             made.unlink()
         drained.drained()
-        assert [lag.lag_records for lag in drained.lags()] == [10]
+        assert [lag.lag_records for lag in LagMeter(drained).lags()] == [10]
         drained.flushing = True
         run_dry(drained)
-        assert drained.lags() == drained.readers() == []
+        assert LagMeter(drained).lags() == drained.readers() == []
     assert offsets_drained(tmp_path / "lake") == {("cam@gate", 0, EPOCH): list(range(10))}
 
 
@@ -255,7 +256,10 @@ def test_a_ring_of_an_earlier_epoch_than_was_drained_is_an_error_that_stops_no_o
         publish(old, 5)
         publish(other, 5)
         with drain(chosen) as drained:
-            while not any("epochs must rise" in lag.error for lag in drained.lags()) or drained.step() == 0:
+            while (
+                not any("epochs must rise" in lag.error for lag in LagMeter(drained).lags())
+                or drained.step() == 0
+            ):
                 drained.step()
     assert offsets_drained(tmp_path / "lake") == {
         ("default", 0, EPOCH): list(range(10)),
@@ -389,5 +393,5 @@ def test_a_checkpoint_that_is_ahead_of_its_ring_waits_for_it(runtime_directory: 
             for _ in range(5):
                 drained.step()
             # Nothing behind offset 50 is there to be read yet; it is not taken for drained, nor for lost.
-            assert [lag.next_offset for lag in drained.lags()] == [50]
+            assert [lag.next_offset for lag in LagMeter(drained).lags()] == [50]
             assert drained.readers() == []

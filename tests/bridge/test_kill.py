@@ -41,21 +41,19 @@ def settle_accounts(root: Path, published: dict[tuple[str, int], int]) -> int:
 
 
 def killed_often(
-    rings: dict[tuple[str, int], Ring], runtime: Path, root: Path, cycles: int, burst: int
+    rings: dict[tuple[str, int], Ring], runtime: Path, root: Path, cycles: int, burst: int, window: int = 1
 ) -> int:
     """Publish, let a drain be killed at some line, and so on; then drain the rest.  How many were killed."""
     seed = int(os.environ.get("BRIM_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"BRIM_SEED={seed}")
     chosen = random.Random(seed)
     killed = 0
-    with ModuleChild("tests.support.killed_drain", runtime, root, UNIT_BYTES) as server:
+    with ModuleChild("tests.support.killed_drain", runtime, root, UNIT_BYTES, window) as server:
         whole = 0
         for cycle in range(cycles):
             for made in rings.values():
                 publish(made, chosen.randrange(burst))
-            if (
-                cycle % 20 == 0
-            ):  # one may go to its end; it says how long that is, for the names in the lake grow
+            if cycle % 20 == 0:  # one may go to its end; it says how long that is
                 server.say("0")
                 whole = int(server.line().removeprefix("done "))
             else:
@@ -66,11 +64,12 @@ def killed_often(
     return killed
 
 
+@pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.parametrize(
-    "cycles", [150, pytest.param(3_000, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])]
+    "cycles", [100, pytest.param(3_000, marks=[pytest.mark.campaign, pytest.mark.timeout(3600)])]
 )
 def test_killed_at_any_line_the_drain_neither_loses_nor_doubles(
-    runtime_directory: Path, tmp_path: Path, cycles: int
+    runtime_directory: Path, tmp_path: Path, cycles: int, window: int
 ) -> None:
     with ExitStack() as stack:
         rings = {
@@ -79,7 +78,7 @@ def test_killed_at_any_line_the_drain_neither_loses_nor_doubles(
             )
             for number in range(2)
         }
-        killed = killed_often(rings, runtime_directory, tmp_path, cycles, burst=100)
+        killed = killed_often(rings, runtime_directory, tmp_path, cycles, burst=100, window=window)
         assert cycles / 4 < killed < cycles
         published = {key: made.extremes().end_offset for key, made in rings.items()}
         assert settle_accounts(tmp_path, published) == 0
@@ -89,7 +88,7 @@ def test_killed_and_lapped_together_every_record_is_there_or_declared_lost(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
     with ring(runtime_directory) as made:
-        killed_often({("default", 0): made}, runtime_directory, tmp_path, cycles=60, burst=3000)
+        killed_often({("default", 0): made}, runtime_directory, tmp_path, cycles=60, burst=3000, window=3)
         lost = settle_accounts(tmp_path, {("default", 0): made.extremes().end_offset})
     assert lost > 0
 
@@ -100,7 +99,7 @@ from pathlib import Path
 from bridge.runner import Bridge
 from tests.support.bridges import settings
 print("ready")
-Bridge(settings(Path(sys.argv[1]), Path(sys.argv[2]), unit_bytes=4096, linger_ms=1)).run()
+Bridge(settings(Path(sys.argv[1]), Path(sys.argv[2]), unit_bytes=4096, linger_ms=1, window=4)).run()
 """
 
 

@@ -124,7 +124,7 @@ def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path
         thread.stop()
         publish(made, 100, size=100)  # which the log has not got
         assert made.extremes().oldest_offset > 1000
-        source = PartitionSource(NAME, runtime_directory / "default-0", log.reader, RecordBuffer())
+        source = PartitionSource(NAME, runtime_directory / "default-0", log.reader)
         source.refresh()
         for first, last in ((0, 2099), (5, 5), (1999, 2001), (2050, 2099), (17, 1500)):
             batch = source.read_exactly(EPOCH, first, last)
@@ -140,12 +140,12 @@ def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path
 def test_what_is_in_neither_is_not_read_exactly(runtime_directory: Path) -> None:
     with ring(runtime_directory) as made:
         publish(made, 2000, size=100)
-        source = PartitionSource(NAME, runtime_directory / "default-0", None, RecordBuffer())
+        source = PartitionSource(NAME, runtime_directory / "default-0", None)
         source.refresh()
         oldest = made.extremes().oldest_offset
         assert source.read_exactly(EPOCH, oldest - 1, oldest + 5) is None
         assert offsets(source.read_exactly(EPOCH, oldest, oldest + 5)) == list(range(oldest, oldest + 6))
-        batch = source.read(EPOCH, 0, 1000)
+        batch = source.read(EPOCH, 0, 1000, RecordBuffer())
         assert batch is not None
         assert batch.first_offset == oldest
         source.close()
@@ -159,7 +159,7 @@ def test_a_run_that_is_cut_keeps_what_covers_it(runtime_directory: Path) -> None
         with claim, memoryview(claim) as view:
             view[:] = bytes(5000)
         publish(made, 2)
-        source = PartitionSource(NAME, runtime_directory / "default-0", None, RecordBuffer())
+        source = PartitionSource(NAME, runtime_directory / "default-0", None)
         source.refresh()
         for last, kinds in ((1, [False]), (2, [False, True]), (3, [False, True, False])):
             batch = source.read_exactly(EPOCH, 0, last)
@@ -172,7 +172,7 @@ def test_a_run_that_is_cut_keeps_what_covers_it(runtime_directory: Path) -> None
 def test_records_that_a_dead_writer_has_not_told_of_are_seen(runtime_directory: Path) -> None:
     """`end` may lag behind what is there: here it is set back, as a kill in a batch leaves it."""
     with ring(runtime_directory) as made:
-        source = PartitionSource(NAME, runtime_directory / "default-0", None, RecordBuffer())
+        source = PartitionSource(NAME, runtime_directory / "default-0", None)
         source.refresh()
         assert source.backlog(EPOCH, 0) == (0, 0)
         with open(runtime_directory / "default-0.ring", "r+b") as file:
@@ -183,7 +183,7 @@ def test_records_that_a_dead_writer_has_not_told_of_are_seen(runtime_directory: 
             file.write(end)
         assert made.extremes().end_offset == 0
         assert source.backlog(EPOCH, 0) == (1, 1)
-        assert offsets(source.read(EPOCH, 0, 1000)) == [0, 1, 2]
+        assert offsets(source.read(EPOCH, 0, 1000, RecordBuffer())) == [0, 1, 2]
         assert source.backlog(EPOCH, 3) == (0, 0)
         source.close()
 
@@ -217,9 +217,9 @@ def test_what_was_written_over_while_it_was_copied_is_not_believed(runtime_direc
         while made.extremes().end_position + 64 <= 1 << 16:
             publish(made, 1)
         buffer = WrittenOver(made)
-        source = PartitionSource(NAME, runtime_directory / "default-0", None, buffer)
+        source = PartitionSource(NAME, runtime_directory / "default-0", None)
         source.refresh()
-        batch = source.read(EPOCH, 160, 9_000)
+        batch = source.read(EPOCH, 160, 9_000, buffer)
         assert buffer.claim is not None
         assert batch is None or batch.first_offset > 160
         buffer.claim.abort()

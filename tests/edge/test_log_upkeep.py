@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bridge.checkpoint import Checkpoint, Cursor
+from bridge.checkpoint import Checkpoint
+from bridge.cursor import Cursor
 from edge.cli.holds import BridgeHolds, consumer_holds
 from edge.config import Config, parse
 from edge.control import Connection, Report, Status
@@ -131,7 +132,7 @@ def test_a_bridge_holds_what_its_checkpoint_lacks(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(tmp_path / "bridge" / "lake.checkpoint", "here", "file:///lake")
     for offset in (10, 250):
         checkpoint.move(Cursor("t", 0, 7, 0, offset, offset))
-        checkpoint._save(lambda: None)
+        checkpoint.save()
         assert list(holds("t-0")) == [Floor("bridge lake", 7, offset)]
     assert list(holds("t-1")) == [Floor("bridge lake", 0, 0)]
     checkpoint.path.write_bytes(b"damaged")

@@ -1,14 +1,18 @@
 """Rings, sinks and drains for tests of the bridge."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bridge.checkpoint import Checkpoint
+from bridge.clock import SYSTEM, Clock
 from bridge.drain import Drain
 from bridge.errors import SinkError
+from bridge.lag import LagMeter
 from bridge.settings import BridgeSettings
-from bridge.sink import UnitSink
+from bridge.sink import Sink
 from bridge.sinks.directory import DirectorySink
 from bridge.source import ColdLog
 from bridge.unit import Unit
@@ -49,6 +53,7 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
         "runtime_dir": runtime,
         "state_dir": root / "state",
         "linger_ms": 0,
+        "window": 1,  # step by step, on one thread
         "backoff_min_ms": 1,
         "backoff_max_ms": 5,
         "scan_interval_ms": 10,
@@ -56,14 +61,25 @@ def settings(runtime: Path, root: Path, **changes: object) -> BridgeSettings:
     return BridgeSettings(**{**values, **changes})  # type: ignore[arg-type]
 
 
+class SteppedDrain(Drain):
+    """Knows when the sink has answered."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.answered = threading.Event()
+        super().__init__(*arguments, settled=self.answered.set, **options)
+
+
 @contextmanager
 def drain(
-    chosen: BridgeSettings, sink: UnitSink | None = None, cold: ColdLog | None = None
-) -> Iterator[Drain]:
+    chosen: BridgeSettings,
+    sink: Sink | None = None,
+    cold: ColdLog | None = None,
+    clock: Clock = SYSTEM,
+) -> Iterator[SteppedDrain]:
     """A drain that the test steps itself; at the end it is gone as a process is: nothing is saved."""
     target = sink or DirectorySink(chosen.state_dir.parent / "lake")
     checkpoint = Checkpoint.open(chosen.checkpoint_path, chosen.edge_id, target.url)
-    made = Drain(chosen, target, checkpoint, cold)
+    made = SteppedDrain(chosen, target, checkpoint, cold, clock=clock)
     try:
         yield made
     finally:
@@ -72,12 +88,16 @@ def drain(
         target.close()
 
 
-def run_dry(made: Drain) -> None:
+def run_dry(made: SteppedDrain) -> None:
     """Steps until nothing waits."""
     for _ in range(10_000):
-        if made.step() > 0 and made.drained():
-            return
-    raise AssertionError(f"still waiting after 10,000 steps: {made.lags()}")
+        made.answered.clear()
+        if made.step() > 0:
+            if made.in_flight:
+                assert made.answered.wait(20)
+            elif made.drained():
+                return
+    raise AssertionError(f"still waiting after 10,000 steps: {LagMeter(made).lags()}")
 
 
 class FailingSink:

@@ -1,0 +1,75 @@
+"""Dead letters: records that can never be sent, kept beside the checkpoint with the reason.
+
+Owns one file for each bridge, NAME.dead.jsonl: a line of JSON for each record, with its identity, its topic
+and its payload in base64, so that whoever has to find out why needs no tool.  It is on the disk before the
+cursor moves on.  When it is full the bridge stops, and says so: what cannot be sent is not thrown away for
+want of room.  A crash may write a letter twice; the identity tells.
+
+To send them once more, when the reason is gone: `brim bridge backfill`, as long as the log has them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bridge.errors import SinkBlocked
+from bridge.records import Rejected
+from bridge.settings import BridgeSettings
+from bridge.unit import Batch, Intent
+from ringbuf import Batch as RingBatch
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """Of one bridge."""
+
+    def __init__(self, settings: BridgeSettings) -> None:
+        self._settings = settings
+        self.path = settings.dead_letters_path
+
+    def add(self, intent: Intent, batch: Batch, rejected: Sequence[Rejected]) -> None:
+        """They are on the disk.  Raises SinkBlocked: there is no room for them, and none is kept."""
+        lines = "".join(json.dumps(it) + "\n" for it in self._letters(intent, batch, rejected)).encode()
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+            try:
+                most = self._settings.dead_letters_bytes
+                if (length := os.fstat(fd).st_size) + len(lines) > most:
+                    raise SinkBlocked(
+                        f"{self.path}: {length} bytes of dead letters, and {len(lines)} more would be above "
+                        f"dead_letters_bytes = {most}; the last reason: {rejected[-1].reason}",
+                        hint="look at them, do something about the reason, move the file away, and resume",
+                    )
+                os.write(fd, lines)
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            text = f"{self.path}: {error.strerror}"
+            raise SinkBlocked(text, hint="make room on that disk, and resume") from error
+
+    def _letters(
+        self, intent: Intent, batch: Batch, rejected: Sequence[Rejected]
+    ) -> Iterator[dict[str, Any]]:
+        reasons = {it.offset: it.reason for it in rejected}
+        for run in batch.runs:
+            for record in RingBatch.of(run.records, batch.epoch, run.first_offset, None):
+                if record.offset not in reasons:
+                    continue
+                yield {
+                    "edge": self._settings.edge_id,
+                    "stream": intent.stream,
+                    "partition": intent.partition,
+                    "epoch": intent.epoch,
+                    "offset": record.offset,
+                    "time": datetime.fromtimestamp(record.timestamp_ns / 1e9, UTC).isoformat(),
+                    "topic": record.key.decode(errors="replace"),
+                    "reason": reasons[record.offset],
+                    "payload": base64.b64encode(record.bytes()).decode(),
+                }

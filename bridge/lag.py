@@ -1,0 +1,94 @@
+"""How far a drain is behind, partition by partition, and how long its buffer lasts.
+
+Owns what is measured for that: how fast records come in.  Changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.drain import Drain
+from bridge.source import PartitionSource, RingName
+from ringbuf.errors import RingError
+
+__all__ = ["LagMeter", "PartitionLag"]
+
+SMOOTHING_S = 60.0  # what came in a minute ago counts a third of what comes in now
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one partition is from being drained."""
+
+    stream: str
+    partition: int
+    epoch: int
+    next_offset: int
+    lag_records: int
+    lag_bytes: int  # of what the ring has no more it is reckoned from the length of what it has
+    lag_s: float  # age of the oldest record that waits, as far as it is known; 0 when none does
+    backlog_records: int  # of those that wait: beside which what comes in is drained already
+    buffer_left_s: float | None  # at the present rate, until records are lost; None: nothing comes in
+    error: str
+
+
+@dataclass(slots=True)
+class _Inflow:
+    """How fast records come into a partition."""
+
+    at: float
+    position: int
+    bytes_s: float = 0.0
+
+
+class LagMeter:
+    """Of one drain, on its thread."""
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self._inflows: dict[RingName, _Inflow] = {}
+
+    def lags(self) -> list[PartitionLag]:
+        """Each partition as it stands."""
+        for name in [name for name in self._inflows if name not in self._drain.sources]:
+            del self._inflows[name]
+        return [self._lag(source) for source in list(self._drain.sources.values())]
+
+    def _lag(self, source: PartitionSource) -> PartitionLag:
+        drain, name = self._drain, source.name
+        cursor = drain.checkpoint.cursors.get(name)
+        epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
+        error = drain.error_of(name)
+        records, length, age_s, left_s, waiting = 0, 0, 0.0, None, 0
+        try:
+            records, length = source.backlog(epoch, offset)
+            records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
+            left_s = self._left_s(source, length)
+        except RingError as broken:
+            error = error or str(broken)
+        if cursor is not None and cursor.ahead:
+            drained = sum(end - first for first, end in cursor.ahead[:-1])
+            waiting = cursor.ahead[-1][0] - offset - drained
+        oldest_ns = drain.oldest_ns_of(name)
+        if records > 0 and oldest_ns is not None:
+            age_s = max(drain.clock.wall_ns() - oldest_ns, 0) / 1e9
+        return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
+
+    def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:
+        facts = source.capacity()
+        if facts is None:
+            return None
+        capacity_bytes, position = facts
+        now = self._drain.clock.monotonic()
+        inflow = self._inflows.setdefault(source.name, _Inflow(now, position))
+        elapsed = now - inflow.at
+        if elapsed >= 1:
+            latest = max(position - inflow.position, 0) / elapsed
+            weight = min(elapsed / SMOOTHING_S, 1.0) if inflow.bytes_s else 1.0
+            inflow.bytes_s += weight * (latest - inflow.bytes_s)
+            inflow.at, inflow.position = now, position
+        if inflow.bytes_s <= 0:
+            return None
+        stream = source.name.stream.partition("@")[0]
+        kept = capacity_bytes + self._drain.settings.spool_bytes.get(stream, 0)
+        return max(kept - lag_bytes, 0) / inflow.bytes_s

@@ -1,0 +1,148 @@
+"""Between ring and sink: which topics go there, what they are called there, and what a plug-in makes of them.
+
+Owns the filter, the table of topics, and the plug-in.  Works on a batch at a time: filters are asked once for
+each topic and then remembered in C; only a plug-in, or a sink, sees single records.
+
+A plug-in is a function, named as "package.module:function" or as an entry point of group "brim.transforms":
+
+    def fahrenheit(records: Sequence[Message]) -> Iterable[Message]:
+        for record in records:
+            celsius = float(record.bytes())
+            yield Message.like(record, payload=b"%.1f" % (celsius * 1.8 + 32))
+
+What it makes keeps the offset of what it was made of, which is its identity; what it leaves out is not sent.
+If it raises, it is given the records of that batch one by one, and those with which it raises become dead
+letters.  It is called on the bridge's thread, and holds the bridge up for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from bridge import records
+from bridge.errors import BadTransform
+from bridge.records import Rejected
+from bridge.settings import BridgeSettings
+from bridge.unit import Batch
+from edge.mqtt.topics import matches
+from ringbuf import Batch as RingBatch
+from ringbuf import KeyFilter
+
+__all__ = ["Message", "Pipeline", "Transform", "load"]
+
+GROUP = "brim.transforms"
+TOPICS_MOST = 65_536  # names that are remembered; beyond, the work is done each time
+
+Transform = Callable[[Sequence[records.Message]], Iterable[records.Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a plug-in makes: a bridge.records.Message with a payload of its own."""
+
+    offset: int
+    timestamp_ns: int
+    key: bytes
+    flags: int
+    properties: bytes
+    payload: bytes
+
+    @classmethod
+    def like(
+        cls, record: records.Message, *, key: bytes | None = None, payload: bytes | None = None
+    ) -> Message:
+        """`record`, with another topic or payload."""
+        return cls(
+            record.offset,
+            record.timestamp_ns,
+            record.key if key is None else key,
+            record.flags,
+            record.properties,
+            record.bytes() if payload is None else payload,
+        )
+
+    def bytes(self) -> bytes:
+        """The payload."""
+        return self.payload
+
+
+class Pipeline:
+    """What the settings say, for batches of one bridge.  Belongs to one thread.  Raises BadTransform."""
+
+    def __init__(self, settings: BridgeSettings) -> None:
+        self._wanted, self._unwanted = settings.topics, settings.topics_not
+        longest_first = sorted(settings.remap.items(), key=lambda it: -len(it[0]))
+        self._remap = tuple((old.encode(), new.encode()) for old, new in longest_first)
+        self._names: dict[bytes, bytes] = {}
+        self._transform = load(settings.transform) if settings.transform else None
+        chooses = self._wanted or self._unwanted
+        self._filter = KeyFilter(self._accepts, TOPICS_MOST) if chooses else None
+
+    @property
+    def topic_of(self) -> Callable[[bytes], bytes] | None:
+        """Topic here -> topic there; None: they are the same."""
+        return self._renamed if self._remap else None
+
+    def run(self, batch: Batch) -> tuple[tuple[Sequence[records.Message], ...], tuple[Rejected, ...]]:
+        """The records that go on, and those with which the plug-in has failed."""
+        made: list[Sequence[records.Message]] = []
+        for run in batch.runs:
+            part = RingBatch.of(run.records, batch.epoch, run.first_offset, self._filter)
+            if len(part):
+                made.append(part)  # type: ignore[arg-type]
+        if self._transform is None:
+            return tuple(made), ()
+        rejected: list[Rejected] = []
+        return tuple(self._transformed(it, rejected) for it in made), tuple(rejected)
+
+    def _transformed(
+        self, part: Sequence[records.Message], rejected: list[Rejected]
+    ) -> Sequence[records.Message]:
+        assert self._transform is not None
+        try:
+            return list(self._transform(part))
+        except Exception:  # noqa: BLE001 - somebody else's code: one record must not stop the others
+            made: list[records.Message] = []
+            for record in part:
+                try:
+                    made += self._transform([record])
+                except Exception as error:  # noqa: BLE001 - as above
+                    rejected.append(Rejected(record.offset, f"the transform: {error!r}"))
+            return made
+
+    def _accepts(self, key: bytes) -> bool:
+        topic = key.decode(errors="replace")
+        wanted = not self._wanted or any(matches(it, topic) for it in self._wanted)
+        return wanted and not any(matches(it, topic) for it in self._unwanted)
+
+    def _renamed(self, topic: bytes) -> bytes:
+        known = self._names.get(topic)
+        if known is None:
+            known = next(
+                (new + topic[len(old) :] for old, new in self._remap if topic.startswith(old)), topic
+            )
+            if len(self._names) < TOPICS_MOST:
+                self._names[topic] = known
+        return known
+
+
+def load(name: str) -> Transform:
+    """The plug-in of that name.  Raises BadTransform."""
+    try:
+        if ":" in name:
+            module, _, attribute = name.partition(":")
+            found: Any = getattr(importlib.import_module(module), attribute)
+        else:
+            (entry,) = entry_points(group=GROUP, name=name)
+            found = entry.load()
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = f'name it "package.module:function", or as an entry point of group {GROUP}'
+        raise BadTransform(f"transform {name!r} cannot be loaded: {error}", hint=hint) from error
+    if not callable(found):
+        raise BadTransform(f"transform {name!r} is no function but a {type(found).__name__}")
+    transform: Transform = found
+    return transform
