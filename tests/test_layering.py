@@ -21,7 +21,11 @@ MAY_IMPORT = {
     "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka", "confluent_kafka"},
     "bridge.sinks.lease": {"bridge", "obstore"},
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
-    "bridge.spark": {"bridge.drained", "bridge.errors", "ringbuf", "msgpack", "numpy", "pyarrow", "pyspark"},
+    "bridge.spark": {
+        *("bridge.drained", "bridge.errors", "bridge.spark.formats", "ringbuf"),
+        *("msgpack", "numpy", "pyarrow", "pyspark"),
+    },
+    "bridge.spark.formats": {"bridge.errors", "cbor2", "google"},
     "edge.mqtt": set(),
     "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "pyroaring", "websockets", "zmq"},
     "edge.auth": {"edge", "edge.auth.amqtt_plugins", "edge.mqtt", "argon2"},

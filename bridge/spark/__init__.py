@@ -6,6 +6,8 @@
     plan.py           which of them a batch reads, in which tasks
     decode.py         files into Arrow batches, in C; decode_numpy.py where there is no compiled code
     columns.py        the columns of a record
+    payloads.py       what payloads are, by topic: a small file
+    fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries
     coverage.py       ranges of offsets: what is there twice, what is missing
     session.py        a Spark session on this machine
     zipped.py         all that an executor needs, in one zip for --py-files

@@ -13,6 +13,7 @@
     taskBytes            files are packed into tasks of about so many bytes; default 64 MiB
     missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
     decoder              auto (default), c, numpy
+    payloads             path of a payload schema (payloads.py), on the driver: payloads become its columns
     view                 records (default), or files: one row for each file, from names and footers
 
 Sizes are bytes, or a number with k, m or g.  Names of options are taken in upper or lower case, as Spark
@@ -30,13 +31,14 @@ from typing import Literal
 
 from bridge.errors import SourceOptionError
 from bridge.spark.decode import decoder_of
+from bridge.spark.payloads import Payloads
 
 __all__ = ["Options"]
 
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
     "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",
-    "decoder", "view",
+    "decoder", "view", "payloads",
 )  # fmt: skip
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -60,6 +62,7 @@ class Options:
     missing_grace_s: int = 600
     decoder: str = "auto"
     view: str = "records"
+    payloads: Payloads | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -95,6 +98,7 @@ class Options:
             missing_grace_s=_size("missingGraceSeconds", text("missingGraceSeconds", "600"), least=0),
             decoder=text("decoder", "auto"),
             view=_one_of("view", text("view", "records"), ("records", "files")),
+            payloads=Payloads.read(text("payloads", "")) if text("payloads", "") else None,
         )
 
 

@@ -35,9 +35,10 @@ from pyspark.sql.types import StructType
 from bridge.drained import Name
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import files_view
-from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, batch_of, corrupt_batch_of
+from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, Decoded, batch_of, corrupt_batch_of
 from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file, decoder_of
+from bridge.spark.fields import typed_columns
 from bridge.spark.landing import Landing, StoredFile, matches
 from bridge.spark.options import Options
 from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, pack, tasks_of
@@ -47,7 +48,7 @@ __all__ = ["BrimDataSource"]
 OFFSET_VERSION = 1
 LISTING_S = 5.0  # how old a listing may be from which a batch is planned
 DAMAGED = "the record does not verify"
-_COLUMNS = frozenset(f"{DDL}, {CORRUPT} string".replace(" long", " bigint").split(", "))
+RECORD_DDL = DDL.partition(", properties ")[0]  # what a record has beside its fields
 
 
 class BrimDataSource(DataSource):
@@ -66,7 +67,9 @@ class BrimDataSource(DataSource):
         """The columns, when .schema() does not say which."""
         if self._options.view == "files":
             return files_view.DDL
-        return DDL if self._options.mode != "PERMISSIVE" else f"{DDL}, {CORRUPT} string"
+        payloads = self._options.payloads
+        columns = DDL if payloads is None else f"{RECORD_DDL}, {payloads.ddl}"
+        return columns if self._options.mode != "PERMISSIVE" else f"{columns}, {CORRUPT} string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For spark.read."""
@@ -99,15 +102,20 @@ class _Rows:
     @classmethod
     def of(cls, options: Options, schema: StructType) -> _Rows:
         """Raises SourceOptionError: a column that there is not, or of another type."""
+        ddl = f"{DDL}, {CORRUPT} string"
+        types = dict(TYPES)
+        if options.payloads is not None:
+            ddl, types = f"{ddl}, {options.payloads.ddl}", types | options.payloads.types
+        known = set(ddl.replace(" long", " bigint").split(", "))
         fields = []
         for field in schema.fields:
-            kind = TYPES.get(field.name)
+            kind = types.get(field.name)
             if kind is None:
-                raise SourceOptionError(f"no column {field.name!r}", hint=f"there are {', '.join(TYPES)}")
+                raise SourceOptionError(f"no column {field.name!r}", hint=f"there are {', '.join(types)}")
             given = field.dataType.simpleString()
-            if f"{field.name} {given}" not in _COLUMNS:
+            if f"{field.name} {given}" not in known:
                 raise SourceOptionError(
-                    f"column {field.name} cannot be {given}", hint=f"the columns are {DDL}"
+                    f"column {field.name} cannot be {given}", hint=f"the columns are {ddl}"
                 )
             fields.append(pa.field(field.name, kind, field.nullable))
         return cls(options, pa.schema(fields))
@@ -125,12 +133,12 @@ class _Rows:
         reason = DAMAGED
         try:
             file = Landing(self.options.path).read(task.path, task.length)
-            for decoded in decode_file(file, self.schema.names, decoder_of(self.options.decoder)):
+            for decoded in decode_file(file, self._wanted(), decoder_of(self.options.decoder)):
                 rows = decoded.first_offset, decoded.first_offset + decoded.rows - 1
                 for first, last in task.ranges:
                     begin, end = max(first, rows[0]), min(last, rows[1])
                     if begin <= end:
-                        yield batch_of(decoded.part(begin, end), constants, self.schema)
+                        yield batch_of(self._typed(decoded.part(begin, end)), constants, self.schema)
                 left = subtract(left, [rows])
         except DrainedFileError as error:
             reason = str(error)
@@ -147,6 +155,19 @@ class _Rows:
         if self.options.mode == "PERMISSIVE" and CORRUPT in self.schema.names:
             for first, last in left:
                 yield corrupt_batch_of(first, last, reason, constants, self.schema)
+
+    def _wanted(self) -> set[str]:
+        """The columns of a record that are needed, for themselves or for what is made of them."""
+        names = set(self.schema.names)
+        return names | {"topic", "payload"} if names - set(TYPES) else names
+
+    def _typed(self, decoded: Decoded) -> Decoded:
+        """With the columns of the payload schema that are asked for."""
+        if self.options.payloads is None or not set(self.schema.names) - set(TYPES):
+            return decoded
+        topics, data = decoded.columns["topic"], decoded.columns["payload"]
+        made = typed_columns(self.options.payloads, topics, data, self.schema.names)
+        return decoded._replace(columns={**decoded.columns, **made})
 
     def planned(self, chosen: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
         """The tasks for the chosen files."""

@@ -69,6 +69,7 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
             "if (full",
         ),
         ("scan", "scan/rows", "rows->length[i] > end - rows->place[i]", "rows->length[i] > end"),
+        ("unpack", "unpack", "(from->end - from->at) < all)", "(from->end - from->at) + 1 < all)"),
         ("sessions", "mqtt/share", "if (is_first)", "if (is_first && to == NULL)"),
         ("sessions", "mqtt/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
     ],

@@ -20,6 +20,7 @@ RING = ("writer", "reader", "ring", "record", "crc32c", "wait", "bell")
 _PLAIN = (it.stem for it in sorted((CORE / "mqtt").glob("*.c")) if not it.stem.endswith("_calls"))
 MQTT = (*RING, *(f"mqtt/{stem}" for stem in _PLAIN if stem != "loop"))
 SCAN = ("record", "crc32c", *(f"scan/{it.stem}" for it in sorted((CORE / "scan").glob("*.c"))))
+UNPACK = ("unpack", "mqtt/utf8")
 FLAGS = ("-std=c11", "-g", "-pthread", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror")
 _OBJECTS = tempfile.TemporaryDirectory(prefix="brim-test-objects-")
 

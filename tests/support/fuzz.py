@@ -18,9 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
+import msgpack
+
 from persistence.format import pack_extent
 from ringbuf.record import encode
-from tests.support.c_programs import MQTT, SCAN, compiled
+from tests.support.c_programs import MQTT, SCAN, UNPACK, compiled
 from tests.support.house import ROOT
 from tests.support.mqtt_vectors import vectors
 
@@ -87,11 +89,26 @@ def _seeds_of_scan() -> list[bytes]:
     return found
 
 
+def _seeds_of_unpack() -> list[bytes]:
+    """Every type and path, each with payloads that hold it, something else, or nothing."""
+    said: tuple[object, ...] = (
+        *(None, 1, -1, 2**40, 2**64 - 1, 1.5, True, "word", b"bytes", [1, [2]], {"a": 1}, {1: 2}),
+        *({"a": value, "b": {"a": value}, "d": {"a": value, "c": {"a": value}}} for value in (1, "ü", None)),
+    )
+    packed = [msgpack.packb(it) for it in said]
+    rows = b"".join(bytes([len(it)]) + it for it in packed)
+    return [
+        bytes((number % 6, *range(number % 6 * 10, number % 6 * 10 + 6))) + rows[number % 7 :]
+        for number in range(60)
+    ] + [bytes((0, head)) + rows for head in range(0, 255, 3)]
+
+
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
     "topics": _seeds_of_topics,
     "mqtt": _seeds_of_mqtt,
     "sessions": _seeds_of_sessions,
     "scan": _seeds_of_scan,
+    "unpack": _seeds_of_unpack,
 }
 
 
@@ -100,7 +117,7 @@ def program(
 ) -> Path:
     """The target `name`, compiled; `planted` as tests.support.c_programs.compiled() has it."""
     main = C / f"fuzz_{name}.c"
-    sources = SCAN if name == "scan" else MQTT
+    sources = {"scan": SCAN, "unpack": UNPACK}.get(name, MQTT)
     return compiled(directory, main, *FLAGS, compiler=["clang"], sources=sources, planted=planted)
 
 

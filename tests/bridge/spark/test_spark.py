@@ -132,6 +132,27 @@ def test_a_file_that_is_cut_costs_its_own_records_alone(spark: Any, lake: Path) 
     assert sorted(row["offset"] for row in rows if row["_corrupt_record"]) == list(range(20, 30))
 
 
+def test_payloads_are_columns_where_a_schema_says_so(spark: Any, tmp_path: Path) -> None:
+    schema = tmp_path / "payloads.toml"
+    schema.write_text('[[payload]]\ntopic = "plant/+/temp"\nformat = "json"\nfields = { temp = "double" }\n')
+
+    def said(offset: int) -> bytes:
+        return b"broken" if offset == 13 else b'{"temp": %d.5}' % offset
+
+    store(tmp_path / "lake", unit_of(0, 49, payload=said))
+    for decoder in ("c", "numpy"):
+        frame = load(spark, tmp_path / "lake", payloads=schema, decoder=decoder, mode="PERMISSIVE")
+        assert frame.columns[-4:] == ["temp", "_undecoded", "_raw", "_corrupt_record"]
+        rows = frame.orderBy("offset").collect()
+        assert [row["temp"] for row in rows] == [None if it == 13 else it + 0.5 for it in range(50)]
+        (bad,) = [row for row in rows if row["_undecoded"] is not None]
+        assert (bad["offset"], bytes(bad["_raw"])) == (13, b"broken")
+    alone = load(spark, tmp_path / "lake", "temp double", payloads=schema)
+    assert alone.agg({"temp": "sum"}).first()[0] == sum(range(50)) + 25 - 13.5
+    with pytest.raises(Exception, match="cannot be string"):
+        load(spark, tmp_path / "lake", "temp string", payloads=schema).count()
+
+
 def test_a_missing_file_fails_the_query_unless_it_may_be_missing(spark: Any, lake: Path) -> None:
     sorted(lake.rglob("*.brim"))[2].unlink()
     with pytest.raises(Exception, match="drain_seq 3 is missing"):

@@ -1,0 +1,118 @@
+"""The data of the Spark benchmark: telemetry that went through a ring and a drain, and copies for peers.
+
+Owns what the records are, and that all forms hold the same ones.  A folder that was kept is used again when
+it holds the same number of records, so that a second run begins at once.
+
+    json/, packed/      drained files of 8 MiB: the same telemetry as JSON, and as msgpack
+    parquet/            the rows of json/, by Spark, zstd
+    lines/              the same, as JSON lines, the payload a string
+    typed/              the fields of the payloads as JSON lines, with topic and time
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from bridge.checkpoint import Checkpoint
+from bridge.drain import Drain
+from bridge.settings import BridgeSettings
+from bridge.sinks.directory import DirectorySink
+from ringbuf import Ring
+
+__all__ = ["FIELDS", "make"]
+
+PARTITIONS = 4
+DEVICES = 1000
+RING_BYTES = 64 << 20
+FIELDS = "ts bigint, temp double, vib double, rpm bigint, ok boolean, site string"
+
+Telemetry = dict[str, Any]
+
+
+def telemetry(records: int) -> Iterator[Telemetry]:
+    """What devices say, in six fields; no two payloads are equal."""
+    chosen = random.Random(7)
+    for number in range(records):
+        yield {
+            "ts": 1_700_000_000_000 + number,
+            "temp": round(chosen.gauss(21, 4), 2),
+            "vib": round(chosen.expovariate(90), 5),
+            "rpm": chosen.randrange(900, 3000),
+            "ok": number % 97 != 0,
+            "site": chosen.choice(("north", "south", "quay")),
+        }
+
+
+def make(root: Path, records: int, spark: Any) -> None:
+    """All forms of `records` records below `root`."""
+    stamp = root / "records"
+    if stamp.is_file() and stamp.read_text() == str(records):
+        return
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    packers: dict[str, Callable[[Telemetry], bytes]] = {
+        "json": lambda said: json.dumps(said).encode(),
+        "packed": msgpack.packb,
+    }
+    for name, pack in packers.items():
+        drained(root / name, map(pack, telemetry(records)))
+    _copies(root, spark)
+    stamp.write_text(str(records))
+
+
+def drained(lake: Path, payloads: Iterator[bytes]) -> None:
+    """A record of each payload, through rings and a drain into `lake`."""
+    work = lake.with_name(f"{lake.name}-work")
+    (work / "rings").mkdir(parents=True)
+    topics = [f"plant/line{number % 9}/device{number:04d}/data" for number in range(DEVICES)]
+    settings = BridgeSettings(
+        name="lake",
+        edge_id="edge-1",
+        to=lake.as_uri(),
+        runtime_dir=work / "rings",
+        state_dir=work / "state",
+        linger_ms=0,
+    )
+    rings = [
+        Ring.create(work / "rings" / f"press-{number}", capacity_bytes=RING_BYTES, epoch=1_700_000_000)
+        for number in range(PARTITIONS)
+    ]
+    sink = DirectorySink(lake)
+    checkpoint = Checkpoint.open(settings.checkpoint_path, settings.edge_id, sink.url)
+    drain = Drain(settings, sink, checkpoint, None)
+    writers = [ring.writer() for ring in rings]
+    turn = RING_BYTES // 2 // 256 // 8  # what a ring takes while the drain waits
+    try:
+        while batch := list(itertools.islice(payloads, turn * PARTITIONS)):
+            for number, payload in enumerate(batch):
+                writers[number % PARTITIONS].publish(payload, topics[number * 7 % DEVICES])
+            while drain.step() <= 0 or not drain.drained():
+                pass
+    finally:
+        drain.close()
+        checkpoint.close()
+        sink.close()
+        for ring in rings:
+            ring.close()
+        shutil.rmtree(work)
+
+
+def _copies(root: Path, spark: Any) -> None:
+    """The forms that Spark reads by itself."""
+    from pyspark.sql import functions as f
+
+    rows = spark.read.format("brim").load(str(root / "json"))
+    rows.write.option("compression", "zstd").parquet(str(root / "parquet"))
+    text = rows.withColumn("payload", f.col("payload").cast("string"))
+    text.write.json(str(root / "lines"))
+    fields = f.from_json(f.col("payload").cast("string"), FIELDS).alias("said")
+    typed = rows.select("topic", "timestamp", fields).select("topic", "timestamp", "said.*")
+    typed.write.json(str(root / "typed"))
