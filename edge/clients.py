@@ -129,6 +129,8 @@ class Clients:
         spoken = _without_reason(packet) if plain else packet
         data = bytes_of(spoken, client.version, client.packet_max_bytes)
         if data is not None:
+            if client.session.kept and isinstance(packet, SubAck | UnsubAck):
+                self._engine.vow(client.connection)
             self._engine.send(client.connection, data)
         elif not isinstance(packet, Disconnect):
             self.end(client.connection, will=True, reason=ReasonCode.PACKET_TOO_LARGE)

@@ -85,6 +85,9 @@ class Connecting:
         if (length := len(facts.client_id.encode())) > most:
             words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {most}"
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
+        if (trouble := self._sessions.trouble) and _expiry_wanted_s(packet):
+            words = f"sessions cannot be kept now: {trouble}"
+            return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
         if packet.will is not None and len(packet.will.payload) > self._packet_max_bytes(facts):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
         return None
@@ -139,12 +142,16 @@ class Connecting:
 
     def _accept(self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None) -> None:
         """Take over what there is of this client [MQTT-3.1.4-3], and answer."""
+        known = self._sessions.get(facts.client_id)
+        ends = known is not None and known.kept  # perhaps: which no power cut may undo either
         session, present = self._session_of(packet, facts)
         wanted = packet.properties
         answer = self._answer(packet, facts, session, present, data)
         most = wanted.maximum_packet_size_bytes or 0
         fits = not most or len(answer) <= most
         if fits:
+            if ends or session.kept:
+                self._engine.vow(connection)
             self._engine.send(connection, answer)
         if not fits or not self._attach(connection, packet, session):
             self._engine.close(connection)  # it has gone meanwhile, or takes no answer: no client, no will

@@ -227,6 +227,9 @@ class Engine(Protocol):
     def send(self, connection: int, data: bytes, /) -> bool:
         """Put bytes behind what is waiting to be sent."""
 
+    def vow(self, connection: int, /) -> None:
+        """What it is told next rests on the journal as it is then, and waits where that is synced."""
+
     def close(self, connection: int, /) -> bool:
         """Close it, after one attempt to send what waits.  No CLOSED event follows."""
 
@@ -310,8 +313,11 @@ class Engine(Protocol):
     def session_keep(self, session: int, kept: bool, /) -> bool:
         """What happens to it, or to the queue of a group, goes into the journal from now on, or no longer."""
 
-    def journal_open(self, writer: Writer, position: int, /) -> None:
-        """Write it to this ring; what stands behind `position` is needed by a restart."""
+    def journal_open(self, writer: Writer, position: int, vows: bool, /) -> None:
+        """Write it to this ring; what stands behind `position` is needed by a restart.
+
+        `vows`: a log syncs it, and what clients are told that rests on it waits for that.
+        """
 
     def journal_close(self) -> None:
         """Write nothing any more."""

@@ -73,6 +73,11 @@ class Sessions:
         return iter(list(self._by_client.values()))
 
     @property
+    def trouble(self) -> str:
+        """Why no session that outlasts its connection can be promised now; "": it can."""
+        return self._keeper.trouble
+
+    @property
     def away(self) -> int:
         """How many clients are remembered that are not connected."""
         return len(self._away)

@@ -307,13 +307,17 @@ class Assembly:
         if (logs := self.logs) is None:
             return
 
-        topics = self.listener.broker.sys_topics
+        topics, keeper = self.listener.broker.sys_topics, self.listener.broker.keeper
         topics.log_state = logs.state
+        on_disk = {it.name for it in streams.all() if it.durability == "disk"}
+        vows = self._state is not None and self._state.level == "disk"
 
         def look() -> None:
             topics.hurry()
+            keeper.trouble = logs.failure_of(SESSIONS_RING) if vows else ""
             for name in epochs:
-                levels.refuse(name, reason_code(logs.failure_of(name)))
+                rests_on = keeper.trouble if name in on_disk else ""  # QoS 2 does
+                levels.refuse(name, reason_code(logs.failure_of(name) or rests_on))
 
         logs.on_change = partial(self.listener.call, look)
         self.listener.call(look)  # what the first rounds of the log have met

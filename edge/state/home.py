@@ -115,7 +115,8 @@ class StateHome:
         self._found = Found()
         self._keeper = broker.keeper
         broker.keeper.on_checkpoint = self._checkpointed
-        place = Place(self.ring, self._writer, ((self._file, self.level != "process"),))
+        files = ((self._file, self.level != "process"),)
+        place = Place(self.ring, self._writer, files, vows=self.level == "disk")
         try:
             broker.keep(place)
         except OSError as error:

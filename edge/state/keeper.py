@@ -14,7 +14,8 @@ publishers up.
 
 Before begin() nothing is kept, and every method is a look at one flag.
 
-Invariants: a client is told of nothing that is not noted; what the journal overwrites is in a checkpoint.
+Invariants: a client is told of nothing that is not noted, and at `disk` not synced (ringbuf/c/mqtt/vows.c);
+what the journal overwrites is in a checkpoint.
 """
 
 from __future__ import annotations
@@ -66,11 +67,15 @@ Call = Callable[[Callable[[], object]], None]
 
 
 class Place(NamedTuple):
-    """Where it is written: the journal's ring, and the files, each with whether it is synced."""
+    """Where it is written: the journal's ring, and the files, each with whether it is synced.
+
+    `vows`: a log syncs the journal, and clients are told of nothing that it has not synced.
+    """
 
     ring: Ring
     writer: Writer
     files: tuple[tuple[Path, bool], ...]
+    vows: bool = False
 
 
 class Kept(NamedTuple):
@@ -95,6 +100,7 @@ class Keeper:
         self.held = 0  # sessions and wills in the last checkpoint
         self.checkpoints = 0
         self.checkpoint_bytes = 0  # of the last
+        self.trouble = ""  # why what clients are told waits without end: the journal's log does not work
         # Called with the offset before which the journal is needed no longer.
         self.on_checkpoint: Callable[[int], object] = lambda offset: None
         self.sources: dict[int, tuple[str, int]] = {}  # every ring the engine knows: name and epoch
@@ -134,7 +140,7 @@ class Keeper:
         except OSError:
             self._place = None
             raise
-        self._engine.journal_open(place.writer, place.ring.extremes().end_position)
+        self._engine.journal_open(place.writer, place.ring.extremes().end_position, place.vows)
         self._engine.journal_checkpointed(place.ring.extremes().end_position, self._due_bytes())
         self._call = call
 
@@ -240,11 +246,11 @@ class Keeper:
 
     def marks(self) -> dict[str, tuple[int, int]]:
         """For each ring: its epoch, and the position below which all was routed."""
-        return {
-            name: (epoch, self._engine.source_position(source))
-            for source, (name, epoch) in self.sources.items()
-            if self._engine.source_position(source) > 0
-        }
+        found: dict[str, tuple[int, int]] = {}
+        for source, (name, epoch) in self.sources.items():
+            if epoch >= found.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
+                found[name] = epoch, position
+        return found
 
     def source_gone(self, source: int) -> None:
         """It has it no longer."""

@@ -95,7 +95,6 @@ class Restored(NamedTuple):
     subscriptions: int
     queued: int
     in_flight: int
-    routed_anew: int
     duration_ms: float
 
 
@@ -200,7 +199,6 @@ class _Restart:
         self._wills: dict[str, tuple[ClientFacts, Will, int]] = {}
         self._sources: dict[int, tuple[int, str, int]] = {}  # number -> source of today, name, epoch
         self._past_sources: dict[tuple[str, int], int] = {}
-        self._routed_anew = 0
         self._acts: dict[type, Callable[..., None]] = {
             Opened: self._opened,
             Came: self._came,
@@ -388,7 +386,6 @@ class _Restart:
             sum(len(session.subscriptions) for session in self._sessions.values()),
             sum(it[0] for it in facts if it is not None),
             sum(it[1] for it in facts if it is not None),
-            self._routed_anew,
             duration_ms,
         )
 

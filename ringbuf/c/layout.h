@@ -22,7 +22,8 @@
  *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
  *                          ahead of reserve.  A line of its own: readers look at it with each record, and
  *                          would make the writer wait at the fence behind reserve.  Beside it, because
- *                          readers look here anyway: whether they are shown what is durable alone
+ *                          readers look here anyway: whether they are shown what is durable alone, and
+ *                          what the log may not take yet, because it rests on what another has not synced
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x4000  records
@@ -106,6 +107,7 @@ typedef struct rb_header {
     _Atomic uint32_t durable_waiters; /* threads of the writing process that sleep on it */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
     _Atomic uint32_t shows_durable; /* 1: readers are shown what is durable, 0: what is committed */
+    _Atomic uint64_t held; /* the log takes nothing yet that begins at this - 1 or behind it; 0: it does */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
 } rb_header;
@@ -126,6 +128,7 @@ _Static_assert(sizeof(rb_index_entry) == 32, "index entries are 32 bytes");
 _Static_assert(offsetof(rb_header, end) == 0x0080, "end at 0x80");
 _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
 _Static_assert(offsetof(rb_header, granted) == 0x0280, "granted at 0x280");
+_Static_assert(offsetof(rb_header, held) == 0x0290, "held at 0x290");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
 _Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");

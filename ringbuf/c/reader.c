@@ -266,11 +266,21 @@ static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *fo
     return RB_CORRUPT;
 }
 
+/* Whether the log, which is the reader that comes early, may not have the record at `position` yet. */
+static bool is_held(const rb_reader *reader, uint64_t position)
+{
+    /* pairs with the release in held_store(): it is before the commit of what is held */
+    uint64_t held = atomic_load_explicit(&reader->header->held, memory_order_acquire);
+    return held != 0 && held <= position + 1;
+}
+
 /* Whether the record at `position` is there, and a power cut could undo it, in a ring that shows none such.
  * The log syncs whole records, so what begins below its word is durable to its end. */
 static bool is_hidden(const rb_reader *reader, uint64_t position)
 {
-    return atomic_load_explicit(&reader->header->shows_durable, memory_order_relaxed) && !reader->early &&
+    if (reader->early)
+        return is_held(reader, position);
+    return atomic_load_explicit(&reader->header->shows_durable, memory_order_relaxed) &&
            /* pairs with the release in rb_durable_store() */
            atomic_load_explicit(&reader->header->durable, memory_order_acquire) <= position;
 }

@@ -394,6 +394,7 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     writer->largest = writer->capacity / 4;
     writer->epoch = writer->crc_seed = header->geometry.epoch;
     atomic_store_explicit(&header->durable_waiters, 0, memory_order_relaxed); /* of a process that died */
+    atomic_store_explicit(&header->held, 0, memory_order_relaxed);
     atomic_store_explicit(&writer->gates, UINT64_MAX, memory_order_relaxed);
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);

@@ -4,6 +4,8 @@ The disk is a FUSE file system that loses what a real one may lose (tests/suppor
 memory, and gone.  In each cycle publishers publish for a moment and the power goes in the middle of it; the
 broker lives a little longer, without a disk, and must not acknowledge by it.  Then what the disk has kept is
 recovered from a copy, and the broker is started on it, sometimes into the next cut.
+
+Two clients keep their sessions through all of it, and say at once when the broker does not (exactly_once.py).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,13 +21,24 @@ from typing import Self
 
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
+from tests.support.exactly_once import Collector, Sender
 from tests.support.logged_broker import LoggedBroker, in_log
 from tests.support.lossy_mount import LossyMount, missing
-from tests.support.outside_client import Lost, drain, pump
+from tests.support.outside_client import Lost, OutsideClient, drain, pump
 from tests.support.promises import Promises
+from tests.support.waiting import PATIENCE_S
 
 LEVELS = {"interval": "interval", "disk": "disk", "alone": "disk"}
-SETTINGS = "isolated = true"  # of the last one
+KEPT = "kept"  # the stream of the clients that keep their sessions: they are shown what stays
+SETTINGS = f"""
+isolated = true  # the last of the above
+[[stream]]
+name = "{KEPT}"
+topics = ["{KEPT}/#"]
+ring_bytes = 4194304
+durability = "disk"
+visible = "durable"
+"""
 WINDOWS = {"interval": 2, "disk": 64}  # So that what needs no sync does not fill the log.
 LOAD_S = (0.001, 0.05)
 AFTER_S = 0.01  # that the broker lives without power
@@ -54,20 +68,24 @@ class PowerCuts:
             for name, level in LEVELS.items()
         }
         self.publishers = [it.publisher for it in self.promises.values()]
+        self.sender, self.collector = Sender("sender", f"{KEPT}/t"), Collector("collector", f"{KEPT}/#")
+        self.clients: list[OutsideClient] = [*self.publishers, self.sender, self.collector]
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self.broker.start()
+        self.collector.connect(self.broker.port)
+        self._until(lambda: self.collector.subscribed)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for it in self.publishers:
+        for it in self.clients:
             it.close()
         self.broker.close()
 
     def cycle(self) -> None:
         """Load, cut, look, start.  Raises Lost."""
-        for it in self.publishers:
+        for it in self.clients:
             it.connect(self.broker.port)
         self._pump(self.random.uniform(*LOAD_S))
         self._cut(AFTER_S)
@@ -83,15 +101,30 @@ class PowerCuts:
                 its.forget()
         self.broker.start()
 
+    def settle(self) -> None:
+        """Those who keep their sessions have all there is, once.  Raises Lost."""
+        sender, collector = self.sender, self.collector
+        sender.resting = True
+        sender.connect(self.broker.port)
+        collector.connect(self.broker.port)
+        self._until(lambda: sender.waiting == 0 and len(collector.numbers) >= sender.sent)
+        sender.resting = False
+        if missing := set(range(sender.sent)) - collector.numbers:
+            raise Lost(f"{len(missing)} messages of QoS 2 are lost, the first is {min(missing)}")
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        pump([self.sender, self.collector], lambda: condition() or time.monotonic() > end)
+
     def _pump(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        pump(self.publishers, lambda: time.monotonic() > end)
+        pump(self.clients, lambda: time.monotonic() > end)
 
     def _cut(self, after_s: float) -> None:
         self.mount.cut(self.random.randrange(1 << 32))
         self._pump(after_s)
         self.broker.kill()
-        drain(self.publishers)
+        drain(self.clients)
         shutil.rmtree(self.memory / "run", ignore_errors=True)
         self.mount.boot()
 
@@ -104,7 +137,8 @@ class PowerCuts:
 
     def acknowledged(self) -> dict[str, int]:
         """Messages by level."""
-        return {f"acknowledged at {name}": it.acknowledged for name, it in self.promises.items()}
+        levels = {name: it.acknowledged for name, it in self.promises.items()} | {KEPT: self.sender.done}
+        return {f"acknowledged at {name}": count for name, count in levels.items()}
 
 
 def run_seed(seed: int) -> Outcome:
@@ -114,6 +148,7 @@ def run_seed(seed: int) -> Outcome:
         try:
             for _ in range(CYCLES):
                 campaign.cycle()
+            campaign.settle()
         except Lost as error:
             wrong.append(f"seed {seed}: {error}")
         counts = campaign.counts + Counter(campaign.acknowledged())

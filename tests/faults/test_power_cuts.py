@@ -1,4 +1,4 @@
-"""Three power cuts under a broker that is busy; `./dev simulate cut` does three hundred."""
+"""Four power cuts under a broker that is busy; `./dev simulate cut` does three hundred."""
 
 from pathlib import Path
 
@@ -18,17 +18,23 @@ def cycles(runtime_directory: Path, count: int, module: str = "edge") -> PowerCu
     with LossyMount() as mount, PowerCuts(runtime_directory, mount, SEED, module=module) as campaign:
         for _ in range(count):
             campaign.cycle()
+        campaign.settle()
         return campaign
 
 
 def test_what_was_acknowledged_at_disk_survives_power_cuts(runtime_directory: Path) -> None:
-    campaign = cycles(runtime_directory, 3)
+    campaign = cycles(runtime_directory, 4)
     assert all(campaign.acknowledged().values()), campaign.acknowledged()
 
 
 def test_a_broker_that_acknowledges_before_it_has_synced_is_caught(runtime_directory: Path) -> None:
     with pytest.raises(Lost):
         cycles(runtime_directory, 3, "tests.support.hasty_broker")
+
+
+def test_a_broker_that_tells_of_sessions_before_they_are_synced_is_caught(runtime_directory: Path) -> None:
+    with pytest.raises(Lost):
+        cycles(runtime_directory, 12, "tests.support.glib_broker")
 
 
 def test_a_state_directory_is_on_the_disk_before_anything_is_promised_in_it() -> None:

@@ -27,7 +27,9 @@ JOURNAL_BYTES = 1 << 20
 class Lives:
     """One broker after another in one directory."""
 
-    def __init__(self, *, journal_bytes: int = JOURNAL_BYTES, **bench: Any) -> None:
+    def __init__(self, *, journal_bytes: int = JOURNAL_BYTES, vows: bool = False, **bench: Any) -> None:
+        """`vows`: a log syncs the journal, when synced() says so."""
+        self._vows = vows
         self._options = bench
         self._journal_bytes = journal_bytes
         self._stack = ExitStack()
@@ -60,9 +62,21 @@ class Lives:
             now_s=bench.now_ms / 1000,
             now_ns=bench.now_ns,
         )
-        bench.broker.keep(Place(ring, writer, ((file, False),)))
+        bench.broker.keep(Place(ring, writer, ((file, False),), self._vows))
         bench.settle()
         return bench
+
+    def journal_end(self) -> int:
+        """The position behind what the journal says."""
+        assert self._ring is not None
+        return self._ring.extremes().end_position
+
+    def synced(self, position: int | None = None) -> None:
+        """The log has synced the journal, up to there or all of it."""
+        assert self.bench is not None
+        assert self._ring is not None
+        self._ring.durable(self.journal_end() if position is None else position)
+        self.bench.settle()
 
     def kill(self, away_ms: int = 0) -> None:
         """The broker is gone between two instructions."""

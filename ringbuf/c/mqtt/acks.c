@@ -158,8 +158,10 @@ void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
 bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t identifier)
 {
     bool open = mq_received_free(connection->session, identifier);
-    if (open && connection->session->kept)
+    if (open && connection->session->kept) {
         mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
+        mq_vow(engine, connection); /* the next message with it is another one */
+    }
     connection->unfinished -= open && connection->unfinished > 0;
     return open;
 }
@@ -208,8 +210,10 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
     } else if (known && !released) {
         mq_entry_done(engine, entry);
         *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
-        if (connection->session->kept)
+        if (connection->session->kept) {
             mq_journal_word(engine, MQ_J_RELEASED, connection->session, ack->identifier);
+            mq_vow(engine, connection); /* after PUBREL the same would be another one for the client */
+        }
     }
     if (!failed)
         put_ack(engine, connection, MQ_PUBREL << 4 | 2, ack->identifier,

@@ -66,8 +66,11 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
         result = MQ_NO_MEMORY;
     if (sent != NULL)
         *sent = *entry; /* the references go along */
-    if (session->kept || entry->tag & MQ_TAG_SHARED)
+    if (session->kept || entry->tag & MQ_TAG_SHARED) {
         mq_journal_sent(engine, session, entry, sent != NULL, queued);
+        if (sent != NULL && (entry->tag & MQ_TAG_QOS) == 2)
+            mq_vow(engine, connection); /* with another identifier it would come twice */
+    }
     if (result == MQ_BUILT)
         result = mq_frame_put(engine, connection, entry, frame, identifier, false);
     if (result != MQ_BUILT && result != MQ_DENIED)

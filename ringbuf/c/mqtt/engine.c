@@ -190,7 +190,7 @@ void mq_engine_free(mq_engine *engine)
     mq_list *lists[] = {&engine->touched,          &engine->ready,   &engine->holding,
                         &engine->blocked,          &engine->closing, &engine->published,
                         &engine->passing,          &engine->limited, &engine->watched,
-                        &engine->retained_changed, &engine->cold};
+                        &engine->retained_changed, &engine->cold,    &engine->vowing};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
@@ -482,6 +482,7 @@ void mq_engine_step(mq_engine *engine)
         engine->refusal_due_ms = MQ_NEVER;
     if (engine->holding.count > 0)
         mq_held_release(engine);
+    mq_vows_look(engine);
     if (engine->ready.count > 0)
         go_on(engine, &engine->ready);
     if (engine->blocked.count > 0)

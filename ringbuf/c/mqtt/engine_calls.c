@@ -137,10 +137,15 @@ static PyObject *pull(engine_object *self, PyObject *handle)
     if (!mq_journal_written(self->engine))
         return PyBytes_FromStringAndSize("", 0);
     mq_bytes *out = &connection->out;
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)out->at + out->start, out->end - out->start);
+    uint32_t length = mq_may_leave(self->engine, connection);
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)out->at + out->start, length);
     if (bytes == NULL)
         return NULL;
-    self->engine->counters.bytes_out += out->end - out->start;
+    self->engine->counters.bytes_out += length;
+    mq_has_left(connection, length);
+    out->start += length;
+    if (out->start < out->end)
+        return bytes;
     mq_bytes_free(self->engine, out);
     if (connection->stop == MQ_STOP_OUT) {
         connection->stop = MQ_RUN;
@@ -212,6 +217,16 @@ static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count)
     bool sent = connection != NULL && mq_put(self->engine, connection, data.bytes, (uint32_t)data.length);
     bytes_done(&data);
     return PyBool_FromLong(sent);
+}
+
+static PyObject *vow(engine_object *self, PyObject *handle)
+{
+    mq_connection *connection;
+    if (live_from(self, handle, &connection) != 0)
+        return NULL;
+    if (connection != NULL)
+        mq_vow(self->engine, connection);
+    Py_RETURN_NONE;
 }
 
 static PyObject *close_connection(engine_object *self, PyObject *handle)
@@ -430,6 +445,7 @@ static PyMethodDef engine_methods[] = {
     {"attach", FAST(attach),
      "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
     {"send", FAST(send_bytes), "(connection, data) -> bool"},
+    {"vow", ONE(vow), "(connection): what it is told next waits until the journal is synced"},
     {"close", ONE(close_connection), "(connection) -> bool"},
     {"hold", ONE(hold_connection), "(connection) -> bool"},
     {"resume", ONE(resume_connection), "(connection) -> bool"},
@@ -453,7 +469,7 @@ static PyMethodDef engine_methods[] = {
     {"thaw", FAST(engine_thaw), "(session, source, wanted, position, records) -> bool"},
     {"warm", ONE(engine_warm), "(session) -> bool: its delivery goes on"},
     {"session_keep", FAST(engine_session_keep), "(session, kept) -> bool: the journal has it from now on"},
-    {"journal_open", FAST(engine_journal_open), "(writer, position): what is behind may be needed"},
+    {"journal_open", FAST(engine_journal_open), "(writer, position, vows): what is behind may be needed"},
     {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
     {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
     {"journal_end", NONE(engine_journal_end), "() -> (position, whether all is in the ring) | None: closed"},

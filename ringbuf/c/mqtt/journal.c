@@ -456,10 +456,11 @@ void mq_journal_section(mq_engine *engine, const mq_session *session)
     engine->journal.used -= (uint32_t)(bytes - (uint64_t)(end - to));
 }
 
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from)
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows)
 {
     mq_journal_close(engine);
     engine->journal.writer = writer;
+    engine->journal.vows = vows;
     mq_journal_checkpointed(engine, from, writer->capacity / 4);
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL)
@@ -488,4 +489,5 @@ void mq_journal_close(mq_engine *engine)
     bool replaying = engine->journal.replaying;
     free(engine->journal.at);
     engine->journal = (mq_journal){.replaying = replaying};
+    mq_vows_look(engine);
 }

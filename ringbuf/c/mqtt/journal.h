@@ -69,6 +69,7 @@ typedef struct mq_journal {
     bool stalled;       /* the last flush did not bring all into the ring */
     bool torn;          /* an entry was lost, for want of memory: only a checkpoint mends that */
     bool replaying;     /* a restart does again what was done */
+    bool vows;          /* a log syncs it, and who is told of what it has waits for that: vows.c */
 } mq_journal;
 
 /* journal.c.  Each adds an entry, if a journal is open; who calls has seen that the session is kept. */
@@ -90,7 +91,7 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
  * UINT32_MAX when that was all.  Caller frees.  NULL: no memory. */
 uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length);
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* into the journal itself */
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from);
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows);
 void mq_journal_close(mq_engine *engine);
 /* What was collected is said by a checkpoint that is being made. */
 void mq_journal_discard(mq_engine *engine);

@@ -26,14 +26,14 @@ PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count
 PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long from;
-    if (take(count, 2) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0)
+    if (take(count, 3) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0)
         return NULL;
     if (!PyObject_TypeCheck(args[0], writer_type))
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     PyObject *before = self->journal;
     self->journal = Py_NewRef(args[0]);
-    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from);
+    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from, args[2] == Py_True);
     Py_XDECREF(before);
     Py_RETURN_NONE;
 }
@@ -129,7 +129,9 @@ PyObject *engine_add_past(engine_object *self, PyObject *logged)
     return key;
 }
 
-/* Positions below have been routed. */
+#define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/state/restoring.py */
+
+/* Positions below have been routed: of what is past, the restart that has found it has routed all. */
 PyObject *engine_source_position(engine_object *self, PyObject *object)
 {
     unsigned long long index;
@@ -139,6 +141,8 @@ PyObject *engine_source_position(engine_object *self, PyObject *object)
     uint64_t position = 0;
     if (source != NULL && source->kind == MQ_SOURCE_OWN)
         position = mq_level_shown(source);
+    if (source != NULL && source->kind == MQ_SOURCE_PAST)
+        position = MQ_PAST_END;
     if (source != NULL && source->kind == MQ_SOURCE_FOREIGN)
         position = source->reader->cursor > source->resume_at ? source->reader->cursor : source->resume_at;
     return PyLong_FromUnsignedLongLong(position);

@@ -82,16 +82,18 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
 
 /* ---- sending ---- */
 
-/* Sends what is in the output.  False: the socket took less, or is gone. */
+/* Sends what is in the output.  False: not all of it may leave yet, the socket took less, or is gone. */
 static bool send_out(mq_loop *loop, mq_connection *connection)
 {
     mq_bytes *out = &connection->out;
-    uint32_t length = out->end - out->start;
     ssize_t sent;
     if (!mq_journal_written(loop->engine)) {
         mq_connection_touch(loop->engine, connection);
         return false;
     }
+    uint32_t length = mq_may_leave(loop->engine, connection);
+    if (length == 0)
+        return false;
     do
         sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
@@ -102,6 +104,9 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
     sent = sent < 0 ? 0 : sent;
     loop->engine->counters.bytes_out += (uint64_t)sent;
     out->start += (uint32_t)sent;
+    mq_has_left(connection, (uint32_t)sent);
+    if (sent == length && out->start < out->end)
+        return false;
     if (out->start == out->end) {
         out->start = out->end = 0;
         if (connection->out_chunk < MQ_BLOCK_BYTES)
@@ -184,12 +189,11 @@ static void reap(mq_loop *loop)
             engine->closing.at[kept++] = handle;
             continue;
         }
-        mq_bytes *out = &connection->out;
-        if (out->end > out->start && !connection->blocked && mq_journal_written(engine))
-            engine->counters.bytes_out += send(connection->fd, out->at + out->start, out->end - out->start,
-                                               MSG_NOSIGNAL | MSG_DONTWAIT) > 0
-                                              ? out->end - out->start
-                                              : 0;
+        bool may = !connection->blocked && mq_journal_written(engine);
+        uint32_t length = may ? mq_may_leave(engine, connection) : 0;
+        if (length > 0 && send(connection->fd, connection->out.at + connection->out.start, length,
+                               MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+            engine->counters.bytes_out += length;
         socket_close(engine, connection->fd, connection->cause);
         mq_connection_over(engine, connection);
         mq_connection_forget(engine, connection);

@@ -17,6 +17,7 @@
  *   spill.c       copies of records that rings are about to overwrite
  *   cold.c        records that come back from the log
  *   journal.c     what a restart must know of sessions; journal_replay.c  the restart
+ *   vows.c        what waits until the journal's log has synced that
  *   session.c     windows of what is in flight, identifiers received
  *   deliver.c     what a connection is sent next
  *   frame.c       a position -> a PUBLISH frame in a connection's output
@@ -297,6 +298,10 @@ struct mq_connection {
     bool blocked;        /* the socket took less than it was given; EPOLLOUT will say when to go on */
     bool last_allowed;
     bool pinged;       /* in this turn */
+    bool vows;         /* what is behind `vowed` rests on entries of the journal: vows.c */
+    bool is_vowing;    /* in engine->vowing */
+    uint32_t vowed;    /* so many bytes of `out` leave when the journal is durable up to vow_at */
+    uint64_t vow_at;
     uint32_t interest; /* what epoll was told */
     uint32_t last_generation;
     mq_topic *last_topic; /* of its last PUBLISH: devices repeat themselves */
@@ -356,6 +361,8 @@ typedef struct mq_source {
     uint64_t marked;           /* position of its last MARK in the journal */
     uint64_t swept;            /* what was retained below has been written down */
     uint64_t resume_at;        /* foreign: records below were routed in an earlier life */
+    uint64_t held_for;         /* its log waits until the journal is durable up to here; 0: it does not */
+    uint64_t next_held, next_for; /* then from next_held - 1 on until it is up to next_for; 0: it does not */
     rb_writer *writer;
     rb_reader *reader;
     uint8_t *name; /* foreign: topic that is with Python */
@@ -394,12 +401,13 @@ struct mq_engine {
     uint32_t source_count;
     bool sources_pending; /* a source has more than was read */
     bool sources_moved;
+    uint32_t held_sources;   /* those of which held_for is not 0 */
     bool hides;              /* some source does: mq_show() has something to look at */
     bool show_pending;       /* more has become durable than was shown in one turn */
     uint64_t refusal_due_ms; /* when held acknowledgements are looked at, because a log does not work */
     mq_event events[MQ_EVENTS];
     uint32_t event_count;
-    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold;
+    mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, vowing;
     uint64_t limited_due_ms; /* when the first of `limited` may go on */
     mq_list passing;         /* the list that is being walked */
     mq_spares blocks, smalls;
@@ -496,6 +504,14 @@ void mq_watch(mq_engine *engine, mq_session *session);
 /* A copy, counted as spilled and not yet by who has it; NULL: no memory. */
 mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length);
 void mq_blob_done(mq_engine *engine, mq_blob *blob);
+
+/* vows.c */
+void mq_vow(mq_engine *engine, mq_connection *connection); /* what it is told next rests on the journal */
+uint32_t mq_may_leave(mq_engine *engine, mq_connection *connection); /* so many bytes of its output, now */
+void mq_has_left(mq_connection *connection, uint32_t bytes);
+/* The next record of `source` rests on what the journal has by now. */
+void mq_hold_record(mq_engine *engine, mq_source *source);
+void mq_vows_look(mq_engine *engine); /* the journal's log has synced, perhaps, or the journal is closed */
 
 /* cold.c */
 void mq_cold_ask(mq_engine *engine, mq_session *session); /* the next record for it is in the log only */

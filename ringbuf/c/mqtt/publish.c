@@ -150,16 +150,25 @@ static int append_once(mq_engine *engine, const mq_session *session, mq_topic *t
                        uint64_t *end)
 {
     uint64_t where = mq_where(topic->source, engine->sources[topic->source]->writer->tail);
-    if (session->kept && !mq_journal_received(engine, session, where, publish->identifier))
-        return RB_FULL;
+    if (session->kept) {
+        if (!mq_journal_received(engine, session, where, publish->identifier))
+            return RB_FULL;
+        mq_hold_record(engine, engine->sources[topic->source]);
+    }
     return mq_append(engine, topic, &publish->message, end);
 }
 
-static void forget_once(mq_engine *engine, mq_session *session, uint16_t identifier)
+/* It was not stored.  What is stored in its place by others is not it. */
+static void forget_once(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
+                        uint16_t identifier)
 {
-    mq_received_free(session, identifier);
-    if (session->kept)
-        mq_journal_word(engine, MQ_J_FREED, session, identifier);
+    mq_received_free(connection->session, identifier);
+    if (!connection->session->kept)
+        return;
+    mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
+    mq_journal_flush(engine);
+    mq_hold_record(engine, engine->sources[topic->source]);
+    mq_vow(engine, connection);
 }
 
 /* QoS 2: what has been received is only acknowledged again.  Not before it can be durable: its end is not
@@ -176,7 +185,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     } else {
         int result = append_once(engine, connection->session, topic, publish, &end);
         if (result != RB_OK) {
-            forget_once(engine, connection->session, publish->identifier);
+            forget_once(engine, connection, topic, publish->identifier);
             return append_failed(engine, connection, topic, publish, result);
         }
         connection->unfinished++;
