@@ -314,10 +314,7 @@ class Engine(Protocol):
         """What happens to it, or to the queue of a group, goes into the journal from now on, or no longer."""
 
     def journal_open(self, writer: Writer, position: int, vows: bool, /) -> None:
-        """Write it to this ring; what stands behind `position` is needed by a restart.
-
-        `vows`: a log syncs it, and what clients are told that rests on it waits for that.
-        """
+        """Write it to this ring, from `position` on; `vows`: who is told what it says waits for its log."""
 
     def journal_close(self) -> None:
         """Write nothing any more."""

@@ -3,11 +3,11 @@
  * What a power cut must not undo of sessions, where the journal is synced by a log (journal.vows): level
  * `disk`.
  *
- * A client that is told something rests on it: that there is a session (CONNACK), a subscription (SUBACK), that
- * an identifier is free (PUBCOMP) or used up (PUBREL, a PUBLISH of QoS 2 to it).  So what tells of it leaves
+ * A client that is told something rests on it: that there is a session (CONNACK), a subscription (SUBACK),
+ * that an identifier is free (PUBCOMP) or used up (PUBREL, a PUBLISH of QoS 2).  So what tells of it leaves
  * only when the journal's log has synced the entries it rests on.  Of each connection, by length:
  *
- *     | vowed: leaves when the log has synced up to `vow_at` | the rest; if `vows`, it waits for a later sync |
+ *     | vowed: leave when the log has synced up to `vow_at` | the rest; if `vows`, after a later sync |
  *
  * Two parts, so that who is told something all the time waits for one sync, or for two, and never for ever.
  * What rests on nothing goes along with what is before it: it is one stream of bytes.
