@@ -9,6 +9,7 @@
             SinkUnavailable   the sink did not take it: tried again, with back-off
             SinkBlocked       people must act: never tried again by itself
                 SinkConflict  the name is taken by other content
+        BridgeUnreachable         no bridge of that name answers here
         CheckpointError
             CheckpointBusy    another drain works with this checkpoint
             CheckpointForeign it belongs to another edge or another sink
@@ -30,6 +31,7 @@ __all__ = [
     "BadOrder",
     "BadTransform",
     "BridgeError",
+    "BridgeUnreachable",
     "CheckpointBusy",
     "CheckpointError",
     "CheckpointForeign",
@@ -100,6 +102,10 @@ class SinkBlocked(SinkError):
 
 class SinkConflict(SinkBlocked):
     """Something else is stored under the name of this unit."""
+
+
+class BridgeUnreachable(BridgeError):
+    """Nobody answers at its socket."""
 
 
 class CheckpointError(BridgeError):

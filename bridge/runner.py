@@ -136,13 +136,13 @@ class Bridge:
             return not self._thread.is_alive()
         return True
 
-    def pause(self) -> None:
-        """Begin no more units until resume(), also of another process."""
-        self._ask(partial(self._set_paused, paused=True))
+    def pause(self) -> Future[list[str]]:
+        """Begin no more units until resume(): the next process of this bridge does not, either."""
+        return self._ask(partial(self._set_paused, paused=True))
 
-    def resume(self) -> None:
+    def resume(self) -> Future[list[str]]:
         """Go on, now: also from a back-off, or when blocked."""
-        self._ask(partial(self._set_paused, paused=False))
+        return self._ask(partial(self._set_paused, paused=False))
 
     def skip(self, stream: str | None = None, partition: int | None = None) -> Future[list[str]]:
         """Drain nothing of what waits now, of all partitions or of these; files will declare it skipped.

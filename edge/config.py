@@ -265,6 +265,20 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
     unit_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 1_000_000
     linger_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
+    compress: Literal["none", "zstd"] = "none"  # files: zstd wants pip install 'brim[archive]'
+    window: Annotated[int, Meta(ge=1, le=64)] = 4  # files or batches under way at once; unit_bytes each
+    rate_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # at most; 0: as fast as the sink takes it
+    # When records have waited for ten seconds, what comes in from then on goes beside them, with this share
+    # of the bytes. 0: strictly in order.
+    live_share: Annotated[float, Meta(ge=0, le=0.95)] = 0.7
+    priorities: dict[Name, int] = {}  # of streams: higher goes first; the others have 0
+    # For sinks that take records, not files: topic filters, new beginnings of topics by old ones, and a
+    # plug-in, "package.module:function" (bridge/transform.py).
+    topics: tuple[Filter, ...] = ()  # all
+    topics_not: tuple[Filter, ...] = ()
+    remap: dict[str, str] = {}
+    transform: str = ""
+    stall_s: Annotated[int, Meta(ge=1, le=1 << 31)] = 300  # records wait, none is drained: that is said
     backoff_max_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = (
         60_000  # between tries while the sink is away
     )

@@ -239,11 +239,30 @@ def _bridge(out: _Page, bridge: Status) -> None:
     )
     out.add("gauge", "bridge_lag_records", "Records not yet drained.", bridge["lag_records"], bridge=name)
     out.add("gauge", "bridge_lag_seconds", "Age of the oldest of them.", bridge["lag_s"], bridge=name)
-    out.add("counter", "bridge_records", "Records drained.", totals["records"], bridge=name)
-    out.add("counter", "bridge_lost_records", "Records declared lost.", totals["lost_records"], bridge=name)
+    for key, (metric, about) in _BRIDGE_GAUGES.items():
+        out.add("gauge", f"bridge_{metric}", about, bridge[key], bridge=name)
+    for key, about in _BRIDGE_TOTALS.items():
+        out.add("counter", f"bridge_{key}", about, totals[key], bridge=name)
 
 
-_TROUBLED = {"retrying", "blocked", "failed"}
+_TROUBLED = {"retrying", "blocked", "stopped", "failed"}
+_BRIDGE_GAUGES = {
+    "lag_bytes": ("lag_bytes", "Bytes of them."),
+    "backlog_records": ("backlog_records", "Of them, those beside which what comes in is drained already."),
+    "stalled_s": ("stalled_seconds", "Records wait, and none was drained for so long; 0: all is well."),
+    "last_ack_age_s": ("last_ack_age_seconds", "Since the sink has last taken something."),
+    "buffer_left_s": ("buffer_left_seconds", "At the present rate, until the first records are lost."),
+    "in_flight": ("in_flight", "Units that the sink has not answered."),
+    "drain_seq": ("drain_seq", "Number of the last unit that the sink has."),
+}
+_BRIDGE_TOTALS = {
+    "units": "Units drained.",
+    "records": "Records drained.",
+    "bytes": "Bytes given to the sink.",
+    "lost_records": "Records declared lost.",
+    "dead_letters": "Records that the sink will never take.",
+    "retries": "Times that the sink has failed.",
+}
 
 
 def _consumers(out: _Page, consumers: Iterable[Status]) -> None:

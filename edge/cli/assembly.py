@@ -106,6 +106,7 @@ class Assembly:
         self._follow_levels(streams)
         for it in settings:
             self._start_bridge(it)
+        self._bridges += [partial(foreign_bridge, it, config) for it in config.bridge if not it.in_broker]
         self._start_upkeep()
         producers = self._open_producers(epochs)
         self._start_zmq(streams, producers)
@@ -324,6 +325,7 @@ class Assembly:
 
     def _start_bridge(self, settings: BridgeSettings) -> None:
         """A bridge that cannot start now is told of, and shown: devices are served all the same."""
+        from bridge.control import Control
         from bridge.errors import BridgeError
         from bridge.runner import Bridge
 
@@ -333,6 +335,9 @@ class Assembly:
         try:
             bridge.start()
             self._down.push_async_callback(asyncio.to_thread, bridge.stop)
+            control = Control(bridge)
+            self._down.push_async_callback(asyncio.to_thread, control.stop)
+            control.start()
         except BridgeError as error:
             log.error("bridge not started %s", pairs(name=settings.name, reason=error, remedy=error.hint))
             trouble = {"condition": "failed", "last_error": str(error), "remedy": error.hint}
@@ -434,9 +439,12 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
     from bridge.errors import BridgeError
     from bridge.settings import BridgeSettings
     from bridge.sink import open_sink
+    from bridge.transform import load
 
     try:
         open_sink(bridge.to, bridge.options).close()
+        if bridge.transform:
+            load(bridge.transform)
         return BridgeSettings(
             name=bridge.name,
             edge_id=config.edge_id,
@@ -450,10 +458,39 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             unit_bytes=bridge.unit_bytes,
             unit_records=bridge.unit_records,
             linger_ms=bridge.linger_ms,
+            compress=bridge.compress,
+            window=bridge.window,
+            rate_bytes_s=bridge.rate_bytes_s,
+            live_share=bridge.live_share,
+            priorities=bridge.priorities,
+            topics=bridge.topics,
+            topics_not=bridge.topics_not,
+            remap=bridge.remap,
+            transform=bridge.transform,
+            stall_s=bridge.stall_s,
+            spool_bytes={
+                stream.name: stream.retain_bytes + stream.hold_bytes
+                for stream in config.stream
+                if stream.durability != "process"
+            },
             backoff_max_ms=bridge.backoff_max_ms,
         )
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
+
+
+def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
+    """What a bridge in another process says of itself; that it does not answer is its condition, too."""
+    from bridge.control import ask
+    from bridge.errors import BridgeError
+    from bridge.state import BridgeState
+
+    try:
+        state: dict[str, Any] = ask(config.runtime_dir, bridge.name, "state", timeout_s=0.2)
+    except BridgeError as error:
+        absent = BridgeState(bridge.name, bridge.to, "stopped", last_error=str(error), remedy=error.hint)
+        return absent.as_dict()
+    return state
 
 
 def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:

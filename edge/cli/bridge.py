@@ -1,8 +1,11 @@
-"""Run a bridge as a process of its own, or look at the bridges of a running broker.
+"""Run a bridge as a process of its own, look at bridges wherever they run, and tell them what to do.
 
     brim bridge run lake --config brim.toml     the [[bridge]] of that name, which has in_broker = false
     brim bridge run --to file:///srv/lake       every stream of this machine's broker, without a file
-    brim bridge status
+    brim bridge status                          how far behind, how long the buffer lasts, what is wrong
+    brim bridge pause lake; brim bridge resume lake
+    brim bridge skip lake --stream cameras      what waits is passed over, and declared skipped
+    brim bridge backfill lake --stream default --partition 0 --from 5000
 
 A bridge reads the broker's rings and its log, and writes neither: it may be started and killed at any time.
 """
@@ -11,9 +14,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,11 +29,12 @@ from edge import logs
 from edge.cli import EXIT_ATTENTION
 from edge.cli.configuration import add_config_arguments, add_runtime_argument, configured
 from edge.cli.notify import notify
-from edge.cli.words import count_in_words, seconds_in_words
+from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config
 from edge.control import Connection, Report, Status
-from edge.errors import EdgeError
+from edge.directories import default_runtime_dir
+from edge.errors import BrokerUnreachable, EdgeError
 from edge.logs import pairs
 from edge.telling import Telling
 from edge.terminal import escaped
@@ -34,27 +43,54 @@ __all__ = ["add_arguments", "run"]
 
 log = logging.getLogger(__name__)
 
+NICE = 5  # a process that drains leaves the processor to the broker that it drains
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim bridge` takes."""
-    verbs = parser.add_subparsers(dest="what", required=True, metavar="run | status")
+    verbs = parser.add_subparsers(
+        dest="what", required=True, metavar="run | status | pause | resume | skip | backfill"
+    )
     running = verbs.add_parser("run", help="drain until it is told to stop")
     running.add_argument("name", nargs="?", help="of the [[bridge]]; not needed when there is one")
     running.add_argument("--to", metavar="URL", help="instead of a [[bridge]]: drain all streams there")
     running.add_argument("--log-level", choices=logs.LEVELS, default="info")
     running.add_argument("--log-format", choices=logs.FORMATS, default="text")
     add_config_arguments(running)
-    status = verbs.add_parser("status", help="the bridges of a running broker")
+    status = verbs.add_parser("status", help="the bridges that run here")
+    status.add_argument("name", nargs="?", help="of one bridge; without it, all")
     status.add_argument("--json", action="store_true")
     add_runtime_argument(status)
+    _add_orders(verbs)
+
+
+def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    helps = {
+        "pause": "begin no more files until it is told to go on; what waits stays in ring and log",
+        "resume": "go on, also from a back-off, or when it is blocked and you have done what it said",
+        "skip": "pass over all that waits now; files will declare it skipped",
+        "backfill": "drain again from an offset on, beside what comes in",
+    }
+    for what, about in helps.items():
+        order = verbs.add_parser(what, help=about)
+        order.add_argument("name", nargs="?", help="of the bridge; not needed when there is one")
+        if what in {"skip", "backfill"}:
+            required = what == "backfill"
+            order.add_argument("--stream", required=required, help="which; a producer's is STREAM@PRODUCER")
+            order.add_argument("--partition", type=int, default=0 if required else None)
+        if what == "backfill":
+            order.add_argument("--from", dest="first_offset", type=int, required=True, metavar="OFFSET")
+        add_runtime_argument(order)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit status."""
-    return _drain(arguments) if arguments.what == "run" else _show(arguments)
+    verbs = {"run": _drain, "status": _show}
+    return verbs.get(arguments.what, _tell)(arguments)
 
 
 def _drain(arguments: argparse.Namespace) -> int:
+    from bridge.control import Control
     from bridge.runner import Bridge
     from edge.cli.assembly import bridge_settings
 
@@ -66,12 +102,16 @@ def _drain(arguments: argparse.Namespace) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: _stop(stopping, number))
+    os.nice(NICE)
     bridge.start()
+    control = Control(bridge)
+    control.start()
     telling.start()
     notify("READY=1")
     while not stopping.wait(1.0) and bridge.state().condition != "failed":
         pass
     notify("STOPPING=1")
+    control.stop()
     bridge.stop()
     telling.stop()
     return EXIT_ATTENTION if bridge.state().condition == "failed" else 0
@@ -102,22 +142,86 @@ def _chosen(arguments: argparse.Namespace, config: Config) -> BridgeConfig:
     raise EdgeError(f"there is no bridge {arguments.name or ''}".rstrip(), hint=hint)
 
 
+def _tell(arguments: argparse.Namespace) -> int:
+    from bridge.control import ask
+
+    directory = arguments.runtime_dir or default_runtime_dir()
+    name = arguments.name or _only(directory)
+    given = {key: getattr(arguments, key, None) for key in ("stream", "partition", "first_offset")}
+    for line in ask(
+        directory, name, arguments.what, **{key: it for key, it in given.items() if it is not None}
+    ):
+        print(escaped(line))
+    return 0
+
+
+def _only(directory: Path) -> str:
+    from bridge.control import names
+
+    found = names(directory)
+    if len(found) == 1:
+        return found[0]
+    hint = f"name one of {', '.join(found)}" if found else "start one: `brim bridge run`"
+    raise EdgeError(f"{len(found) or 'no'} bridges run here", hint=hint)
+
+
 def _show(arguments: argparse.Namespace) -> int:
     from edge.cli.status import TROUBLED
 
-    with Connection(arguments.runtime_dir) as connection:
-        bridges = connection.ask(Status(), Report).report["bridges"]
+    bridges = _states(arguments)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(bridges), indent=2).decode() + "\n")
     elif not bridges:
-        print("this broker runs no bridge")
+        print("no bridge runs here")
     for it in bridges if not arguments.json else ():
-        behind = f"{count_in_words(it['lag_records'])} records behind"
-        waits = f", the oldest for {seconds_in_words(it['lag_s'])}" if it["lag_records"] else ""
-        done = (
-            f"{count_in_words(it['totals']['records'])} drained, {it['totals']['lost_records']} declared lost"
+        for line in _lines(it):
+            print(escaped(line))
+    troubled = any(it["condition"] in TROUBLED or it["stalled_s"] for it in bridges)
+    return EXIT_ATTENTION if troubled else 0
+
+
+def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of the bridges that answer themselves, and of those that only the broker knows: they never started."""
+    from bridge.control import ask, names
+    from bridge.errors import BridgeUnreachable
+
+    directory = arguments.runtime_dir or default_runtime_dir()
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        with Connection(arguments.runtime_dir) as connection:
+            found = {it["name"]: it for it in connection.ask(Status(), Report).report["bridges"]}
+    except BrokerUnreachable:
+        if not names(directory):
+            raise
+    for name in names(directory):
+        with suppress(BridgeUnreachable):  # killed: its socket is left
+            found[name] = ask(directory, name, "state")
+    if arguments.name is not None and arguments.name not in found:
+        raise EdgeError(
+            f"no bridge {arguments.name} runs here", hint=f"these do: {', '.join(found) or 'none'}"
         )
-        print(escaped(f"{it['name']}: {it['condition']}, {behind}{waits}; {done}; to {it['to']}"))
-        if it["last_error"]:
-            print(escaped(f"  {it['last_error']}; {it['remedy']}"))
-    return EXIT_ATTENTION if any(it["condition"] in TROUBLED for it in bridges) else 0
+    return [it for name, it in sorted(found.items()) if arguments.name in {None, name}]
+
+
+def _lines(it: dict[str, Any]) -> Iterator[str]:
+    totals = it["totals"]
+    behind = f"{count_in_words(it['lag_records'])} records behind"
+    waits = f", the oldest for {seconds_in_words(it['lag_s'])}" if it["lag_records"] else ""
+    done = f"{count_in_words(totals['records'])} drained, {totals['lost_records']} declared lost"
+    yield f"{it['name']}: {it['condition']}, {behind}{waits}; {done}; to {it['to']}"
+    if it["backlog_records"]:
+        yield f"  {count_in_words(it['backlog_records'])} of them wait beside what comes in, which goes first"
+    rate = f"{bytes_in_words(it['bytes_s'])}/s by the last units" if it["bytes_s"] else "no rate is known yet"
+    left = it["buffer_left_s"]
+    room = (
+        "nothing comes in"
+        if left is None
+        else f"the buffer lasts {left / 3600:.1f} hours at the present rate"
+    )
+    yield f"  {rate}; {room}"
+    if totals["dead_letters"]:
+        yield f"  {count_in_words(totals['dead_letters'])} dead letters"
+    if it["stalled_s"]:
+        yield f"  stalled: records wait, and none was drained for {seconds_in_words(it['stalled_s'])}"
+    if it["last_error"]:
+        yield f"  {it['last_error']}; {it['remedy']}"

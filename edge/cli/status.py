@@ -22,7 +22,7 @@ from edge.terminal import escaped
 __all__ = ["add_arguments", "run"]
 
 QUIET_S = 10.0  # publishers wait, and no bridge says that its sink has taken something
-TROUBLED = {"retrying", "blocked", "failed"}  # conditions of a bridge
+TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def _troubles(status: dict[str, Any]) -> list[str]:
     """What does not go on by itself, or has not for now."""
     found = []
     for bridge in status["bridges"]:
-        if bridge["condition"] in TROUBLED:
+        if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
             found.append(f"bridge {bridge['name']} is {bridge['condition']}: {why}")
     for ring, bridge, behind, heard_s in _upstream(status) if status["mqtt"]["held"] else ():

@@ -347,7 +347,29 @@ def drained(lake: Path) -> list[str]:
     return [path.name for path in lake.rglob("*.brim")]
 
 
-def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site):
+def told_what_to_do(site, lake: Path, capsys) -> None:
+    """A bridge in another process is told by the same words as one in the broker."""
+
+    def tell(*words: str) -> str:
+        assert main(["bridge", *words, "--runtime-dir", str(site.runtime_dir)]) == 0
+        return capsys.readouterr().out
+
+    assert "pauses" in tell("pause")
+    there = drained(lake)
+    asyncio.run(publish(site, "plant/1", 7))
+    wait_until(lambda: "7 records behind" in tell("status"))
+    assert drained(lake) == there
+    assert "offsets 15 to 21 are skipped" in tell("skip", "lake", "--stream", "default")
+    assert "goes on" in tell("resume", "lake")
+    asyncio.run(publish(site, "plant/1", 1))
+    wait_until(lambda: len(drained(lake)) > len(there))
+    assert "offsets 12 to 22 are drained again" in tell("backfill", "--stream", "default", "--from", "12")
+    last = "-00000000000000000012-00000000000000000022.brim"
+    wait_until(lambda: any(name.endswith(last) for name in drained(lake)))
+    assert main(["bridge", "backfill", "--stream", "x", "--from", "0"]) == 2
+
+
+def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site, capsys):
     lake = site.state_dir / "lake"
     section = f'[[bridge]]\nname = "lake"\nto = "file://{lake}"\nlinger_ms = 0\n'
     with site.broker(section) as broker:
@@ -357,12 +379,16 @@ def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site):
     inside = drained(lake)
     assert inside
     with site.broker(section + "in_broker = false\n") as broker:
-        assert site.status()["bridges"] == []
+        (state,) = site.status()["bridges"]
+        assert state["condition"] == "stopped"
+        assert "brim bridge run lake" in state["remedy"]
         asyncio.run(publish(site, "plant/1", 5))
         arguments = ("--config", site.state_dir / "brim.toml")
         directories = ("--runtime-dir", site.runtime_dir, "--state-dir", site.state_dir)
         with ModuleChild("edge", "bridge", "run", "lake", *arguments, *directories) as bridge:
             wait_until(lambda: len(drained(lake)) > len(inside))
+            wait_until(lambda: site.status()["bridges"][0]["totals"]["records"] == 5)
+            told_what_to_do(site, lake, capsys)
             ended(bridge)
         ended(broker)
     shutil.rmtree(lake)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from bridge.drain import Totals
+from bridge.state import BridgeState
 from edge.config import parse
 from edge.errors import ConfigError, PortTaken
 from edge.metrics import page
@@ -51,10 +53,10 @@ def status(**parts: object) -> dict[str, Any]:
         "dropped": {"queue": 3},
         "closed": {},
     }
-    bridge = {
-        "name": "lake", "condition": "retrying", "lag_records": 11, "lag_s": 2.5,
-        "totals": {"records": 1, "lost_records": 0},
-    }  # fmt: skip
+    bridge = BridgeState(
+        "lake", "file:///lake", "retrying", lag_records=11, lag_s=2.5, buffer_left_s=7200.0,
+        totals=Totals(records=1, dead_letters=3),
+    ).as_dict()  # fmt: skip
     place = {"ring": "press-0", "lag": 6, "in_flight": 1}
     return {
         "version": "1", "edge_id": "plant-7", "uptime_s": 1.5, "mqtt": mqtt, "rings": [ring], "log": log(),
@@ -92,6 +94,8 @@ def test_every_metric_has_the_value_of_the_report() -> None:
         ("brim_read_bytes_total", (("source", "log"),)): 10,
         ("brim_bridge_up", (("bridge", "lake"),)): 0,
         ("brim_bridge_lag_seconds", (("bridge", "lake"),)): 2.5,
+        ("brim_bridge_buffer_left_seconds", (("bridge", "lake"),)): 7200,
+        ("brim_bridge_dead_letters_total", (("bridge", "lake"),)): 3,
         ("brim_consumer_lag_records", (("consumer", "billing"), ("ring", "press-0"))): 6,
     }
     assert {key: found.get(key) for key in expected} == expected

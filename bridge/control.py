@@ -1,0 +1,132 @@
+"""Telling a running bridge what to do, wherever it runs: in the broker, or as a process of its own.
+
+Owns bridge-NAME.sock in the runtime directory, a SOCK_SEQPACKET socket: a datagram is a msgpack map.  A
+connection asks once: {"do": "state" | "pause" | "resume" | "skip" | "backfill", ...} with the arguments of
+that method of Bridge, and is answered {"said": ...}, or {"error": ..., "hint": ...}.
+
+The user that runs the bridge may ask, and root.  Serves one connection after the other on a thread that
+sleeps otherwise; no connection holds it up for longer than CLIENT_S and an order takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from bridge.errors import BadOrder, BridgeError, BridgeUnreachable
+from bridge.runner import Bridge
+
+__all__ = ["Control", "ask", "names"]
+
+PREFIX, SUFFIX = "bridge-", ".sock"
+CLIENT_S = 2.0  # for a request to come, once a client is there
+ORDER_S = 20.0  # for units under way, which an order may have to wait for
+ANSWER_S = 30.0  # what a client waits
+MESSAGE_BYTES = 128 << 10  # below what Linux lets a datagram take of a socket's buffer
+_CREDENTIALS = struct.Struct("iII")
+
+
+def names(runtime_dir: Path) -> list[str]:
+    """Of the bridges that have a socket there; one that was killed leaves its behind."""
+    found = (path.name for path in runtime_dir.glob(f"{PREFIX}*{SUFFIX}"))
+    return sorted(name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in found)
+
+
+def ask(runtime_dir: Path, name: str, do: str, *, timeout_s: float = ANSWER_S, **arguments: object) -> Any:
+    """What the bridge of that name says.  Raises BridgeUnreachable, and BadOrder when it says no."""
+    path = _path(runtime_dir, name)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as asking:
+            asking.settimeout(timeout_s)
+            asking.connect(str(path))
+            asking.send(msgpack.packb({"do": do, **arguments}))
+            answer = msgpack.unpackb(asking.recv(MESSAGE_BYTES))
+    except (OSError, ValueError, msgpack.UnpackException) as error:
+        raise BridgeUnreachable(
+            f"bridge {name} does not answer at {path}: {error}",
+            hint=f"start it: `brim bridge run {name}`, or a broker whose configuration has it",
+        ) from error
+    if "error" in answer:
+        raise BadOrder(answer["error"], hint=answer.get("hint", ""))
+    return answer["said"]
+
+
+class Control:
+    """Serves one bridge, from start() to stop()."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._path = _path(bridge.settings.runtime_dir, bridge.settings.name)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        name = f"brim-bridge-ask-{bridge.settings.name}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Raises BridgeError: the socket cannot be made."""
+        try:
+            self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._path.unlink(missing_ok=True)  # the checkpoint's lock says that nobody else is this bridge
+            self._socket.bind(str(self._path))
+            self._path.chmod(0o600)
+            self._socket.listen(8)
+        except OSError as error:
+            self._socket.close()
+            text = f"{self._path}: cannot listen there: {error.strerror or error}"
+            raise BridgeError(text, hint="set runtime_dir to a shorter path of your own") from error
+        self._thread.start()
+
+    def stop(self) -> None:
+        """May be called twice."""
+        if self._thread.is_alive():
+            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                client.settimeout(CLIENT_S)
+                client.send(msgpack.packb(self._answer(client)))
+
+    def _answer(self, client: socket.socket) -> dict[str, Any]:
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        uid = _CREDENTIALS.unpack(credentials)[1]
+        if uid not in {0, os.geteuid()}:
+            return {"error": f"user {uid} may not command this bridge", "hint": f"be user {os.geteuid()}"}
+        try:
+            request = msgpack.unpackb(client.recv(MESSAGE_BYTES))
+            return {"said": self._done(request.pop("do"), request)}
+        except BridgeError as error:
+            return {"error": str(error), "hint": error.hint}
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+            return {"error": f"no request: {error!r}"}
+
+    def _done(self, do: str, arguments: dict[str, Any]) -> Any:
+        if do == "state":
+            state = self._bridge.state().as_dict()
+            return state if len(state["partitions"]) <= 256 else {**state, "partitions": []}
+        if do not in {"pause", "resume", "skip", "backfill"}:
+            raise BadOrder(f"a bridge cannot {do!r}", hint="use a client and a bridge of the same version")
+        answer: Future[list[str]] = getattr(self._bridge, do)(**arguments)
+        try:
+            return answer.result(ORDER_S)
+        except TimeoutError:
+            return ["it is done as soon as the units under way have arrived"]
+
+
+def _path(runtime_dir: Path, name: str) -> Path:
+    return runtime_dir / f"{PREFIX}{name}{SUFFIX}"
