@@ -352,7 +352,7 @@ def told_what_to_do(site, lake: Path, capsys) -> None:
 
     def tell(*words: str) -> str:
         assert main(["bridge", *words, "--runtime-dir", str(site.runtime_dir)]) == 0
-        return capsys.readouterr().out
+        return str(capsys.readouterr().out)
 
     assert "pauses" in tell("pause")
     there = drained(lake)
