@@ -119,6 +119,7 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
                                   or endpoint
     kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py), or with the option mode = "chunk" files of it
                                   (bridge/sinks/kafka_chunks.py); other `options` are those of librdkafka
+    mqtt://host:1883              and mqtts://: another MQTT broker (bridge/sinks/mqtt.py, with its `options`)
 
     Raises BadName: no sink has this scheme, or the options are wrong; SinkUnavailable: its library is
     missing.
@@ -134,7 +135,12 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
         return ObjectSink.of_url(url, options or {})
     if scheme == "kafka":
         return _open_kafka(url, dict(options or {}))
-    known = ", ".join(f"{known}://" for known in ("file", *OBJECT_STORES, "kafka"))
+    if scheme in {"mqtt", "mqtts"}:
+        from bridge.sinks.mqtt import MqttSink
+
+        return MqttSink.of_url(url, options or {})
+    schemes = ("file", *OBJECT_STORES, "kafka", "mqtt", "mqtts")
+    known = ", ".join(f"{known}://" for known in schemes)
     raise BadName(f"no sink for {url!r}", hint=f"a sink's URL begins with one of {known}")
 
 

@@ -1,0 +1,390 @@
+"""The sink that is another MQTT 5 broker, and the way back: commands from there, published here.
+
+    mqtt://[user:password@]host[:1883], mqtts://host[:8883]; options:
+
+    prefix          is put before each topic on the way up, and taken off on the way down
+    commands        topic filters, with commas, as they are here: what is published there below `prefix` and
+                    matches comes back as a local publish.  None: nothing does
+    local           where it is published: mqtt://user:password@127.0.0.1:1883
+    in_flight       records that wait for their acknowledgement, 1000; the broker may take fewer
+    client_id       brim-EDGE
+    username, password_file, ca, certificate, key
+
+Up: QoS 1, with what the record has of retain, properties and what is left of its expiry; one that has expired
+is not sent.  User properties carry its identity: brim-source EDGE/STREAM/PARTITION/EPOCH, and brim-record
+OFFSET TIMESTAMP_NS FLAGS.
+
+Down: at least once.  The session there is kept for a week, and a command is acknowledged when the local
+broker has it; one after the other.
+
+No loops: what comes down carries the user property brim-from, and what carries it never goes up; what this
+edge has sent up itself (brim-source) does not come down, and the subscription says no-local besides.
+
+One thread with an event loop, whatever the number of records.  When the connection is lost, all that is not
+acknowledged fails, and the drain sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from bridge.errors import BadName, SinkUnavailable
+from bridge.records import Message, Records, Rejected
+from bridge.sinks.mqtt_commands import FROM, WAITING_MOST, Commands
+from bridge.sinks.mqtt_link import Link, Target
+from edge.mqtt import (
+    Connect,
+    PacketIdentifiers,
+    Properties,
+    ProtocolError,
+    PubAck,
+    Publish,
+    ReasonCode,
+    Version,
+    check_filter,
+)
+from edge.mqtt.codec import Body
+from edge.mqtt.properties import NO_PROPERTIES, In, decode_properties
+from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN
+
+__all__ = ["MqttSink"]
+
+log = logging.getLogger(__name__)
+
+SOURCE, RECORD = "brim-source", "brim-record"
+FROM_BYTES = FROM.encode()
+
+IN_FLIGHT = 1000
+IN_FLIGHT_BYTES = 8 << 20
+KEEP_ALIVE_S = 20
+ACK_TIMEOUT_S = 20.0
+TICK_S = 5.0
+RETRY_MOST_S = 30.0  # between connections that only commands wait for
+BEGIN_TIMEOUT_S = 30.0
+LASTING = Properties(session_expiry_interval_s=7 * 86_400, receive_maximum=WAITING_MOST)
+OF_A_RECORD = {
+    ReasonCode.TOPIC_NAME_INVALID,
+    ReasonCode.PACKET_TOO_LARGE,
+    ReasonCode.PAYLOAD_FORMAT_INVALID,
+}
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """Records that were handed to send()."""
+
+    records: Records
+    future: Future[Sequence[Rejected]]
+    messages: Iterator[Message]
+    source: tuple[str, str]
+    waiting: int = 0  # sent, and not acknowledged
+    all_sent: bool = False
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+class MqttSink:
+    """Records to another MQTT broker, one message each."""
+
+    def __init__(
+        self, target: Target, *, prefix: str = "", in_flight: int = IN_FLIGHT, client_id: str = ""
+    ) -> None:
+        self.url = target.address
+        self.echoes = self.expired = 0  # records that were not sent: came from there; were too old
+        self.commands: Commands | None = None
+        self._target, self._prefix, self._window = target, prefix, in_flight
+        self._client_id, self._edge = client_id, ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._link: Link | None = None
+        self._limit = in_flight
+        self._retain_available = True
+        self._queue: deque[_Sending] = deque()
+        self._in_flight: dict[int, tuple[_Sending, int, int]] = {}  # sending, offset, bytes
+        self._in_flight_bytes = 0
+        self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
+        self._heard_at = 0.0  # when an acknowledgement has last come, or the first was waited for
+        self._called: asyncio.Event  # somebody wants a connection
+        self._callers: list[asyncio.Future[None]] = []
+
+    @classmethod
+    def of_url(cls, url: str, options: Mapping[str, str]) -> MqttSink:
+        """For mqtt:// and mqtts://.  Raises BadName."""
+        rest = dict(options)
+        prefix, client_id = rest.pop("prefix", ""), rest.pop("client_id", "")
+        filters = [it.strip() for it in rest.pop("commands", "").split(",") if it.strip()]
+        local, in_flight = rest.pop("local", ""), rest.pop("in_flight", str(IN_FLIGHT))
+        if unknown := set(rest) - {"username", "password_file", "ca", "certificate", "key"}:
+            raise BadName(
+                f"{url}: no option {', '.join(sorted(unknown))}", hint="bridge/sinks/mqtt.py has all"
+            )
+        if not in_flight.isdecimal() or not 1 <= int(in_flight) <= 65_535:
+            raise BadName(f"{url}: in_flight is {in_flight!r}, and must be 1 to 65535")
+        if bool(filters) != bool(local):
+            raise BadName(f"{url}: commands and local go together", hint='local = "mqtt://127.0.0.1:1883"')
+        try:
+            for one in filters:
+                check_filter(prefix + one, Version.V5)
+        except ProtocolError as error:
+            raise BadName(f"{url}: commands: {error}") from error
+        sink = cls(Target.of(url, **rest), prefix=prefix, in_flight=int(in_flight), client_id=client_id)
+        if filters:
+            sink.commands = Commands(filters, prefix, Target.of(local))
+        return sink
+
+    # ---- what the drain calls ----
+
+    def begin(self, edge: str) -> None:
+        """See RecordSink."""
+        self._edge = edge
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._loop,), name="brim-mqtt", daemon=True
+            )
+            self._thread.start()
+        try:
+            self._ask(self._connected()).result(BEGIN_TIMEOUT_S)
+        except TimeoutError:
+            raise SinkUnavailable(f"{self.url}: no connection in {BEGIN_TIMEOUT_S:g} s") from None
+
+    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+        """See RecordSink."""
+        if self._loop is None:
+            raise SinkUnavailable(f"{self.url}: not begun")
+        source = f"{records.edge}/{records.stream}/{records.partition}/{records.epoch}"
+        sending = _Sending(records, Future(), iter(records), (SOURCE, source))
+        self._loop.call_soon_threadsafe(self._take, sending)
+        return sending.future
+
+    def close(self) -> None:
+        """See RecordSink."""
+        loop, self._loop = self._loop, None
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def _ask(self, wanted: Coroutine[Any, Any, _T]) -> Future[_T]:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(wanted, self._loop)
+
+    # ---- the thread ----
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        self._called = asyncio.Event()
+        task = loop.create_task(self._stay_connected())
+        loop.run_forever()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+
+    async def _connected(self) -> None:
+        """Returns when there is a connection.  Raises SinkUnavailable: the next try has failed."""
+        if self._link is None:
+            self._callers.append(asyncio.get_running_loop().create_future())
+            self._called.set()
+            await self._callers[-1]
+
+    async def _stay_connected(self) -> None:
+        """One connection after the other: when the drain asks for one, or commands may come."""
+        failures = 0
+        try:
+            while True:
+                # Commands are waited for without being asked, after a time that grows with each failure.
+                pause_s = random.uniform(0, min(RETRY_MOST_S, 2.0**failures)) if self.commands else None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._called.wait()
+                self._called.clear()
+                failures += 1
+                try:
+                    await self._serve(await self._open())
+                except SinkUnavailable as error:
+                    failures = 0 if self._link is not None else failures
+                    self._fail(error)
+        finally:
+            self._fail(SinkUnavailable(f"{self.url}: closed"))
+            if self.commands is not None:
+                await self.commands.close()
+
+    async def _open(self) -> Link:
+        lasting = self.commands is not None
+        connect = Connect(
+            client_id=self._client_id or f"brim-{self._edge}",
+            clean_start=not lasting,
+            keep_alive_s=KEEP_ALIVE_S,
+            username=self._target.username,
+            password=self._target.password,
+            version=Version.V5,
+            properties=LASTING if lasting else NO_PROPERTIES,
+        )
+        link = await Link.open(self._target, connect)
+        try:
+            said = link.accepted.properties
+            if said.maximum_qos == 0:
+                raise SinkUnavailable(
+                    f"{self.url}: takes QoS 0 only", hint="a bridge wants QoS 1: allow it there"
+                )
+            if self.commands is not None:
+                await self.commands.subscribe(link, self._edge)
+        except BaseException:
+            link.abort()
+            raise
+        self._limit = min(self._window, said.receive_maximum or 65_535)
+        self._retain_available = said.retain_available != 0
+        return link
+
+    async def _serve(self, link: Link) -> None:
+        """Until the connection is over.  Raises SinkUnavailable."""
+        loop = asyncio.get_running_loop()
+        self._link = link
+        callers, self._callers = self._callers, []
+        for caller in callers:
+            caller.set_result(None)
+        try:
+            while True:
+                for packet in await link.receive(loop.time() + TICK_S):
+                    if isinstance(packet, PubAck):
+                        self._acknowledged(packet)
+                    elif isinstance(packet, Publish) and self.commands is not None:
+                        self.commands.take(packet, link)
+                self._pump()
+                await link.drain()
+                if self._in_flight and loop.time() - self._heard_at > ACK_TIMEOUT_S:
+                    raise link.lost(f"no acknowledgement for {ACK_TIMEOUT_S:g} s")
+        except asyncio.CancelledError:
+            await link.close()
+            raise
+        finally:
+            link.abort()
+
+    def _fail(self, error: SinkUnavailable) -> None:
+        """Nothing that is under way arrives, as far as this side knows."""
+        self._link = None
+        waiting = {id(it): it for it in (*(it for it, _, _ in self._in_flight.values()), *self._queue)}
+        for packet_id in self._in_flight:
+            self._identifiers.free(packet_id)
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._queue.clear()
+        for sending in waiting.values():
+            sending.future.set_exception(error)
+        callers, self._callers = self._callers, []
+        for caller in callers:
+            caller.set_exception(error)
+
+    # ---- records ----
+
+    def _take(self, sending: _Sending) -> None:
+        if self._link is None:
+            sending.future.set_exception(SinkUnavailable(f"{self.url}: not connected"))
+            return
+        self._queue.append(sending)
+        self._pump()
+        self._link.flush()
+
+    def _pump(self) -> None:
+        """Sends as long as there is room in the window."""
+        link = self._link
+        while (
+            link is not None
+            and self._queue
+            and len(self._in_flight) < self._limit
+            and self._in_flight_bytes < IN_FLIGHT_BYTES
+        ):
+            sending = self._queue[0]
+            message = next(sending.messages, None)
+            if message is None:
+                self._queue.popleft()
+                sending.all_sent = True
+                self._settle(sending)
+            else:
+                self._send(link, sending, message)
+
+    def _send(self, link: Link, sending: _Sending, message: Message) -> None:
+        packet_id = self._identifiers.take()
+        assert packet_id is not None  # the window is smaller than the numbers there are
+        try:
+            publish = self._publish(sending, message, packet_id)
+            if publish is not None:
+                link.send(publish)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            sending.rejected.append(Rejected(message.offset, str(error)))
+            publish = None
+        if publish is None:
+            self._identifiers.free(packet_id)
+            return
+        if not self._in_flight:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._in_flight[packet_id] = (sending, message.offset, len(publish.payload))
+        self._in_flight_bytes += len(publish.payload)
+        sending.waiting += 1
+
+    def _publish(self, sending: _Sending, message: Message, packet_id: int) -> Publish | None:
+        """The record as a message; None: it is not sent.  Raises ProtocolError, UnicodeDecodeError."""
+        properties = self._properties(sending, message)
+        if properties is None:
+            return None
+        topic = self._prefix + sending.records.topic_of(message.key).decode()
+        retain = bool(message.flags & FLAG_RETAIN) and self._retain_available
+        return Publish(topic, message.bytes(), 1, retain, packet_id=packet_id, properties=properties)
+
+    def _properties(self, sending: _Sending, message: Message) -> Properties | None:
+        """What goes with it; None: it is not sent at all."""
+        offset, stamp, flags = message.offset, message.timestamp_ns, message.flags
+        user = (sending.source, (RECORD, f"{offset} {stamp} {flags & 7}"))
+        if not flags & FLAG_PROPERTIES:
+            return Properties(user=user)
+        data = message.properties
+        given = decode_properties(Body(data, Version.V5), In.PUBLISH)
+        if FROM_BYTES in data and any(name == FROM for name, _ in given.user):
+            self.echoes += 1
+            return None
+        left_s = given.message_expiry_interval_s
+        if left_s is not None:
+            left_s -= max(time.time_ns() - stamp, 0) // 1_000_000_000
+            if left_s <= 0:
+                self.expired += 1
+                return None
+        response = given.response_topic
+        return replace(
+            given,
+            user=(*given.user, *user),
+            message_expiry_interval_s=left_s,
+            response_topic=self._prefix + response if response is not None else None,
+        )
+
+    def _acknowledged(self, packet: PubAck) -> None:
+        known = self._in_flight.pop(packet.packet_id, None)
+        if known is None:
+            return
+        sending, offset, length = known
+        self._identifiers.free(packet.packet_id)
+        self._in_flight_bytes -= length
+        self._heard_at = asyncio.get_running_loop().time()
+        sending.waiting -= 1
+        if packet.reason_code in OF_A_RECORD:
+            sending.rejected.append(Rejected(offset, packet.reason_code.words))
+        elif packet.reason_code.failed:
+            hint = (
+                "allow the bridge to publish there" if packet.reason_code is ReasonCode.NOT_AUTHORIZED else ""
+            )
+            raise SinkUnavailable(f"{self.url}: offset {offset}: {packet.reason_code.words}", hint=hint)
+        self._settle(sending)
+
+    def _settle(self, sending: _Sending) -> None:
+        if sending.all_sent and not sending.waiting:
+            sending.future.set_result(sending.rejected)

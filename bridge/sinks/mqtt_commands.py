@@ -1,0 +1,185 @@
+"""The way down of the MQTT sink: what is published upstream for this edge becomes a local publish.
+
+Owns the subscription upstream, the connection to the local broker, and the rule that nothing goes round in
+circles.  A command is acknowledged upstream when the local broker has it; what was not is sent again by the
+broker upstream, after a reconnect or a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bridge.errors import SinkUnavailable
+from bridge.sinks.mqtt_link import Link, Target
+from edge.mqtt import (
+    Connect,
+    ProtocolError,
+    PubAck,
+    Publish,
+    ReasonCode,
+    ReceiveWindow,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Version,
+)
+from edge.mqtt.inflight import Receipt
+
+__all__ = ["FROM", "Commands"]
+
+log = logging.getLogger(__name__)
+
+FROM = "brim-from"  # user property of what has come down: the edge that has published it locally
+SOURCE = "brim-source"
+WAITING_MOST = 1000  # commands; of those at QoS 0 the rest is dropped
+LOCAL_TIMEOUT_S = 10.0
+RETRY_S = 1.0
+
+
+class Commands:
+    """`filters` below `prefix`, to `local`.  Belongs to the loop of the sink."""
+
+    def __init__(self, filters: Sequence[str], prefix: str, local: Target) -> None:
+        self.delivered = self.echoes = self.dropped = self.refused = 0
+        self._filters, self._prefix, self._target = tuple(filters), prefix, local
+        self._edge = ""
+        self._window = ReceiveWindow(WAITING_MOST)
+        self._waiting: asyncio.Queue[tuple[Publish, Receipt | None, Link]] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._local: Link | None = None
+
+    async def subscribe(self, link: Link, edge: str) -> None:
+        """On a new connection, before anything else.  Raises SinkUnavailable."""
+        await self._stop()
+        self._edge = edge
+        self._waiting = asyncio.Queue()
+        self._window.reconnected(session_present=link.accepted.session_present)
+        link.send(
+            Subscribe(
+                1,
+                tuple(
+                    Subscription(
+                        self._prefix + it, 1, no_local=True, retain_as_published=True, retain_handling=1
+                    )
+                    for it in self._filters
+                ),
+            )
+        )
+        answer = None
+        while answer is None:
+            for packet in await link.receive():
+                if isinstance(packet, SubAck):
+                    answer = packet
+                elif isinstance(packet, Publish):
+                    self.take(packet, link)
+        for one, code in zip(self._filters, answer.reason_codes, strict=True):
+            if code.failed:
+                text = f"{self._prefix}{one}: {code.words}"
+                raise SinkUnavailable(text, hint="allow the bridge to subscribe to its commands there")
+        self._task = asyncio.create_task(self._deliver(), name="mqtt commands")
+
+    def take(self, packet: Publish, link: Link) -> None:
+        """A message from upstream.  Raises SinkUnavailable: more than was allowed."""
+        if packet.qos == 0 and self._waiting.qsize() >= WAITING_MOST:
+            self.dropped += 1
+            return
+        try:
+            receipt = self._window.accept(packet, Version.V5) if packet.qos else None
+        except ProtocolError as error:
+            raise link.lost(str(error)) from error
+        self._waiting.put_nowait((replace(packet, payload=bytes(packet.payload)), receipt, link))
+
+    async def _deliver(self) -> None:
+        """One command after the other."""
+        while True:
+            packet, receipt, link = await self._waiting.get()
+            if any(
+                name == SOURCE and value.startswith(f"{self._edge}/")
+                for name, value in packet.properties.user
+            ):
+                self.echoes += 1
+            else:
+                await self._publish(packet)
+            if receipt is not None:
+                self._window.done(receipt)
+                for acknowledgement in self._window.acknowledgements():
+                    link.send(acknowledgement)
+                link.flush()
+
+    async def _publish(self, packet: Publish) -> None:
+        """Returns when the local broker has it, or does not want it; tries for as long as it takes."""
+        said = packet.properties
+        response = said.response_topic
+        if response is not None and response.startswith(self._prefix):
+            response = response.removeprefix(self._prefix)
+        properties = replace(
+            said,
+            subscription_identifiers=(),
+            topic_alias=None,
+            response_topic=response,
+            user=(*said.user, (FROM, self._edge)),
+        )
+        topic = packet.topic.removeprefix(self._prefix)
+        local = Publish(topic, packet.payload, 1, packet.retain, packet_id=1, properties=properties)
+        while True:
+            try:
+                code = await self._acknowledged(local)
+            except SinkUnavailable as error:
+                log.warning("command waits for the local broker topic=%s: %s", topic, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if code.failed:
+                self.refused += 1
+                log.warning("command refused by the local broker topic=%s reason=%s", topic, code.words)
+            else:
+                self.delivered += 1
+            return
+
+    async def _acknowledged(self, packet: Publish) -> ReasonCode:
+        """What the local broker says to it.  Raises SinkUnavailable."""
+        loop = asyncio.get_running_loop()
+        link = self._local or await self._open()
+        self._local = None  # unless all goes well
+        try:
+            try:
+                link.send(packet)
+            except ProtocolError as error:
+                log.warning("command cannot be published here topic=%s: %s", packet.topic, error)
+                self._local = link
+                return ReasonCode.PACKET_TOO_LARGE
+            until = loop.time() + LOCAL_TIMEOUT_S
+            while packets := await link.receive(until):
+                for answer in packets:
+                    if isinstance(answer, PubAck):
+                        self._local = link
+                        return answer.reason_code
+            raise link.lost("no acknowledgement")
+        finally:
+            if self._local is None:
+                link.abort()
+
+    async def _open(self) -> Link:
+        connect = Connect(
+            client_id=f"brim-down-{self._edge}",
+            keep_alive_s=0,
+            username=self._target.username,
+            password=self._target.password,
+            version=Version.V5,
+        )
+        return await Link.open(self._target, connect)
+
+    async def close(self) -> None:
+        """The connection to the local broker is gone."""
+        await self._stop()
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        local, self._local = self._local, None
+        if local is not None:
+            await local.close()
