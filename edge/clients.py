@@ -112,8 +112,8 @@ class Clients:
         self._sessions.came(client.session, client.connection)
         self._wills.came_back(client.facts.client_id)
         self._by_connection[client.connection] = client
-        if client.will is not None and client.session.kept:
-            self._keeper.will(client.facts, client.will, None)
+        if client.will is not None:
+            self._keeper.will_of(client)
         self.most = max(self.most, len(self._by_connection))
         if self.watchers:
             self.tell(lambda watcher: watcher.connected(client.facts))
@@ -157,7 +157,7 @@ class Clients:
         self._engine.close(connection)
         if client is None:
             return
-        if client.will is not None and client.session.kept:
+        if client.will is not None:
             self._keeper.will_done(client.facts.client_id)  # but if it waits, as the next line may say
         if will and client.will is not None:
             self._wills.left(client.facts, client.will, self._clock())

@@ -23,7 +23,7 @@ from edge.consumers.errors import NotDone
 from edge.consumers.groups import Group, Holding, Mode
 from edge.consumers.offsets import GroupState, OffsetStore, Place
 from edge.consumers.source import Source
-from edge.consumers.window import Rules, Window
+from edge.consumers.window import Rules, Tried, Window
 from edge.local import filters_meet
 from edge.logs import pairs
 from edge.mqtt.errors import ProtocolError
@@ -156,6 +156,8 @@ class Ledger:
                     group.name, holding.ring, holding.epoch, holding.window.floor, done, self._wall_ns()
                 )
                 changed.add(holding.ring)
+            if (tried := holding.window.take_tried()) is not None:
+                self.store.note_tried(group.name, holding.ring, holding.epoch, tried)
         return changed
 
     def place_of(self, group: str, ring: str) -> Place | None:
@@ -196,7 +198,8 @@ class Ledger:
             epoch, offset = _start_of(entry.source, start)
             self.put(group.name, ring, epoch, offset)
             place = Place(epoch, offset, BitMap64(), 0)
-        window = Window(place.floor, self.settings.rules(ordered=group.ordered), place.done)
+        tried = _there(place, entry.source)
+        window = Window(place.floor, self.settings.rules(ordered=group.ordered), place.done, tried)
         holding = Holding(ring, place.epoch, window)
         self._by_ring.setdefault(ring, []).append(holding)
         group.add(holding)
@@ -225,6 +228,14 @@ def _believable(place: Place | None, source: Source) -> Place | None:
         )
         return Place(source.epoch, end, BitMap64(), place.time_ns)
     return place
+
+
+def _there(place: Place, source: Source) -> list[Tried]:
+    """What was tried, of records that are there in this life."""
+    if place.epoch != source.epoch:
+        return place.tried
+    end = source.ends()[1]
+    return [it._replace(end=min(it.end, end)) for it in place.tried if it.first < end]
 
 
 def _check_filters(filters: Iterable[str]) -> None:

@@ -6,6 +6,9 @@ A body is a msgpack array whose first field says what it is.  Fields are only ev
     ["place", group, ring, epoch, floor, done, whole, time_ns]
                    of this ring, everything below `floor` is done in `epoch`; `done`, in the portable form of
                    64-bit Roaring bitmaps, is done above it: beside what was before, or, `whole`, instead
+    ["tried", group, ring, epoch, [[first, end, tries, cause], ...]]
+                   of what is not done, the records first .. end - 1 were handed out in vain so often, and why
+                   the last time; instead of what was said before
     ["gone", group, ring]                               forget it; ring "": the whole group
 
 Only what has changed is written, in one write for all.  What is read back is what was written, so floors of
@@ -22,6 +25,7 @@ from pyroaring import BitMap64
 
 from edge.consumers.groups import Mode
 from edge.consumers.journal import Journal
+from edge.consumers.window import Tried
 
 __all__ = ["GroupState", "OffsetStore", "Place", "decode_body", "encode_body"]
 
@@ -47,6 +51,15 @@ class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
     time_ns: int
 
 
+class TriedBody(msgspec.Struct, tag="tried", array_like=True, frozen=True):
+    """See above."""
+
+    group: str
+    ring: str
+    epoch: int
+    spans: list[Tried]
+
+
 class GoneBody(msgspec.Struct, tag="gone", array_like=True, frozen=True):
     """See above."""
 
@@ -54,7 +67,7 @@ class GoneBody(msgspec.Struct, tag="gone", array_like=True, frozen=True):
     ring: str = ""
 
 
-Body = GroupBody | PlaceBody | GoneBody
+Body = GroupBody | PlaceBody | TriedBody | GoneBody
 
 encode_body = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Body).decode
@@ -77,6 +90,7 @@ class Place:
     floor: int
     done: BitMap64
     time_ns: int  # of the last change, wall clock
+    tried: list[Tried] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -121,6 +135,10 @@ class OffsetStore:
         """Everything below `floor`, and `done`, is done."""
         packed = done.serialize() if done else b""
         self._note(PlaceBody(group, ring, epoch, floor, packed, whole, time_ns))
+
+    def note_tried(self, group: str, ring: str, epoch: int, tried: list[Tried]) -> None:
+        """Of what is not done in the group's place, this was handed out in vain."""
+        self._note(TriedBody(group, ring, epoch, tried))
 
     def forget(self, group: str) -> None:
         """The group is no more."""
@@ -176,6 +194,8 @@ class OffsetStore:
                 known.mode, known.filters, known.time_ns = body.mode, body.filters, body.time_ns
             case PlaceBody():
                 self._apply_place(body)
+            case TriedBody():
+                self._apply_tried(body)
             case GoneBody(group=group, ring=""):
                 self.groups.pop(group, None)
             case GoneBody(group=group, ring=ring) if group in self.groups:
@@ -191,9 +211,18 @@ class OffsetStore:
         place.floor, place.time_ns = body.floor, body.time_ns
         place.done |= done
         place.done.remove_range(0, place.floor)
+        place.tried = [it for it in place.tried if it.end > place.floor]
+
+    def _apply_tried(self, body: TriedBody) -> None:
+        group = self.groups.get(body.group)
+        place = group.places.get(body.ring) if group is not None else None
+        if place is not None and place.epoch == body.epoch:
+            place.tried = body.spans
 
 
-def _places_of(name: str, group: GroupState) -> Iterator[PlaceBody]:
+def _places_of(name: str, group: GroupState) -> Iterator[Body]:
     for ring, it in group.places.items():
         packed = it.done.serialize() if it.done else b""
         yield PlaceBody(name, ring, it.epoch, it.floor, packed, True, it.time_ns)
+        if it.tried:
+            yield TriedBody(name, ring, it.epoch, it.tried)

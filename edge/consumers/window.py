@@ -27,9 +27,10 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-__all__ = ["Counts", "Offer", "Rules", "Span", "Window"]
+__all__ = ["Counts", "Offer", "Rules", "Span", "Tried", "Window"]
 
 NEVER = float("inf")
+CAUSE_CHARACTERS = 200  # of what is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,15 @@ class Span:
     dead: bool = False
 
 
+class Tried(NamedTuple):
+    """Records first .. end - 1, but for those that are done, were handed out in vain so often."""
+
+    first: int
+    end: int
+    tries: int
+    cause: str
+
+
 class Offer(NamedTuple):
     """What may be handed out: records from `first` on, up to `end` if that is given, `limit` of them."""
 
@@ -82,9 +92,14 @@ class Counts:
 
 
 class Window:
-    """One group's view of one partition.  Times are seconds of a clock that never goes back."""
+    """One group's view of one partition.  Times are seconds of a clock that never goes back.
 
-    def __init__(self, floor: int, rules: Rules, done: BitMap64 | None = None) -> None:
+    It goes on where an earlier one was: with what that had `done`, and had `tried` in vain.
+    """
+
+    def __init__(
+        self, floor: int, rules: Rules, done: BitMap64 | None = None, tried: Iterable[Tried] = ()
+    ) -> None:
         self.floor = floor
         self.next = floor
         self.done = BitMap64()
@@ -94,12 +109,14 @@ class Window:
         self._spans: list[Span] = []
         self._next_due_s: float | None = NEVER  # None: to be worked out
         self._idle_until_s = 0.0  # before it, nothing that waits is due; 0: look
+        self._failed = False  # something was tried in vain since take_tried()
         if done:
             self.done |= done
             self.done.remove_range(0, floor)
-        if self.done:
-            self.next = self.done.max() + 1
-            self._spans = [Span(floor, self.next, 0, 0.0)]
+        again = sorted(it for it in tried if it.end > floor)
+        self.next = max(floor, self.done.max() + 1 if self.done else 0, *(it.end for it in again))
+        if self.next > floor:
+            self._spans = self._come_again(again)
             self._trim()
 
     # ---- looking ----
@@ -295,6 +312,18 @@ class Window:
         fresh.remove_range(0, self.floor)
         return fresh
 
+    @property
+    def tried(self) -> list[Tried]:
+        """What was handed out in vain and is not done."""
+        return [Tried(it.first, it.end, it.tries, it.cause) for it in self._spans if it.tries]
+
+    def take_tried(self) -> list[Tried] | None:
+        """`tried`, if more was in vain since this was asked before; else None."""
+        if not self._failed:
+            return None
+        self._failed = False
+        return self.tried
+
     def dead(self) -> list[Span]:
         """What has been tried often enough."""
         return [it for it in self._spans if it.dead]
@@ -321,11 +350,26 @@ class Window:
     def _fail(self, it: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
         """Lets a span wait again, or declares it dead.  `delay_s` None: as the number of tries says."""
         rules = self._rules
-        it.member, it.cause = None, cause or it.cause
+        it.member, it.cause = None, cause[:CAUSE_CHARACTERS] or it.cause
         it.tries += counts
-        it.dead = bool(rules.tries_max) and it.tries >= rules.tries_max
+        self._failed |= counts
+        it.dead = self._is_dead(it.tries)
         backoff_s = min(rules.backoff_s * 2.0 ** min(max(it.tries - 1, 0), 60), rules.backoff_max_s)
         it.due_s = now_s + (backoff_s if delay_s is None else delay_s)
+
+    def _is_dead(self, tries: int) -> bool:
+        return 0 < self._rules.tries_max <= tries
+
+    def _come_again(self, tried: Iterable[Tried]) -> list[Span]:
+        """Spans over all from the floor to `next`: at once, those that were tried with their tries."""
+        spans, at = [], self.floor
+        for first, end, tries, cause in tried:
+            if at < first:
+                spans.append(Span(at, first, 0, 0.0))
+            if max(at, first) < end:
+                spans.append(Span(max(at, first), end, tries, 0.0, None, cause, self._is_dead(tries)))
+            at = max(at, end)
+        return [*spans, Span(at, self.next, 0, 0.0)] if at < self.next else spans
 
     def _rewind(self, first: int) -> None:
         """What is in flight behind `first` comes again after it, which is no try in vain."""

@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,7 +50,7 @@ from edge.state.notes import (
 )
 
 if TYPE_CHECKING:
-    from edge.clients import Clients
+    from edge.clients import Client, Clients
     from edge.router import Router
     from edge.sessions import Session, Sessions
     from edge.wills import Wills
@@ -256,15 +257,29 @@ class Keeper:
         """It has it no longer."""
         self.sources.pop(source, None)
 
-    def will(self, facts: ClientFacts, will: Will, due_s: float | None) -> None:
-        """It is published at `due_s`; None: its client is connected."""
+    def will(self, facts: ClientFacts, will: Will, due_s: float) -> None:
+        """It is published at `due_s`."""
         if self._place is not None:
             self._note(self._will_note(facts, will, due_s))
+
+    def will_of(self, client: Client) -> None:
+        """It is published if the broker dies before the client is gone, whether its session is kept or not:
+        a crash closes its connection [MQTT-3.1.2-8], and the restart is the first that can [3.1.2.5].
+        """
+        if self._place is not None and (note := self._will_of(client)) is not None:
+            self._note(note)
 
     def will_done(self, client_id: str) -> None:
         """There is none of that client any more."""
         if self._place is not None:
             self._note(WillDone(client_id))
+
+    def _will_of(self, client: Client) -> WillWaits | None:
+        if (will := client.will) is None:
+            return None
+        if not client.session.kept:  # which ends with its connection, and then no delay holds
+            will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
+        return self._will_note(client.facts, will, None)
 
     def _will_note(self, facts: ClientFacts, will: Will, due_s: float | None) -> WillWaits:
         packet = encode(Connect(facts.client_id, version=Version.V5, will=will), Version.V5)
@@ -361,8 +376,8 @@ class Keeper:
         for handle, shared_filter in router.groups_of_kept():
             yield GroupOpened(_number(handle), shared_filter)
         for client in clients:
-            if client.session.kept and client.will is not None:
-                yield self._will_note(client.facts, client.will, None)
+            if (note := self._will_of(client)) is not None:
+                yield note
         for facts, will, due_s in wills.waiting():
             yield self._will_note(facts, will, due_s)
 

@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 from edge.consumers import journal as journal_module
 from edge.consumers.journal import Journal, pack_header, pack_record
 from edge.consumers.offsets import OffsetStore, decode_body
+from edge.consumers.window import Tried
 from persistence.files import OsFiles
 from tests.support.simfiles import SimFiles
 
@@ -45,6 +46,7 @@ def written(store: OffsetStore) -> None:
     store.note_place("billing", "press-0", 7, 1000, BitMap64([1002, 1003, 1 << 33]), 2, whole=True)
     store.note_place("billing", "press-0", 7, 1005, None, 3)
     store.forget("other")
+    store.note_tried("billing", "press-0", 7, [Tried(1005, 1010, 2, "no good"), Tried(1011, 1012, 1, "")])
     store.flush(sync=True)
 
 
@@ -62,6 +64,7 @@ def test_these_bytes_are_read(tmp_path):
     assert (group.mode, group.filters) == ("ordered", ("a/#", "b"))
     place = group.places["press-0"]
     assert (place.epoch, place.floor, list(place.done), place.time_ns) == (7, 1005, [1 << 33], 3)
+    assert place.tried == [(1005, 1010, 2, "no good"), (1011, 1012, 1, "")]
     assert store.damaged == 0
     store.close()
 

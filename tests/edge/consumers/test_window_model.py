@@ -163,11 +163,11 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule()
     def it_is_stored_and_loaded(self) -> None:
-        """What is done is done in the next life, too; all else comes again, as if for the first time."""
-        fresh = Window(self.window.floor, self.limits, self.window.done)
+        """What is done is done in the next life, too; all else comes again, with its tries."""
+        fresh = Window(self.window.floor, self.limits, self.window.done, self.window.tried)
         for it in self.model:
-            if it.state != "done":
-                it.state, it.due_s, it.tries = "waiting", 0.0, 0
+            if it.state in {"flight", "waiting"}:
+                it.state, it.due_s = "waiting", 0.0
         while self.model and len(self.model) > fresh.next:
             assert self.model.pop().state == "waiting"
         self.window = fresh

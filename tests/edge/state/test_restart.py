@@ -287,6 +287,26 @@ def test_the_will_of_who_was_connected_is_published(lives: Lives) -> None:
     assert lives.restart().records() == [("gone", b"w")]
 
 
+def test_so_is_that_of_who_had_a_session_for_the_connection_alone(lives: Lives) -> None:
+    bench = lives.start()
+    delayed = Properties(will_delay_interval_s=30)  # which ends with the session
+    connect(bench, "a", 0, clean_start=True, will=Will("gone", b"a", 1, properties=delayed))
+    for number in range(3):  # it is back before it is missed
+        wire = bench.client("b", will=Will("gone", b"%d" % number, 1, retain=True))
+    polite = bench.client("c", will=Will("gone", b"c", 1))
+    polite.send(Disconnect())
+    assert wire.is_open
+    before = bench.records()
+    bench = lives.restart()
+    assert sorted(set(bench.records()) - set(before)) == [("gone", b"2"), ("gone", b"a")]
+    assert lives.restart().records() == bench_records(lives)
+
+
+def bench_records(lives: Lives) -> list[tuple[str, bytes]]:
+    assert lives.bench is not None
+    return lives.bench.records()
+
+
 def test_a_session_that_was_ended_stays_ended(lives: Lives) -> None:
     bench = lives.start()
     client = subscriber(bench, "a")
