@@ -63,30 +63,6 @@ def texts(*numbers: int) -> list[bytes]:
 # ---- one consumer ----
 
 
-def test_tries_are_counted_over_the_lives_of_the_broker(desk):
-    ann = desk.member(mode="queue")
-    desk.publish(*texts(*range(5)))
-    for tries in range(5):
-        batches = []
-        while (batch := ann.take()) is not None:
-            batches.append(batch)
-        assert {it.tries for it in batches if 2 in range(it.offset, it.offset + it.count)} == {tries}
-        for batch in batches:
-            offsets = range(batch.offset, batch.offset + batch.count)
-            if 2 in offsets:
-                ann.nack(batch, [2])
-            ann.ack(batch, [offset for offset in offsets if offset != 2])
-        desk.turn()
-        desk.end()
-        desk.start()
-        ann = desk.member(mode="queue")
-    desk.turn()
-    (letter,) = desk.published
-    assert letter.payload == b"2"
-    assert dict(decode_properties(Body(letter.properties, Version.V5), In.PUBLISH).user)["brim-tries"] == "5"
-    assert ann.all() == []
-
-
 def test_records_come_in_order_and_once_acknowledged_never_again(desk):
     ann = desk.member()
     desk.publish(*texts(*range(10)))
