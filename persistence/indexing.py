@@ -5,13 +5,18 @@ A footer is written only behind an end that is known for sure: because the next 
 because recovery put it there.  Until then the segment waits.  While one is written the file keeps its name.
 Whoever is told of one finds it on the disk.
 
-Threads: sealed() from one that has time; gone() from any.
+Making one reads the segment again and sorts its records: as much work as it was to write them.  So whoever
+does it beside a busy log does it paced, for a twentieth of the time, the latest segment first; what that
+leaves is done when there is less to do, or has gone by then.
+
+Threads: add() and write() from one that has time; gone() from any.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,38 +31,58 @@ __all__ = ["Indexer"]
 log = logging.getLogger(__name__)
 
 WAITING_MOST = 64  # segments; of more at a time the oldest go without
+REST_SHARE = 19  # paced, it rests so many times as long as it has worked
 
 
 class Indexer:
     """Puts footers behind the segments of the log in `directory`."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, directory: str, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._files = files
         self._directory = directory
         self.on_indexed: list[Callable[[int], object]] = []  # told of each segment whose file has grown by it
+        self._clock_s = clock_s
+        self._rests_until = 0.0
         self._waiting: list[int] = []
         self._keeps = threading.Lock()  # files keep their names
         self._gone: set[int] = set()  # of those that wait, removed meanwhile
 
-    def sealed(self, reader: LogReader, base: int) -> None:
-        """A segment is whole: it gets its footer, now or when it is known where it ends.
-
-        What the disk refuses is logged, and the segment does without.
-        """
+    def add(self, base: int) -> None:
+        """A segment is whole: it gets its footer once it is known where it ends."""
         self._waiting.append(base)
         del self._waiting[:-WAITING_MOST]
         self._gone.intersection_update(self._waiting)
-        for waiting in list(self._waiting):
-            end = reader.end_of(waiting)
-            if end is None and waiting in reader.bases():
-                continue
-            self._waiting.remove(waiting)
-            if end is None:
-                continue
+
+    def write(self, reader: LogReader, *, paced: bool = False) -> float | None:
+        """Writes footers for all that wait and whose end is known; `paced`: for one, unless it rests.
+
+        Seconds until it goes on; None: not before another add().
+
+        What the disk refuses is logged, and the segment does without.
+        """
+        for base, end in self._ends(reader):
+            started = self._clock_s()
+            if paced and started < self._rests_until:
+                return self._rests_until - started
+            self._waiting.remove(base)
             try:
-                self._write(reader, waiting, end)
+                self._write(reader, base, end)
             except (FormatError, OSError) as error:
-                log.warning("no footer segment=%s reason=%s", segment_name(waiting), error)
+                log.warning("no footer segment=%s reason=%s", segment_name(base), error)
+            finished = self._clock_s()
+            self._rests_until = finished + REST_SHARE * (finished - started)
+        return None
+
+    def _ends(self, reader: LogReader) -> list[tuple[int, int]]:
+        """Those that wait and have an end, the latest first; who has gone waits no more."""
+        bases, known = set(reader.bases()), []
+        for base in reversed(self._waiting.copy()):
+            end = reader.end_of(base)
+            if end is not None:
+                known.append((base, end))
+            elif base not in bases:
+                self._waiting.remove(base)
+        return known
 
     @contextmanager
     def gone(self, base: int) -> Iterator[None]:

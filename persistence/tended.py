@@ -45,7 +45,7 @@ class Tended:
         self._indexer = Indexer(files, directory)
         self.on_indexed = self._indexer.on_indexed  # told of each segment that has been given a footer
         self.on_indexed.append(self._size_again)
-        self.on_sealed: list[Callable[[int], object]] = [lambda it: self._indexer.sealed(self.reader, it)]
+        self.on_sealed: list[Callable[[int], object]] = [self._indexer.add]
         self._room = Room(files, directory, segment_bytes)
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
         self._sizing = threading.Lock()  # over _sizes
@@ -69,10 +69,13 @@ class Tended:
         if size is None:
             return
         path = os.path.join(self.directory, segment_name(base))
+        recycled = False
         with self._indexer.gone(base), suppress(FileNotFoundError):  # An earlier try may have got as far.
-            if not self._room.recycle(path, size):
+            recycled = self._room.recycle(path, size)
+            if not recycled:
                 self.files.unlink(path)
-        self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
+        if not recycled:
+            self.files.dirsync(self.directory)  # Else a crash could bring it back without those removed next.
         self.reader.remove(base)
         with self._sizing:
             self._sizes.pop(base, None)
@@ -83,8 +86,10 @@ class Tended:
         """Whether tend() would do something."""
         return not self._sealed.empty() or self.wants_prepared
 
-    def tend(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """What is not urgent: tells `on_sealed` of segments that are whole, and prepares the next one's room.
+    def tend(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> float | None:
+        """What is not urgent: tells `on_sealed` of segments that are whole, writes their footers, all or
+        `paced` (indexing.py), and prepares the next one's room.  Seconds until there are more to write; None:
+        not by itself.
 
         In another thread than the rest, or between two calls of it.  Raises OSError from prepare(); what
         `on_sealed` raises is logged, and stops nothing.
@@ -96,7 +101,9 @@ class Tended:
                     call(base)
                 except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
                     log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+        pause_s = None if stopped() else self._indexer.write(self.reader, paced=paced)
         self.prepare(stopped)
+        return pause_s
 
     @property
     def wants_prepared(self) -> bool:

@@ -150,10 +150,14 @@ class LogThread:
 
     def _tend(self) -> None:
         lib.rb_disk_yields()
-        while self._tend_now.wait() and not self._stopping.is_set():
+        pause_s: float | None = None
+        while True:
+            self._tend_now.wait(pause_s)
+            if self._stopping.is_set():
+                return
             self._tend_now.clear()
             try:
-                self.writer.log.tend(self._stopping.is_set)
+                pause_s = self.writer.log.tend(self._stopping.is_set, paced=True)
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
                 self._stopping.wait(TEND_PAUSE_S)

@@ -340,6 +340,61 @@ static bool continues(const rb_reader *reader, const rb_range *range, const rb_v
            view->position == range->position + range->length;
 }
 
+#define AHEAD_BYTES 2048 /* fetched before it is looked at: the writer's core, or none, has it */
+
+/* Up to where the records of this lap may be shown to the reader. */
+static uint64_t shown_end(const rb_reader *reader)
+{
+    uint64_t lap = (reader->cursor | reader->mask) + 1;
+    if (reader->early || !atomic_load_explicit(&reader->header->shows_durable, memory_order_relaxed))
+        return lap;
+    /* pairs with the release in rb_durable_store() */
+    uint64_t durable = atomic_load_explicit(&reader->header->durable, memory_order_acquire);
+    return durable < lap ? durable : lap;
+}
+
+/* What read_next() makes sure of; a record without properties needs no look at more than its header. */
+static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint64_t room)
+{
+    rb_parts parts;
+    if (header->flags & (RB_FLAGS_CRITICAL | RB_FLAG_PROPERTIES))
+        return rb_record_parts(header, bytes, room, &parts) == RB_OK;
+    return header->length <= room && rb_payload_position(header->key_length, 0) <= header->length;
+}
+
+/* Adds what follows the range, up to `limit` bytes more, as long as it is plain records of this lap.  What
+ * else stands there is left to read_next().  This is done for each message, so what can be asked once for
+ * all of them is asked behind them.  How many bytes; or RB_OVERRUN. */
+static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
+{
+    uint64_t position = reader->cursor, offset = reader->offset, end = shown_end(reader);
+    uint64_t time = range->last_timestamp_ns, stop = position + limit < end ? position + limit : end;
+    while (position < stop) {
+        const uint8_t *bytes = at(reader, position);
+        __builtin_prefetch(bytes + AHEAD_BYTES);
+        rb_record header;
+        /* pairs with the release in rb_commit() and pad_to_end() */
+        uint32_t length = atomic_load_explicit(WORD(bytes), memory_order_acquire);
+        memcpy(&header, bytes, sizeof header);
+        header.length = length; /* 0, or with the padding's bit: not whole */
+        if (header.offset != offset || header.flags & RB_FLAG_UNCHECKED ||
+            !is_whole(&header, bytes, reader->capacity - (position & reader->mask)))
+            break;
+        position += rb_span(length);
+        offset++;
+        time = header.timestamp_ns;
+    }
+    if (!rb_reader_holds(reader, range->position))
+        return lapped(reader);
+    uint64_t added = position - reader->cursor;
+    range->length += added;
+    range->count += offset - reader->offset;
+    range->last_timestamp_ns = time;
+    reader->cursor = position;
+    reader->offset = offset;
+    return (int64_t)added;
+}
+
 int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int room)
 {
     uint64_t total = 0;
@@ -368,6 +423,12 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
         range->count++;
         range->last_timestamp_ns = view.header.timestamp_ns;
         total += rb_span(view.header.length);
+        if (alone || reader->verify || (reader->cursor & reader->mask) == 0 || total >= limit_bytes)
+            continue;
+        int64_t added = extend(reader, range, limit_bytes - total);
+        if (added < 0)
+            return (int)added;
+        total += (uint64_t)added;
     }
     return count;
 }

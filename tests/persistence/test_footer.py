@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from persistence import Log, LogReader, footer
 from persistence.format import SegmentHeader, segment_name
 from persistence.idle import Here
+from persistence.indexing import REST_SHARE, Indexer
 from persistence.scan import read_header
 from persistence.upkeep import Upkeep, UpkeepRules
 from ringbuf import FLAG_UNCHECKED
@@ -193,13 +194,40 @@ def test_a_segment_whose_end_is_not_known_waits_for_its_footer() -> None:
     last = log.reader.bases()[-1]
     assert log.reader.end_of(last) is None
     before = bytes(files.names[f"{DIRECTORY}/{segment_name(last)}"].cache)
-    log._indexer.sealed(log.reader, last)
+    log._indexer.add(last)
+    log._indexer.write(log.reader)
     assert bytes(files.names[f"{DIRECTORY}/{segment_name(last)}"].cache) == before
     for end in range(4096 + 32, len(before), 32):
         handle = files.open(f"{DIRECTORY}/{segment_name(last)}")
         made = footer.build(files, handle, segment_name(last), end)
         assert made is None or not any(before[end : end + 32])
         files.close(handle)
+
+
+def test_footers_beside_a_busy_log_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest first: the others may have gone before it is their turn."""
+    files, log, _ = many_topics(60, list(range(5000)))
+    *bases, _last = log.reader.bases()
+    reader, now = reader_of(files), 0.0
+    asked: list[int] = []
+
+    def clock() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    indexer = Indexer(files, DIRECTORY, clock)
+    monkeypatch.setattr(indexer, "_write", lambda reader, base, end: asked.append(base))
+    for base in bases:
+        indexer.add(base)
+    assert indexer.write(reader, paced=True) == REST_SHARE - 1  # one second of work, one to find out
+    assert indexer.write(reader, paced=True)
+    assert asked == bases[:-2:-1]
+    now += REST_SHARE
+    assert indexer.write(reader, paced=True)
+    assert asked == bases[:-3:-1]
+    assert indexer.write(reader) is None
+    assert asked == bases[::-1]
 
 
 def test_a_damaged_segment_gets_none() -> None:
@@ -277,7 +305,8 @@ def test_a_segment_removed_while_its_footer_is_made_is_left_alone(monkeypatch: p
 
     monkeypatch.setattr(footer, "made", removes)
     monkeypatch.setattr(footer, "put", lambda *arguments: written.append(arguments[2]))
-    log._indexer.sealed(log.reader, base)
+    log._indexer.add(base)
+    log._indexer.write(log.reader)
     assert written == []
 
 

@@ -189,7 +189,7 @@ def recovered_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 def one_seed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentHeader, "seed", property(lambda self: 1))
-    patch.setattr(Indexer, "sealed", lambda self, reader, base: None)  # What is rare needs its operations.
+    patch.setattr(Indexer, "add", lambda self, base: None)  # What is rare needs its operations.
 
 
 def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:
