@@ -1,4 +1,4 @@
-"""What time it is, for the drain: a seam, so that a week offline can be tried in a second."""
+"""What time it is, for the drain: a seam, so that a week offline can be tried in seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ __all__ = ["SYSTEM", "Clock"]
 
 
 class Clock(Protocol):
-    """Two clocks."""
+    """Two clocks, and the age of records."""
 
     def monotonic(self) -> float:
         """Seconds since whenever; never goes back."""
 
     def wall_ns(self) -> int:
-        """Ns since 1970, the clock of records' timestamps."""
+        """ns since 1970."""
+
+    def age_s(self, timestamp_ns: int) -> float:
+        """Seconds since a record got this timestamp; 0 if that is to come."""
 
 
 class _System:
@@ -26,6 +29,9 @@ class _System:
 
     def wall_ns(self) -> int:
         return time.time_ns()
+
+    def age_s(self, timestamp_ns: int) -> float:
+        return max(time.time_ns() - timestamp_ns, 0) / 1e9
 
 
 SYSTEM: Clock = _System()

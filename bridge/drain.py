@@ -407,7 +407,7 @@ class Drain:
 
     def _splits(self, source: PartitionSource, cursor: Cursor, batch: Batch) -> bool:
         """Whether so much has waited for so long that what comes in now shall go beside it."""
-        age_ms = (self.clock.wall_ns() - batch.first_timestamp_ns) / 1e6
+        age_ms = self.clock.age_s(batch.first_timestamp_ns) * 1000
         late = max(self.settings.live_after_ms, 3 * self.settings.linger_ms)
         end = source.end_offset()
         if not self.settings.live_share or age_ms < late or source.moved_on(cursor.epoch) or end is None:

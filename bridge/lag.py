@@ -71,7 +71,7 @@ class LagMeter:
             waiting = cursor.ahead[-1][0] - offset - drained
         oldest_ns = drain.oldest_ns_of(name)
         if records > 0 and oldest_ns is not None:
-            age_s = max(drain.clock.wall_ns() - oldest_ns, 0) / 1e9
+            age_s = drain.clock.age_s(oldest_ns)
         return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
 
     def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:
