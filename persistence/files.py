@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
-__all__ = ["IOV_MAX", "Files", "OsFiles", "size_of"]
+__all__ = ["IOV_MAX", "Files", "FreshFiles", "OsFiles", "size_of"]
 
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
 
@@ -28,8 +28,12 @@ _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
 Buffer = bytes | bytearray | memoryview
-Advice = Literal["soon", "sparse"]
-_ADVICE: dict[Advice, int] = {"soon": os.POSIX_FADV_WILLNEED, "sparse": os.POSIX_FADV_RANDOM}
+Advice = Literal["soon", "sparse", "done"]
+_ADVICE: dict[Advice, int] = {
+    "soon": os.POSIX_FADV_WILLNEED,
+    "sparse": os.POSIX_FADV_RANDOM,
+    "done": os.POSIX_FADV_DONTNEED,
+}
 
 
 class Files(Protocol):
@@ -56,7 +60,9 @@ class Files(Protocol):
         """The bytes there; fewer only at the end of the file."""
 
     def advise(self, handle: int, length: int, position: int, advice: Advice) -> None:
-        """These bytes are wanted "soon", or "sparse" ones among them: a word to the cache, and no more."""
+        """These bytes (all from there, if `length` is 0) are wanted "soon", or "sparse" ones among them, or
+        nobody wants them any more, "done": a word to the cache, and no more.
+        """
 
     def send(self, handle: int, length: int, position: int, socket: int) -> int:
         """How many of the bytes there went to a socket, by its descriptor; 0 only at the end of the file."""
@@ -190,3 +196,18 @@ class OsFiles:
         """See Files."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+class FreshFiles(OsFiles):
+    """Files that are read from the disk, not from memory, and that leave nothing there."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """See Files."""
+        handle = super().open(path, create=create)
+        self.advise(handle, 0, 0, "done")
+        return handle
+
+    def close(self, handle: int) -> None:
+        """See Files."""
+        self.advise(handle, 0, 0, "done")
+        super().close(handle)

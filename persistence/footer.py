@@ -152,16 +152,18 @@ def place_of(end: int) -> int:
 def build(files: Files, handle: int, name: str, end: int) -> bytes | None:
     """The footer of a segment whose log ends at the place `end`; None: it is damaged, or too large for one.
 
-    Reads all of it once, and verifies what it reads.  Raises FormatError when its header is lost, OSError.
+    Reads all of it once, verifies what it reads, and leaves none of it in memory.  Raises FormatError when
+    its header is lost, OSError.
     """
     return examine(files, handle, name, end)[1]
 
 
 def examine(files: Files, handle: int, name: str, end: int) -> tuple[SegmentTable, bytes | None]:
     """See build(); the table of what has been read is told, too."""
-    table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MOST)
+    table, walk = walk_table(files, handle, name, ends_at=end, topics=end <= END_MOST, once=True)
     behind = Walk(FileBytes(files, handle, files.size(handle)), table.seed, end)
     behind.run()
+    files.advise(handle, 0, 0, "done")
     whole = not table.damage and table.end == end and table.first_is_whole
     if not whole or len(behind) or end > END_MOST:
         return table, None  # One that is whole behind the end would mean that the log does not end there.

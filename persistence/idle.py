@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from persistence.archive import Archived, archive_segment
 from persistence.errors import ArchiveUnavailable, FormatError, LogError, NotArchived
-from persistence.files import Files, OsFiles
+from persistence.files import Files, FreshFiles
 from persistence.scan import Damage
 from persistence.scrub import Paced, Scrubbed, scrub_archive, scrub_segment
 
@@ -183,19 +183,6 @@ def _unpacked(fields: list[Any]) -> Archived | Scrubbed | Failed:
 # ---- the child ----
 
 
-class _Fresh(OsFiles):
-    """Files that are read from the disk, not from memory, and leave no trace there."""
-
-    def open(self, path: str, *, create: bool = False) -> int:
-        handle = super().open(path, create=create)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        return handle
-
-    def close(self, handle: int) -> None:
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        super().close(handle)
-
-
 def _give_way() -> None:
     """The lowest priority that the system lets us have; none of it is vital."""
     with contextlib.suppress(OSError):
@@ -210,7 +197,7 @@ def main() -> None:
     """The child."""
     parent = os.getppid()
     _give_way()
-    files = _Fresh()
+    files = FreshFiles()
     for line in sys.stdin.buffer:
         result = _do(files, Job(*json.loads(line)), lambda: os.getppid() != parent or _input_ended())
         sys.stdout.buffer.write(_packed(result))

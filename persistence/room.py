@@ -104,6 +104,7 @@ class Room:
             self._files.fdatasync(handle)
             if place < self._segment_bytes and self._ready:
                 self._rest(REST_SHARE * (time.monotonic() - started))
+        self._files.advise(handle, 0, 0, "done")
         return place >= self._segment_bytes
 
     def _discard(self, path: str) -> None:

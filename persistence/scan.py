@@ -156,15 +156,16 @@ def read_table(
     *,
     ends_at: int | None = None,
     known: Mapping[int, CatalogueEntry] | None = None,
+    once: bool = False,
 ) -> SegmentTable:
-    """The whole segment.
+    """The whole segment; `once`: it does not stay in memory for it.
 
     `ends_at` is where it ends, if a later segment says so; it is then proven up to there.  Without, it is the
     last segment, and ends at the first place that does not verify and is not proven.  `known` is what earlier
     and later catalogues say, for a segment whose own are damaged.  Raises FormatError when the header is
     lost.
     """
-    return walk_table(files, handle, name, ends_at=ends_at, known=known)[0]
+    return walk_table(files, handle, name, ends_at=ends_at, known=known, once=once)[0]
 
 
 def walk_table(
@@ -175,11 +176,12 @@ def walk_table(
     ends_at: int | None = None,
     known: Mapping[int, CatalogueEntry] | None = None,
     topics: bool = False,
+    once: bool = False,
 ) -> tuple[SegmentTable, Walk]:
     """As read_table(), with the walk that it was made of."""
     header = read_header(files, handle)
     size = files.size(handle)
-    data = FileBytes(files, handle, size if ends_at is None else min(ends_at, size))
+    data = FileBytes(files, handle, size if ends_at is None else min(ends_at, size), once=once)
     table = SegmentTable(name, header)
     walk = Walk(data, table.seed, HEADER_PAGE_BYTES, topics=topics)
     parts = list(_parts(data, walk, header.base_position))

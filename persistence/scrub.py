@@ -45,7 +45,7 @@ def scrub_segment(files: Files, directory: str, base: int, ends_at: int | None) 
     try:
         size = files.size(handle)
         try:
-            damage = tuple(read_table(files, handle, name, ends_at=ends_at).damage)
+            damage = tuple(read_table(files, handle, name, ends_at=ends_at, once=True).damage)
         except FormatError:
             damage = (Damage(name, 0, ends_at or size, "", 0),)
         return Scrubbed(base, False, size if ends_at is None else min(size, ends_at), damage, {})

@@ -16,11 +16,13 @@ footer; archived, its archive is there and the segment is not; deleted, neither.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -28,6 +30,7 @@ from typing import NamedTuple, Protocol
 from persistence.archive import Archived, check_available
 from persistence.errors import ArchiveUnavailable, LogError
 from persistence.facts import SegmentFacts
+from persistence.format import segment_name
 from persistence.idle import Failed, Job, Worker
 from persistence.log import Log
 from persistence.retention import DiskRules, DiskStep, Floor, Removal, Retention, StreamRules, disk_step
@@ -42,6 +45,7 @@ DELETE_PAUSE_S = 1.0  # between two files: removing one keeps the file system bu
 FORCED_PAUSE_S = 0.05  # when the log is at its cap, or the disk nearly full: faster than any disk writes
 WORK_LOOK_S = 0.2  # between two looks at what the worker does
 TRY_AGAIN_S = 60.0  # a job that failed
+LET_GO_BYTES = 4 << 20  # of log, at a time
 CACHE_KEPT_S = 60.0  # what was decompressed for somebody who has stopped reading
 
 
@@ -136,6 +140,7 @@ class Upkeep:
         self._facts: dict[int, SegmentFacts] = {}  # of segments that will not change
         self._indexed: queue.SimpleQueue[int] = queue.SimpleQueue()  # but for these: they got footers
         kept.on_indexed.append(self._indexed.put)
+        self._let_go = kept.durable_position  # up to here nothing is left in memory
         self._seen: list[SegmentFacts] = []
         self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
         self._not_before_s = 0.0  # the next job
@@ -164,6 +169,7 @@ class Upkeep:
         now_s = self._clock.monotonic_s()
         self._look_at_disk()
         self._roll_what_is_old()
+        self._let_memory_go()
         segments = self.segments()
         pause_s = self._retain(segments)
         self._take_result(now_s)
@@ -223,6 +229,22 @@ class Upkeep:
             return
         if self._clock.wall_ns() - began_ns >= self.rules.segment_age_s * 1_000_000_000:
             self._roll()
+
+    def _let_memory_go(self) -> None:
+        """What the kernel keeps of the segment that is written, once it is on the disk: late readers get it
+        from there, and other programs need the memory.  Sealed ones go when their footers are made.
+        """
+        position = self.log.durable_position
+        bases = self.log.reader.bases()
+        if position < self._let_go + LET_GO_BYTES or not bases:
+            return
+        self._let_go = position
+        with suppress(OSError):
+            handle = self.log.files.open(os.path.join(self.log.directory, segment_name(bases[-1])))
+            try:
+                self.log.files.advise(handle, 0, 0, "done")
+            finally:
+                self.log.files.close(handle)
 
     # ---- retention ----
 

@@ -22,6 +22,7 @@ BAD: int = lib.RB_WALK_BAD
 LOOK: int = lib.RB_WALK_LOOK
 
 READ_AHEAD_BYTES = 1 << 20  # in the cache of a core while it is walked
+FORGET_BYTES = 16 << 20  # at a time: it may wait for all processors
 EXTENTS_FIRST = 128
 RECORDS_FIRST = 1 << 16
 GROUPS_FIRST = 32
@@ -29,11 +30,17 @@ _SECTOR_BYTES = 512
 
 
 class FileBytes:
-    """The bytes of a file, read ahead: most extents are far shorter than a read should be."""
+    """The bytes of a file, read ahead: most extents are far shorter than a read should be.
 
-    def __init__(self, files: Files, handle: int, end: int, ahead_bytes: int = 0) -> None:
+    `once`: nobody wants them again soon, so they do not stay in memory.
+    """
+
+    def __init__(
+        self, files: Files, handle: int, end: int, ahead_bytes: int = 0, *, once: bool = False
+    ) -> None:
         self._files, self._handle = files, handle
         self._ahead_bytes = ahead_bytes or READ_AHEAD_BYTES
+        self._once, self._forgotten = once, 0
         self.end = end
         self.place = 0
         self.data = memoryview(b"")
@@ -45,6 +52,9 @@ class FileBytes:
             return memoryview(b"")
         if place < self.place or place + length > self.place + len(self.data):
             wanted = min(max(length, self._ahead_bytes), self.end - place)
+            if self._once and place - self._forgotten >= FORGET_BYTES:
+                self._files.advise(self._handle, place - self._forgotten, self._forgotten, "done")
+                self._forgotten = place
             self.data = memoryview(read_around(self._files, self._handle, wanted, place))
             self.place = place
         begin = place - self.place

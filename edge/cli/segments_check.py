@@ -12,11 +12,12 @@ from edge.cli.progress import progress
 from edge.cli.words import bytes_in_words, count_in_words
 from edge.errors import EdgeError
 from edge.log_view import LogView
-from persistence import Damage, LogReader, OsFiles
+from persistence import Damage, Files, LogReader
 from persistence.archive import archive_name
 from persistence.archive.layout import ARCHIVE_SUFFIX
 from persistence.checking import CheckedSegment, check_segment
 from persistence.errors import ArchiveUnavailable, FormatError
+from persistence.files import FreshFiles
 from persistence.footer import place_of
 from persistence.format import SEGMENT_SUFFIX, segment_name
 from persistence.scan import read_header
@@ -131,8 +132,8 @@ def file_bytes(directory: Path) -> int:
     return sum(it.stat().st_size for it in directory.iterdir() if it.suffix in kinds)
 
 
-class _Watched(OsFiles):
-    """Files whose reading somebody watches."""
+class _Watched(FreshFiles):
+    """Files that are read from the disk, while somebody watches."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
         self._advance = advance
@@ -154,14 +155,14 @@ def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, looked: L
         looked.flaws.append(Flaw(name, file, place, 0, "", 0, reason=reason, mends=True))
 
 
-def _look_at_last(files: OsFiles, name: str, directory: Path, base: int, looked: Looked) -> None:
+def _look_at_last(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
     """The segment that is written, or was at last: up to what is proven."""
     found = scrub_segment(files, str(directory), base, None)
     looked.files, looked.bytes = looked.files + 1, looked.bytes + found.bytes
     looked.flaws += [_flaw(name, it, _headless(files, directory, it)) for it in found.places]
 
 
-def _headless(files: OsFiles, directory: Path, damage: Damage) -> str:
+def _headless(files: Files, directory: Path, damage: Damage) -> str:
     """Why nothing in a segment can be told, if that is what is wrong."""
     if damage.place:
         return ""
@@ -175,7 +176,7 @@ def _headless(files: OsFiles, directory: Path, damage: Damage) -> str:
     return ""
 
 
-def _look_at_archive(files: OsFiles, name: str, directory: Path, base: int, looked: Looked) -> None:
+def _look_at_archive(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
     found = scrub_archive(files, str(directory), base)
     file = archive_name(base)
     looked.files, looked.bytes = looked.files + 1, looked.bytes + (directory / file).stat().st_size

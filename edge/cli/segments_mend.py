@@ -18,6 +18,7 @@ from persistence import Log, LogLocked, RecoveryReport
 from persistence.archive import archive_segment
 from persistence.checking import CheckedSegment, mend
 from persistence.errors import ArchiveUnavailable, FormatError, NotArchived
+from persistence.files import FreshFiles
 from persistence.format import segment_name
 from persistence.quarantine import QUARANTINE, keep_aside
 
@@ -133,7 +134,7 @@ def archive(view: LogView) -> Told:
             with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():
                     try:
-                        found = archive_segment(log.files, str(directory), base, ends_at)
+                        found = archive_segment(FreshFiles(), str(directory), base, ends_at)
                     except (NotArchived, FormatError) as error:
                         refused.append(
                             f"{view.short(directory)}/{segment_name(base)} is left as it is: {error}"

@@ -18,6 +18,7 @@ from persistence.scan import read_header
 from persistence.upkeep import Upkeep, UpkeepRules
 from ringbuf import FLAG_UNCHECKED
 from tests.persistence.test_seeking import EPOCH, keyed, many_topics, topic_records
+from tests.support.cached_files import cached_bytes, forgets
 from tests.support.logs import DIRECTORY, Written, read_all
 from tests.support.simfiles import SimFiles
 
@@ -290,6 +291,23 @@ def test_who_was_killed_before_a_footer_was_written_has_it_after_the_next_start(
     later.recover()
     later.tend()
     assert [it.base for it in later.reader.segments() if it.state == "flushed"] == recent
+
+
+def test_a_segment_that_has_its_footer_takes_no_memory(tmp_path: Path) -> None:
+    if not forgets(tmp_path):
+        pytest.skip("this file system keeps everything in memory")
+    with Log(tmp_path, segment_bytes=256 << 10, retain_bytes=0) as log:
+        log.recover()
+        log.join("a-0", EPOCH, 0)
+        for number in range(0, 400, 4):
+            keyed(log, "a-0", [("t", n, bytes(4000)) for n in range(number, number + 4)], number, 0)
+            log.write()
+        log.sync()
+        first = tmp_path / segment_name(log.reader.bases()[0])
+        assert cached_bytes(first) > 128 << 10
+        log.tend()
+        assert log.reader.segments()[0].indexed
+    assert cached_bytes(first) <= 64 << 10  # Its table has been looked at since.
 
 
 def test_a_segment_removed_while_its_footer_is_made_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

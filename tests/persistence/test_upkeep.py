@@ -12,12 +12,13 @@ import pytest
 from persistence import Log, LogThread, Source
 from persistence.archive import archive_name
 from persistence.format import segment_name
-from persistence.idle import Failed, IdleProcess, Job
+from persistence.idle import Failed, Here, IdleProcess, Job
 from persistence.scrub import Paced, Scrubbed, Turns
-from persistence.upkeep import Upkeep, UpkeepRules, UpkeepThread
+from persistence.upkeep import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
 from ringbuf import Ring
 from ringbuf.record import encode
 from tests.support.archives import path_of
+from tests.support.cached_files import cached_bytes, forgets
 from tests.support.log_simulation import run_of
 from tests.support.logs import DIRECTORY, Written, read_all, recovered
 from tests.support.upkeeps import Kept
@@ -134,6 +135,29 @@ def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
     kept.steps(40)
     assert states(kept)[0] == "archived"
     assert kept.upkeep.trouble == ""
+
+
+# ---- memory ----
+
+
+def test_what_is_on_the_disk_does_not_stay_in_memory(tmp_path: Path) -> None:
+    if not forgets(tmp_path):
+        pytest.skip("this file system keeps everything in memory")
+    with Log(tmp_path, retain_bytes=0) as log:
+        log.recover()
+        log.join("a-0", 7, 0)
+        upkeep = Upkeep(log, UpkeepRules(scrub_bytes_per_s=0), Here(log.files))
+        for number in range(LET_GO_BYTES // 10_000):
+            log.append(log._ids["a-0"], [run_of(encode(number, bytes(10_000), epoch=7, key=b"t"), 7)])
+            if number % 100 == 0:
+                log.write()
+        log.write()
+        log.sync()
+        segment = tmp_path / segment_name(0)
+        assert cached_bytes(segment) > LET_GO_BYTES // 2
+        upkeep.step()
+        assert cached_bytes(segment) < LET_GO_BYTES // 8
+        upkeep.close()
 
 
 # ---- reading again ----
