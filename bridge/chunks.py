@@ -1,8 +1,8 @@
 """Chunks: a unit in pieces that fit into the messages of a queue, each readable alone.
 
-A chunk is a drained file (bridge/drained.py) of a part of the unit's records, in one zstd frame.  It has the
-unit's drain_seq; what the unit declares lost or skipped is in the first one.  To read one is to decompress
-it and to hand it to drained.parse(); records are bit for bit those of the ring.
+A chunk is a compressed drained file (bridge/drained.py) of a part of the unit's records, and read by the same
+drained.parse().  It has the unit's drain_seq; what the unit declares lost or skipped is in the first one.
+Records are bit for bit those of the ring.
 
 Invariant: chunks are a function of the unit alone, so that one that is sent again is the same.
 """
@@ -13,13 +13,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bridge.unit import Batch, Intent, Run, Unit, build
-from persistence.archive.zstd import compress
+from bridge.unit import Batch, Intent, Run, Unit, build, compressed
 from ringbuf import Batch as Columns
 
 __all__ = ["Chunk", "chunks_of"]
-
-LEVEL = 1  # higher ones cost four times the time for a twentieth of the bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +87,4 @@ def _chunk(unit: Unit, pieces: list[_Piece]) -> Chunk:
         skipped=whole.skipped if opens else (),
     )
     batch = Batch(whole.epoch, first_offset, last_offset, *stamps, tuple(piece.run for piece in pieces))
-    return Chunk(first_offset, last_offset, compress(b"".join(build(whole.edge, intent, batch).parts), LEVEL))
+    return Chunk(first_offset, last_offset, b"".join(compressed(build(whole.edge, intent, batch)).parts))

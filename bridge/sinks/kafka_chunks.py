@@ -6,7 +6,7 @@ For a topic that only Brim's own reader reads: several times what single records
 bytes, and records stay bit for bit what they were in the ring, checksums included.
 
     key           EDGE/STREAM/PARTITION, so that a partition of Brim is in order in one of Kafka's
-    value         a chunk (bridge/chunks.py): a small drained file in a zstd frame
+    value         a chunk (bridge/chunks.py): a small drained file, compressed
     timestamp     of its last record, in ms
     brim-source   header, text: EDGE/STREAM/PARTITION/EPOCH
     brim-range    header, text: FIRST LAST, offsets of the chunk

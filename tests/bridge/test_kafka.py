@@ -4,6 +4,7 @@ import itertools
 import random
 import socket
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,15 +17,16 @@ from bridge.sinks.kafka import KafkaSink
 from bridge.sinks.kafka_chunks import KafkaChunkSink
 from bridge.unit import Unit
 from ringbuf import Batch
+from tests.support.bridges import drain, publish, ring, run_dry, settings
 from tests.support.drained_files import EPOCH, T0_NS, record, unit_of
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
-zstd = pytest.importorskip("backports.zstd", reason="needs zstd: pip install 'brim[archive]'")
+pytest.importorskip("backports.zstd", reason="needs zstd: pip install 'brim[archive]'")
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-from tests.support.kafka_mock import messages, mock_brokers  # noqa: E402
+from tests.support.kafka_mock import messages, mock_brokers
 
 SETTLED_S = 40.0
 
@@ -100,7 +102,7 @@ def test_a_chunk_is_a_drained_file_of_its_own(brokers: str, opened: list[KafkaCh
     assert len(found) > 8
     assert {it.partition() for it in found} == {found[0].partition()}
     assert {it.key() for it in found} == {b"edge-1/default/0"}
-    files = [parse(zstd.decompress(it.value())) for it in found]
+    files = [parse(it.value() or b"") for it in found]
     for file, it in zip(files, found, strict=True):
         verify(file)
         ends = b"%d %d" % (file.footer.first_offset, file.footer.last_offset)
@@ -207,7 +209,29 @@ def test_records_may_be_alone_in_their_chunk(brokers: str, opened: list[KafkaChu
     large = [record(n, b"\0" * 5000, flags=FLAG_UNCHECKED if n != 1 else 0) for n in range(3)]
     unit = build("edge-1", Intent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 2, (), ()), batch_of(large))
     sink.put(unit)
-    files = [parse(zstd.decompress(it.value())) for it in messages(brokers, "alone", 3)]
+    files = [parse(it.value() or b"") for it in messages(brokers, "alone", 3)]
     for file in files:
         verify(file)
     assert [file.footer.count for file in files] == [1, 1, 1]
+
+
+def test_what_a_ring_holds_is_drained_once_in_either_form(
+    brokers: str, opened: list[KafkaSink | KafkaChunkSink], tmp_path: Path
+) -> None:
+    made = ring(tmp_path)
+    publish(made, 700, size=30)
+    for mode in ("message", "chunk"):
+        sink = open_sink(f"kafka://{brokers}/drained-{mode}", {"mode": mode})
+        opened.append(sink)  # type: ignore[arg-type]
+        sink.begin("edge-1")
+        with drain(settings(tmp_path, tmp_path / mode, unit_bytes=16384), sink) as drained:
+            run_dry(drained)
+    made.close()
+    plain = messages(brokers, "drained-message", 700)
+    rows = {int(headers_of(it)["brim-record"].split()[0]): it.value() for it in plain}
+    chunks = [parse(it.value() or b"") for it in messages(brokers, "drained-chunk", 3)]
+    records = {r.offset: r.bytes() for f in chunks for e in f.extents
+               for r in Batch.of(e.body, EPOCH, f.footer.first_offset, None)}  # fmt: skip
+    assert len(plain) == 700
+    assert len({file.footer.drain_seq for file in chunks}) >= 3
+    assert rows == records == {offset: str(offset).encode().rjust(30, b".") for offset in range(700)}

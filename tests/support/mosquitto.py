@@ -71,7 +71,8 @@ class Mosquitto:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
+            if how is not signal.SIGKILL:  # which needs nobody awake, and one that wakes would still answer
+                self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
             self._process.wait(START_S)
             self._process = None
