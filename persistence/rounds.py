@@ -91,7 +91,7 @@ class Rounds:
         c.durable_position, c.proven = self._log.durable_position, self._log.proven
         if self._disk is not None:
             self._disk.handle = active.handle
-        elif self._log.direct:
+        if self._log.direct:
             self._go_direct()
         with self._pulling:
             lib.rb_log_enter(c, now_ns)
@@ -110,12 +110,16 @@ class Rounds:
         """Gives the segment back, with what is not durable.  `ends`: nothing more is written to it."""
         if not self.lent:
             return
+        c = self.c
+        failed = False
         if not ends:
             self.pull()
-        c = self.c
+            failed = self._checked(lib.rb_log_leave(c)) < 0
         self.lent = False
         written = c.extents_written - c.extents_settled
         self._log.take_back(c.end, c.durable_position, c.proven, self._waiting(), written)
+        if failed:  # What has not been synced goes into another segment.
+            self._log.fail(sync=False)
 
     def round(self, now_ns: int, *, sync: bool) -> int:
         """One round in the segment that is lent; why it came back."""
@@ -201,11 +205,20 @@ class _Disk:
         self._files = files
         self._write = ffi.callback("rb_log_write_call", self._on_write)
         self._sync = ffi.callback("rb_log_sync_call", self._on_sync)
-        lib.rb_log_files(c, self._write, self._sync, ffi.NULL)
+        self._read = ffi.callback("rb_log_read_call", self._on_read)
+        lib.rb_log_files(c, self._write, self._sync, self._read, ffi.NULL)
 
     def _on_write(self, _: Any, pieces: Any, count: int, place: int) -> int:
         buffers = [memoryview(ffi.buffer(it.base, it.length)) for it in pieces[0:count]]
         return self._guarded(lambda: self._files.pwritev(self.handle, buffers, place))
+
+    def _on_read(self, _: Any, out: Any, length: int, place: int) -> int:
+        return self._guarded(lambda: self._read_into(ffi.buffer(out, length), length, place))
+
+    def _read_into(self, out: Any, length: int, place: int) -> int:
+        found = self._files.read(self.handle, length, place)
+        out[: len(found)] = found
+        return len(found)
 
     def _on_sync(self, _: Any) -> int:
         return self._guarded(lambda: self._files.fdatasync(self.handle))

@@ -408,3 +408,34 @@ def test_a_log_past_the_page_cache_ends_its_rounds_at_blocks_of_the_device(
             report = log.recover()
             assert (report.rings, report.damage) == ({"a-0": (7, 4000)}, ())
             assert payloads(log, "a-0", 7) == found
+
+
+def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Chunks are on their way while the next fill; of every size, also such as cannot wait in the stage until
+    their checksum is known.
+    """
+    sizes = (0, 700, 5000, 400_000, 2_100_000, 3_900_000)
+    with (
+        Ring.create(runtime_directory / "big-0", capacity_bytes=32 << 20, epoch=3) as ring,
+        Log(tmp_path, segment_bytes=24 << 20, direct=True) as log,
+    ):
+        log.recover()
+        thread, writer, expected = LogThread(log, [Source(ring, "disk")]), ring.writer(), {}
+        thread.start()
+        try:
+            for number in range(60):
+                expected[number] = bytes([number + 1]) * (sizes[number % len(sizes)] + number)
+                while (claim := writer.claim(len(expected[number]))) is None:
+                    ring.wait_durable(ring.extremes().durable_position + 1, PATIENCE_S)
+                memoryview(claim)[:] = expected[number]
+                claim.commit()
+            assert ring.wait_durable(writer.end_position, PATIENCE_S)
+            assert len(log.reader.bases()) > 2
+            assert payloads(log, "big-0", 3) == expected
+        finally:
+            thread.stop()
+    with Log(tmp_path) as log:
+        assert log.recover().damage == ()
+        assert payloads(log, "big-0", 3) == expected

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from persistence import Log, LogWriter, Source
 from persistence import rounds as rounds_module
 from ringbuf import Ring
+from ringbuf.core import ffi
 from tests.support.logs import DIRECTORY, make_log, read_all, recovered
 from tests.support.rings import fill, overwrite
 from tests.support.simfiles import SimFiles
@@ -23,9 +25,9 @@ Round = Callable[..., object]
 class Side:
     """A log writer with a clock of its own and its rings: the one side by rounds, the other by steps."""
 
-    def __init__(self, memory: Path, *, in_c: bool, segment_bytes: int) -> None:
+    def __init__(self, memory: Path, *, in_c: bool, segment_bytes: int, direct: bool) -> None:
         self.files = SimFiles(Random(0))
-        self.log: Log = make_log(self.files, segment_bytes=segment_bytes)
+        self.log: Log = make_log(self.files, segment_bytes=segment_bytes, direct=direct)
         self.log.recover()
         self.now = 0
         self.told: list[tuple[int, ...]] = []
@@ -68,8 +70,9 @@ class Side:
 
 
 @contextmanager
-def both(memory: Path, segment_bytes: int = 1 << 20) -> Iterator[tuple[Side, Side]]:
-    sides = tuple(Side(memory, in_c=in_c, segment_bytes=segment_bytes) for in_c in (True, False))
+def both(memory: Path, segment_bytes: int = 1 << 20, *, direct: bool = False) -> Iterator[tuple[Side, Side]]:
+    made = (Side(memory, in_c=in_c, segment_bytes=segment_bytes, direct=direct) for in_c in (True, False))
+    sides = tuple(made)
     try:
         yield sides[0], sides[1]
     finally:
@@ -123,11 +126,76 @@ def test_rounds_write_the_bytes_that_steps_write(runtime_directory: Path, seed: 
         assert [len(it) for it in first] == [it.end_offset for it in map(Ring.extremes, sides[0].rings)]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_rounds_past_the_cache_hold_what_steps_hold(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Whole blocks at every write, also where writes are short; and not one that is durable is touched."""
+    random = Random(seed)
+    write, written = rounds_module._Disk._on_write, 0
+
+    def checked(disk: Any, context: Any, pieces: Any, count: int, place: int) -> int:
+        nonlocal written
+        written += 1
+        assert (count, place % 512, pieces[0].length % 512) == (1, 0, 0)
+        old = sides[0].files.read(disk.handle, pieces[0].length, place)
+        known = max(
+            int(sides[0].writer._rounds.c.durable_position) - sides[0].log.reader.bases()[-1] - place, 0
+        )
+        assert bytes(ffi.buffer(pieces[0].base, pieces[0].length))[:known] == old[:known]
+        return write(disk, context, pieces, count, place)
+
+    monkeypatch.setattr(rounds_module._Disk, "_on_write", checked)
+    with both(runtime_directory, segment_bytes=12288, direct=True) as sides:
+        sides[0].files.short_writes = True
+        for side in sides:
+            side.ring("disk")
+            side.ring("interval", sync_interval_ms=50)
+        for _ in range(40):
+            for index in range(2):
+                sizes = random.choices((0, 10, 200, 900), k=random.randrange(4))
+                publish(sides, index, [random.randbytes(size) for size in sizes])
+            passed, sync = random.choice((1_000, 20 * MS, 300 * MS, 1_500 * MS)), random.random() < 0.5
+            for side in sides:
+                side.now += passed
+                side.go(sync=sync)
+        for side in sides:
+            side.go(sync=True)
+        assert sides[0].rounds() > 20
+        assert written > 20
+        assert sides[0].durable() == sides[1].durable()
+        assert sides[0].log.ends() == sides[1].log.ends()
+        first, second = ([read_all(side.log, f"r-{index}", 7) for index in range(2)] for side in sides)
+        assert first == second
+        assert [len(it) for it in first] == [it.end_offset for it in map(Ring.extremes, sides[0].rings)]
+        again, report = recovered(sides[0].files.crash(Random(seed)))
+        assert report.damage == ()
+        assert [read_all(again, f"r-{index}", 7) for index in range(2)] == first
+
+
+def test_what_was_staged_and_could_not_be_handed_over_is_written_again(runtime_directory: Path) -> None:
+    with both(runtime_directory, direct=True) as (side, _):
+        ring = side.ring("interval", sync_interval_ms=400)
+        ring.writer().publish(b"before")
+        for _ in range(2):
+            side.go(sync=True)
+        ring.writer().publish(b"staged")
+        side.go()
+        side.files.hook = failing_once("pwritev")
+        side.writer._rounds.leave()
+        assert side.log.stats.failed_writes == 1
+        side.go(sync=True)
+        assert sorted(read_all(recovered(side.files.crash(Random(0)))[0], "r-0", 7)) == [0, 1]
+        assert side.durable() == (ring.extremes().end_position,)
+        assert len(side.log.reader.bases()) == 2
+
+
+@pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync"])
 def test_what_a_round_could_not_bring_to_the_disk_is_written_again(
-    runtime_directory: Path, operation: str
+    runtime_directory: Path, operation: str, direct: bool
 ) -> None:
-    with both(runtime_directory) as (side, _):
+    with both(runtime_directory, direct=direct) as (side, _):
         ring = side.ring("disk")
         ring.writer().publish(b"before")
         for _ in range(2):

@@ -73,6 +73,7 @@ class Simulation:
         self._upset = False  # the last operation failed: what the kernel holds is not what the disk holds
         self._only = ""  # the operation that fails; "" is any
         self.in_c = seed % 2 == 1  # Rounds in C, or the same step by step in Python.
+        self.direct = seed % 4 == 3  # Rounds write whole blocks, past a cache that this disk does not have.
 
     def _world(self) -> list[tuple[str, str, str]]:
         """Name, durability and log of each ring: most often two in one log."""
@@ -122,6 +123,7 @@ class Simulation:
             retain_bytes=0 if self.upkept else self.keep_bytes,
             clock_ns=self.wall_ns,
             salt=lambda: next(self._salts) & 0xFFFFFFFF,
+            direct=self.direct,
         )
 
     # ---- one life ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 from persistence import Log, RecoveryReport
 from ringbuf import FLAG_UNCHECKED, Range
@@ -15,7 +16,9 @@ from tests.support.simfiles import SimFiles
 DIRECTORY = "/log"
 
 
-def make_log(files: SimFiles, *, segment_bytes: int = 1 << 20, retain_bytes: int = 0) -> Log:
+def make_log(
+    files: SimFiles, *, segment_bytes: int = 1 << 20, retain_bytes: int = 0, direct: bool = False
+) -> Log:
     """A log whose headers are the same in each run."""
     salts = count(1)
     return Log(
@@ -23,6 +26,7 @@ def make_log(files: SimFiles, *, segment_bytes: int = 1 << 20, retain_bytes: int
         files,
         segment_bytes=segment_bytes,
         retain_bytes=retain_bytes,
+        direct=direct,
         clock_ns=lambda: 1_700_000_000_000_000_000,
         salt=lambda: next(salts),
     )
@@ -39,7 +43,7 @@ class Written:
     _next: dict[str, tuple[int, int]] = field(default_factory=dict)  # epoch and offset by ring name
 
     @classmethod
-    def empty(cls, seed: int = 0, **options: int) -> Written:
+    def empty(cls, seed: int = 0, **options: Any) -> Written:
         files = SimFiles(Random(seed))
         log = make_log(files, **options)
         log.recover()
@@ -75,7 +79,7 @@ class Written:
         self.log.sync()
 
 
-def recovered(files: SimFiles, **options: int) -> tuple[Log, RecoveryReport]:
+def recovered(files: SimFiles, **options: Any) -> tuple[Log, RecoveryReport]:
     """The log on that disk after a start."""
     log = make_log(files, **options)
     return log, log.recover()

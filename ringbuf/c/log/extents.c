@@ -8,10 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGE_BYTES 4096
 #define LIST_FIRST 256
 
-static const uint8_t zeros[PAGE_BYTES + EXTENT_HEADER_BYTES];
+static const uint8_t zeros[RB_DISK_PAGE_BYTES + EXTENT_HEADER_BYTES];
 
 bool rb_log_reserve(rb_log *log, uint64_t count)
 {
@@ -63,6 +62,7 @@ static void add_time(rb_log_times *times, int64_t took_ns)
 
 /* ---- writing ---- */
 
+/* Its checksum goes as far as the body. */
 static void header_of(const rb_log *log, const rb_log_extent *extent, extent_header *header)
 {
     *header = (extent_header){
@@ -73,7 +73,7 @@ static void header_of(const rb_log *log, const rb_log_extent *extent, extent_hea
         .durable_position = log->durable_position,
     };
     uint32_t covered = EXTENT_HEADER_BYTES - offsetof(extent_header, ring_id);
-    header->crc = rb_crc32c(rb_crc32c(log->seed, &header->ring_id, covered), extent->body, extent->length);
+    header->crc = rb_crc32c(log->seed, &header->ring_id, covered);
 }
 
 /* How many extents the next write takes; their bytes. */
@@ -94,64 +94,62 @@ static int batch_of(const rb_log *log, uint64_t *bytes)
 }
 
 /* Zeros end the write, at least one header's length; up to the end of the page when it is a page that no
- * earlier write has begun: a page that is written whole need not be read first.  None where they would take a
- * block of the device for themselves: an end without zeros looks torn after a crash, and is cut there. */
+ * earlier write has begun: a page that is written whole need not be read first. */
 static uint32_t zeros_behind(const rb_log *log, uint64_t end)
 {
-    uint32_t align = rb_disk_align(log, end - log->end);
-    if (align > 1)
-        return end % align == 0 && align < PAGE_BYTES ? 0 : EXTENT_HEADER_BYTES;
-    if (log->end / PAGE_BYTES == end / PAGE_BYTES && log->end % PAGE_BYTES != 0)
+    if (log->end / RB_DISK_PAGE_BYTES == end / RB_DISK_PAGE_BYTES && log->end % RB_DISK_PAGE_BYTES != 0)
         return EXTENT_HEADER_BYTES;
-    uint32_t to_page = (uint32_t)(PAGE_BYTES - end % PAGE_BYTES) % PAGE_BYTES;
+    uint32_t to_page = (uint32_t)(RB_DISK_PAGE_BYTES - end % RB_DISK_PAGE_BYTES) % RB_DISK_PAGE_BYTES;
     return to_page >= EXTENT_HEADER_BYTES ? to_page : to_page + EXTENT_HEADER_BYTES;
 }
 
-static const uint8_t filler_body[2 * PAGE_BYTES] = {0x80}; /* a catalogue without news: an empty map, zeros */
-
-/* Past the page cache a round ends at a whole block, so that no block is written twice: what is durable is
- * never touched again.  Bytes of a catalogue that fill it up; 0: none is needed, or none fits. */
-static uint64_t fill_up(rb_log *log, uint64_t place, uint64_t bytes, rb_log_piece *piece)
+/* Through the page cache: headers, bodies and zeros in one call. */
+static int64_t write_pieces(rb_log *log, const rb_log_extent *batch, int count, uint64_t end)
 {
     rb_log_inside *in = log->inside;
-    uint64_t align = rb_disk_align(log, bytes), fill = (align - place % align) % align;
-    if (fill > 0 && fill < 2 * EXTENT_HEADER_BYTES)
-        fill += align;
-    if (fill == 0 || place + fill > log->room)
-        return 0;
-    const rb_log_extent filler = {.body = filler_body, .length = fill - EXTENT_HEADER_BYTES};
-    header_of(log, &filler, &in->filler);
-    piece[0] = (rb_log_piece){&in->filler, EXTENT_HEADER_BYTES};
-    piece[1] = (rb_log_piece){(void *)(uintptr_t)filler_body, filler.length};
-    return fill;
+    rb_log_piece *piece = in->pieces;
+    for (int i = 0; i < count; i++) {
+        extent_header *header = &in->headers[i];
+        header_of(log, &batch[i], header);
+        header->crc = rb_crc32c(header->crc, batch[i].body, batch[i].length);
+        *piece++ = (rb_log_piece){header, EXTENT_HEADER_BYTES};
+        *piece++ = (rb_log_piece){(void *)(uintptr_t)batch[i].body, batch[i].length};
+    }
+    *piece++ = (rb_log_piece){(void *)(uintptr_t)zeros, zeros_behind(log, end)};
+    return rb_disk_write(log, in->pieces, (int)(piece - in->pieces), log->end);
+}
+
+static int64_t write_staged(rb_log *log, const rb_log_extent *batch, int count)
+{
+    int result = 0;
+    for (int i = 0; i < count && result == 0; i++) {
+        extent_header header;
+        header_of(log, &batch[i], &header);
+        result = rb_direct_extent(log, &header, batch[i].body);
+    }
+    return result;
+}
+
+static int failed(rb_log *log, int64_t result, bool sync)
+{
+    log->error = (int32_t)-result;
+    log->failed_sync = sync;
+    return RB_LOG_FAILED;
 }
 
 static int write_batch(rb_log *log, int count, uint64_t bytes)
 {
-    rb_log_inside *in = log->inside;
-    rb_log_extent *batch = &in->list[log->extents_written];
-    rb_log_piece *piece = in->pieces;
+    rb_log_extent *batch = &log->inside->list[log->extents_written];
     uint64_t place = log->end;
     for (int i = 0; i < count; i++) {
-        header_of(log, &batch[i], &in->headers[i]);
-        *piece++ = (rb_log_piece){&in->headers[i], EXTENT_HEADER_BYTES};
-        *piece++ = (rb_log_piece){(void *)(uintptr_t)batch[i].body, batch[i].length};
         batch[i].place = place;
         place += extent_bytes(&batch[i]);
     }
-    bool all = log->extents_written + (uint64_t)count == log->extents_queued;
-    uint64_t fill = all ? fill_up(log, place, bytes, piece) : 0;
-    piece += fill > 0 ? 2 : 0;
-    place += fill;
-    bytes += fill;
-    *piece++ = (rb_log_piece){(void *)(uintptr_t)zeros, zeros_behind(log, place)};
     int64_t started = rb_log_now();
-    int64_t result = rb_disk_write(log, in->pieces, (int)(piece - in->pieces), log->end);
-    if (result < 0) {
-        log->error = (int32_t)-result;
-        log->failed_sync = 0;
-        return RB_LOG_FAILED;
-    }
+    int64_t result = rb_direct(log) ? write_staged(log, batch, count)
+                                    : write_pieces(log, batch, count, place);
+    if (result < 0)
+        return failed(log, result, false);
     add_time(&log->write, rb_log_now() - started);
     log->extents_written += (uint64_t)count;
     log->end = place;
@@ -161,13 +159,33 @@ static int write_batch(rb_log *log, int count, uint64_t bytes)
     return RB_LOG_DONE;
 }
 
+static const uint8_t filler_body[2 * RB_DISK_PAGE_BYTES] = {
+    0x80}; /* a catalogue without news: an empty map */
+
+/* Past the page cache a sync ends at a whole block, so that none is written twice: what is durable is never
+ * touched again.  A catalogue fills it up; where none fits, before the end of the segment, zeros do. */
+static int finish_block(rb_log *log)
+{
+    uint64_t bytes = log->base + log->end - log->durable_position;
+    uint64_t align = bytes < RB_DISK_BATCH_BYTES ? log->inside->disk.block_bytes : RB_DISK_PAGE_BYTES;
+    uint64_t fill = (align - log->end % align) % align;
+    if (fill > 0 && fill < 2 * EXTENT_HEADER_BYTES)
+        fill += align;
+    if (fill == 0 || log->end + fill > log->room)
+        return rb_direct_flush(log);
+    const rb_log_extent filler = {.body = filler_body, .length = fill - EXTENT_HEADER_BYTES};
+    int result = (int)write_staged(log, &filler, 1);
+    if (result != 0)
+        return result;
+    log->end += fill;
+    log->written_bytes += fill;
+    return rb_direct_flush(log);
+}
+
 int rb_log_write_all(rb_log *log)
 {
-    if (log->inside->short_of_memory) {
-        log->error = ENOMEM;
-        log->failed_sync = 0;
-        return RB_LOG_FAILED;
-    }
+    if (log->inside->short_of_memory)
+        return failed(log, -ENOMEM, false);
     while (log->extents_written < log->extents_queued) {
         uint64_t bytes;
         int count = batch_of(log, &bytes);
@@ -230,12 +248,12 @@ int rb_log_sync_all(rb_log *log, int64_t now)
     if (log->extents_settled == log->extents_written && log->base + log->end == log->durable_position)
         return RB_LOG_DONE;
     int64_t started = rb_log_now();
-    int result = rb_disk_sync(log);
-    if (result < 0) {
-        log->error = -result;
-        log->failed_sync = 1;
-        return RB_LOG_FAILED;
-    }
+    int result = rb_direct(log) ? finish_block(log) : 0;
+    if (result < 0)
+        return failed(log, result, false);
+    result = rb_disk_sync(log);
+    if (result < 0)
+        return failed(log, result, true);
     int64_t finished = rb_log_now();
     add_time(&log->fsync, finished - started);
     if (log->inside->oldest_at != 0)

@@ -10,7 +10,8 @@
  *     rings.c    which rings have news, and what is taken of them
  *     extents.c  headers, writes, what a sync makes durable
  *     rounds.c   when to write, to sync, to sleep
- *     disk.c     the system calls of writing
+ *     disk.c     the system calls of writing through the page cache, and of syncing
+ *     direct.c   writing past the page cache
  *
  * Invariants
  *   1. Extents stand in the order taken, written, settled: settled <= written <= queued.
@@ -41,15 +42,22 @@ typedef struct extent_header { /* persistence/format.py, "Extent" */
 _Static_assert(sizeof(extent_header) == EXTENT_HEADER_BYTES, "an extent's header is 32 bytes");
 
 #define RB_DISK_PAGE_BYTES 4096u
-#define RB_DISK_BATCH_BYTES \
-    (256u << 10) /* a write of so much ends at a page, else at a block of the device */
+#define RB_DISK_BATCH_BYTES (256u << 10) /* so much ends at a page, less at a block of the device */
+#define RB_DISK_HELD_BYTES (2u << 20)    /* of an extent of no more, the checksum is taken as it is copied */
+#define RB_DISK_CHUNKS 8u
 
 typedef struct rb_disk {
+    uint64_t started; /* through the page cache: up to here it has been asked to write */
+    /* past it (direct.c) */
     int descriptor; /* O_DIRECT, or -1 */
-    uint32_t block_bytes;
-    uint8_t *buffer;      /* its first bytes are those of the block that the next write begins in */
-    uint64_t buffered_at; /* the place of that block; UINT64_MAX: not read yet */
-    uint64_t started;     /* up to here it has been asked to write */
+    int of;         /* the segment's own descriptor, and seed */
+    uint32_t of_seed, block_bytes;
+    int error; /* a negative errno: nothing more is written to this segment */
+    uint8_t *stage;
+    uint64_t begin, end, flushed;                             /* places: handed over, staged, flushed */
+    uint64_t in_flight;                                       /* chunks, a bit each */
+    uint64_t places[RB_DISK_CHUNKS], lengths[RB_DISK_CHUNKS]; /* of those */
+    unsigned long context;                                    /* of asynchronous I/O; 0: none */
 } rb_disk;
 
 struct rb_log_inside {
@@ -68,12 +76,12 @@ struct rb_log_inside {
 
     rb_log_write_call write;
     rb_log_sync_call sync;
+    rb_log_read_call read;
     void *context;
     rb_disk disk;
 
     extent_header headers[RB_LOG_EXTENTS_MOST];
-    extent_header filler;
-    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 3];
+    rb_log_piece pieces[2 * RB_LOG_EXTENTS_MOST + 1];
 
     int64_t nap_ns;
     int64_t lazy_at, urgent_at; /* when a ring of either kind was last taken from */
@@ -102,12 +110,19 @@ int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t pla
 int rb_disk_sync(rb_log *log);
 void rb_disk_enter(rb_log *log);
 void rb_disk_wake(int descriptor);
-/* What writes had better end at a multiple of; 1: anywhere. */
-static inline uint32_t rb_disk_align(const rb_log *log, uint64_t bytes)
+
+/* direct.c.  All return 0 or a negative errno; of the first two, others see nothing before a flush. */
+static inline bool rb_direct(const rb_log *log)
 {
-    const rb_disk *disk = &log->inside->disk;
-    return disk->descriptor < 0 ? 1 : bytes < RB_DISK_BATCH_BYTES ? disk->block_bytes : RB_DISK_PAGE_BYTES;
+    return log->inside->disk.descriptor >= 0;
 }
+/* `header->crc` is the checksum up to the body. */
+int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body);
+/* Goes on with the checksum *crc; then nothing goes out before the next call. */
+int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *crc);
+int rb_direct_flush(rb_log *log);
+void rb_direct_enter(rb_log *log);
+void rb_direct_free(rb_log *log);
 
 int64_t rb_log_now(void);
 

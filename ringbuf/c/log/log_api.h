@@ -88,10 +88,12 @@ rb_log *rb_log_new(rb_bell *bell);
 void rb_log_free(rb_log *log);
 
 /* For another disk than the operating system's: called instead of it, with `context`.  They return what
- * pwritev() and fdatasync() do, or a negative errno. */
+ * pwritev(), fdatasync() and pread() do, or a negative errno. */
 typedef int64_t (*rb_log_write_call)(void *context, const rb_log_piece *pieces, int count, uint64_t place);
 typedef int (*rb_log_sync_call)(void *context);
-void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, void *context);
+typedef int64_t (*rb_log_read_call)(void *context, void *out, uint64_t length, uint64_t place);
+void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, rb_log_read_call read,
+                  void *context);
 
 /* From the next round on the ring is logged, or not.  RB_INVALID: its index is out of range. */
 int rb_log_add(rb_log *log, rb_log_ring *ring);
@@ -100,6 +102,10 @@ void rb_log_remove(rb_log *log, rb_log_ring *ring);
 /* Rounds go on in the segment that the fields say; nothing of the rings is waiting, and all are looked at.
  * What was left of the segment before is forgotten. */
 void rb_log_enter(rb_log *log, int64_t now_ns);
+
+/* Before anybody else writes to the segment: what has been written is where they see it.  Or a negative
+ * errno, and then nobody may. */
+int rb_log_leave(rb_log *log);
 
 /* One round: takes what the rings have, writes it, and syncs if that is due, or `sync`. */
 int rb_log_round(rb_log *log, int64_t now_ns, int sync);
@@ -113,12 +119,11 @@ int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, ui
 /* Those that are not, from number `first` on (counted from extents_settled); not while rounds run. */
 int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room);
 
-/* ---- the disk (disk.c) ------------------------------------------------------------------------ */
+/* ---- the disk (direct.c, disk.c) --------------------------------------------------------------- */
 
 /* From here on this segment is written past the page cache, by whole blocks of the device: their bytes, or a
- * negative errno where the file system refuses, and it goes through the cache.  Or: through the cache. */
+ * negative errno where the file system refuses, and it goes through the cache. */
 int rb_log_direct(rb_log *log);
-void rb_log_cached(rb_log *log);
 
 /* The calling thread's requests come after all others', where the device has a scheduler that heeds it. */
 void rb_disk_yields(void);

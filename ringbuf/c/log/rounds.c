@@ -59,8 +59,7 @@ rb_log *rb_log_new(rb_bell *bell)
 
 void rb_log_free(rb_log *log)
 {
-    rb_log_cached(log);
-    free(log->inside->disk.buffer);
+    rb_direct_free(log);
     pthread_mutex_destroy(&log->inside->lock);
     free(log->inside->list);
     free(log->inside->moved);
@@ -68,10 +67,12 @@ void rb_log_free(rb_log *log)
     free(log);
 }
 
-void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, void *context)
+void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, rb_log_read_call read,
+                  void *context)
 {
     log->inside->write = write;
     log->inside->sync = sync;
+    log->inside->read = read;
     log->inside->context = context;
 }
 

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Past the page cache (O_DIRECT): what is staged, and what is on its way.
+ *
+ * Owns the stage, a window over the file: the byte at place p is stage[p % STAGE_BYTES].  Bytes are copied
+ * there once, and their checksum is taken of the copy, which is in the processor's cache then.  Whole chunks
+ * go out as they fill, several at a time (the kernel's asynchronous I/O, by bare system calls), so that the
+ * device works while the next is copied; where the kernel has none, each is written in its turn.  What is
+ * left of a chunk goes out when it is flushed, before a sync, and not with every small round.
+ *
+ * It never decides when to sync, and makes nothing durable.
+ *
+ * Invariants
+ *   1. begin <= end; what is below `begin` has been handed over, and `begin` stands at a block.
+ *   2. No byte of a chunk that is in flight changes, and no block is in flight twice: a flush returns when
+ *      nothing is.  The block that a flush ended within is written again by the next with the same bytes in
+ *      front; a device writes its logical block whole or not at all, so what is durable in it stays so.
+ *   3. After an error nothing more goes out, and nothing is in flight when that is told.
+ */
+#include "log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CHUNKS RB_DISK_CHUNKS
+#define CHUNK_BYTES (512u << 10)
+#define STAGE_BYTES (CHUNKS * CHUNK_BYTES)
+#define PIECE_BYTES 4096u          /* copied, and then read again for its checksum */
+#define HUGE_BYTES (2u << 20)      /* of a large page: the kernel pins one, not 512 */
+#define MARKED_BYTES (32u << 10)   /* a flush of so much can afford a block of zeros behind it */
+#define SIMULATED_BLOCK_BYTES 512u /* of a disk that is not the operating system's */
+#define NOT_LOADED UINT64_MAX
+
+_Static_assert(RB_DISK_HELD_BYTES + 2 * CHUNK_BYTES + EXTENT_HEADER_BYTES <= STAGE_BYTES,
+               "what is held, and the chunks that it begins and ends in, have room");
+_Static_assert(STAGE_BYTES % HUGE_BYTES == 0 && CHUNK_BYTES % RB_DISK_PAGE_BYTES == 0, "whole pages");
+
+static uint8_t *at(const rb_disk *disk, uint64_t place)
+{
+    return disk->stage + place % STAGE_BYTES;
+}
+
+static uint64_t slot_of(uint64_t place)
+{
+    return place / CHUNK_BYTES % CHUNKS;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- one range of the stage, within a chunk ---- */
+
+/* Waits for it: 0, or a negative errno. */
+static int write_now(rb_log *log, uint64_t from, uint64_t to)
+{
+    rb_log_inside *in = log->inside;
+    rb_disk *disk = &in->disk;
+    while (from < to) {
+        rb_log_piece piece = {at(disk, from), to - from};
+        int64_t written = in->write != NULL ? in->write(in->context, &piece, 1, from)
+                                            : pwrite(disk->descriptor, piece.base, piece.length, (off_t)from);
+        if (written < 0 && in->write == NULL && errno == EINTR)
+            continue;
+        if (written < 0)
+            return in->write != NULL ? (int)written : -errno;
+        if (written < disk->block_bytes)
+            return -ENOSPC; /* it takes no more bytes, and does not say why */
+        from += (uint64_t)written - (uint64_t)written % disk->block_bytes;
+    }
+    return 0;
+}
+
+/* At least one that is in flight is done. */
+static void reap(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    struct io_event events[CHUNKS];
+    long count = syscall(SYS_io_getevents, disk->context, 1l, (long)CHUNKS, events, NULL);
+    if (count < 0 && errno != EINTR) { /* cannot be: then nothing is known of any of them */
+        disk->error = -errno;
+        disk->in_flight = 0;
+    }
+    for (long i = 0; i < count; i++) {
+        uint64_t slot = events[i].data, from = disk->places[slot], to = from + disk->lengths[slot];
+        disk->in_flight &= ~((uint64_t)1 << slot);
+        int64_t written = events[i].res;
+        if (written < 0 && disk->error == 0)
+            disk->error = (int)written;
+        else if (written >= 0 && (uint64_t)written < to - from && disk->error == 0)
+            disk->error = write_now(log, from + (uint64_t)written / disk->block_bytes * disk->block_bytes,
+                                    to);
+    }
+}
+
+/* The error of this segment, if there is one: then nothing is in flight. */
+static int failure(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    while (disk->error != 0 && disk->in_flight != 0)
+        reap(log);
+    return disk->error;
+}
+
+/* On its way.  False: the kernel takes none now. */
+static bool submit(rb_disk *disk, uint64_t from, uint64_t to)
+{
+    uint64_t slot = slot_of(from);
+    struct iocb block = {.aio_data = slot,
+                         .aio_lio_opcode = IOCB_CMD_PWRITE,
+                         .aio_fildes = (uint32_t)disk->descriptor,
+                         .aio_buf = (uint64_t)(uintptr_t)at(disk, from),
+                         .aio_nbytes = to - from,
+                         .aio_offset = (int64_t)from};
+    struct iocb *blocks[] = {&block};
+    if (disk->context == 0 || syscall(SYS_io_submit, disk->context, 1l, blocks) != 1)
+        return false;
+    disk->places[slot] = from;
+    disk->lengths[slot] = to - from;
+    disk->in_flight |= (uint64_t)1 << slot;
+    return true;
+}
+
+/* ---- the stage ---- */
+
+/* Everything from `begin` up to `to`, a block's end, goes out. */
+static int hand_over(rb_log *log, uint64_t to)
+{
+    rb_disk *disk = &log->inside->disk;
+    while (disk->begin < to && disk->error == 0) {
+        uint64_t end = least(to, disk->begin - disk->begin % CHUNK_BYTES + CHUNK_BYTES);
+        bool alone = end % CHUNK_BYTES != 0 &&
+                     disk->in_flight == 0; /* the end of a flush: no need to hurry */
+        if (alone || !submit(disk, disk->begin, end))
+            disk->error = write_now(log, disk->begin, end);
+        disk->begin = end;
+    }
+    return failure(log);
+}
+
+/* The block that the segment ends within comes to the stage: Python has written it. */
+static int load(rb_log *log)
+{
+    rb_log_inside *in = log->inside;
+    rb_disk *disk = &in->disk;
+    uint64_t block = log->end - log->end % disk->block_bytes;
+    disk->begin = block;
+    disk->end = disk->flushed = log->end;
+    memset(at(disk, block), 0, disk->block_bytes);
+    if (block == log->end)
+        return 0;
+    int64_t found = in->read != NULL
+                        ? in->read(in->context, at(disk, block), disk->block_bytes, block)
+                        : pread(disk->descriptor, at(disk, block), disk->block_bytes, (off_t)block);
+    if (found < 0)
+        disk->error = in->read != NULL ? (int)found : -errno;
+    else if (block + (uint64_t)found < log->end)
+        disk->error = -EIO;
+    return disk->error;
+}
+
+/* The chunk that begins at `place` has room. */
+static void await(rb_log *log, uint64_t place)
+{
+    while (log->inside->disk.in_flight >> slot_of(place) & 1)
+        reap(log);
+}
+
+int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *crc)
+{
+    rb_disk *disk = &log->inside->disk;
+    if (disk->begin == NOT_LOADED && load(log) != 0)
+        return disk->error;
+    for (uint64_t done = 0; done < length;) {
+        if (disk->end % CHUNK_BYTES == 0) {
+            if (crc == NULL && hand_over(log, disk->end) != 0)
+                return disk->error;
+            await(log, disk->end);
+        }
+        uint8_t *to = at(disk, disk->end);
+        uint64_t part = least(length - done, PIECE_BYTES - disk->end % PIECE_BYTES);
+        memcpy(to, (const uint8_t *)bytes + done, part);
+        if (crc != NULL)
+            *crc = rb_crc32c(*crc, to, part);
+        disk->end += part;
+        done += part;
+    }
+    return failure(log);
+}
+
+int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body)
+{
+    rb_disk *disk = &log->inside->disk;
+    bool held = header->length <= RB_DISK_HELD_BYTES; /* until the checksum is there */
+    uint32_t crc = header->crc;
+    if (!held)
+        header->crc = rb_crc32c(crc, body, header->length);
+    int result = rb_direct_stage(log, header, sizeof *header, NULL);
+    uint64_t behind = disk->end;
+    if (result == 0)
+        result = rb_direct_stage(log, body, header->length, held ? &crc : NULL);
+    if (result != 0)
+        return result;
+    if (held) {
+        header->crc = crc;
+        memcpy(at(disk, behind - sizeof *header), header, sizeof *header);
+    }
+    return hand_over(log, disk->end - disk->end % CHUNK_BYTES);
+}
+
+int rb_direct_flush(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    if (disk->descriptor < 0 || disk->begin == NOT_LOADED || disk->error != 0 || disk->flushed == disk->end)
+        return failure(log);
+    uint64_t block = disk->block_bytes, to = (disk->end + block - 1) / block * block;
+    if (to == disk->end && disk->end - disk->flushed >= MARKED_BYTES && to + block <= log->room) {
+        if (to % CHUNK_BYTES == 0)
+            await(log, to);
+        to += block;
+    }
+    memset(at(disk, disk->end), 0, to - disk->end);
+    hand_over(log, to);
+    while (disk->in_flight != 0)
+        reap(log);
+    disk->begin = disk->end - disk->end % block;
+    disk->flushed = disk->end;
+    return disk->error;
+}
+
+void rb_direct_enter(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    while (disk->in_flight != 0)
+        reap(log);
+    disk->begin = NOT_LOADED;
+    disk->error = 0;
+}
+
+/* ---- the file ---- */
+
+static void close_file(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    rb_direct_enter(log);
+    if (disk->descriptor >= 0 && log->inside->write == NULL)
+        close(disk->descriptor);
+    disk->descriptor = -1;
+}
+
+void rb_direct_free(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    close_file(log);
+    if (disk->context != 0)
+        syscall(SYS_io_destroy, disk->context);
+    free(disk->stage);
+}
+
+static bool make_stage(rb_disk *disk)
+{
+    if (disk->stage != NULL)
+        return true;
+    disk->stage = aligned_alloc(HUGE_BYTES, STAGE_BYTES);
+    if (disk->stage == NULL)
+        return false;
+    madvise(disk->stage, STAGE_BYTES, MADV_HUGEPAGE);
+    return true;
+}
+
+/* The smallest block that the device takes: found by reading one, which it refuses like it would a write. */
+static int probe_block(const rb_disk *disk, int descriptor)
+{
+    for (uint32_t block = 512; block <= RB_DISK_PAGE_BYTES; block *= 2) {
+        uint8_t *to = disk->stage + (block < RB_DISK_PAGE_BYTES ? block : 0);
+        if (pread(descriptor, to, block, 0) == (ssize_t)block)
+            return (int)block;
+    }
+    return -EINVAL;
+}
+
+/* A file that grows makes each write wait for the one before; and what the cache holds of it is of no use. */
+static void make_ready(const rb_log *log)
+{
+    struct stat found;
+    if (fstat(log->descriptor, &found) == 0 && (uint64_t)found.st_size < log->room)
+        fallocate(log->descriptor, 0, 0, (off_t)log->room); /* refused: then it grows */
+    posix_fadvise(log->descriptor, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+int rb_log_direct(rb_log *log)
+{
+    rb_disk *disk = &log->inside->disk;
+    if (disk->descriptor >= 0 && disk->of == log->descriptor && disk->of_seed == log->seed)
+        return (int)disk->block_bytes;
+    close_file(log);
+    if (!make_stage(disk))
+        return -ENOMEM;
+    int block = SIMULATED_BLOCK_BYTES, descriptor = log->descriptor;
+    if (log->inside->write == NULL) {
+        char path[32];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", log->descriptor);
+        if ((descriptor = open(path, O_RDWR | O_DIRECT | O_CLOEXEC)) < 0)
+            return -errno;
+        if ((block = probe_block(disk, descriptor)) < 0) {
+            close(descriptor);
+            return block;
+        }
+        make_ready(log);
+        if (disk->context == 0 && syscall(SYS_io_setup, (long)CHUNKS, &disk->context) != 0)
+            disk->context = 0;
+    }
+    disk->descriptor = descriptor;
+    disk->block_bytes = (uint32_t)block;
+    disk->of = log->descriptor;
+    disk->of_seed = log->seed;
+    return block;
+}
