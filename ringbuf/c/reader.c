@@ -342,6 +342,12 @@ static bool continues(const rb_reader *reader, const rb_range *range, const rb_v
 
 #define AHEAD_BYTES 2048 /* fetched before it is looked at: the writer's core, or none, has it */
 
+/* Whether anything is held from the log: it then takes records one by one. */
+static bool holds_any(const rb_reader *reader)
+{
+    return reader->early && atomic_load_explicit(&reader->header->held, memory_order_acquire) != 0;
+}
+
 /* Up to where the records of this lap may be shown to the reader. */
 static uint64_t shown_end(const rb_reader *reader)
 {
@@ -367,6 +373,8 @@ static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint6
  * all of them is asked behind them.  How many bytes; or RB_OVERRUN. */
 static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
 {
+    if (holds_any(reader))
+        return 0;
     uint64_t position = reader->cursor, offset = reader->offset, end = shown_end(reader);
     uint64_t time = range->last_timestamp_ns, stop = position + limit < end ? position + limit : end;
     while (position < stop) {
@@ -386,6 +394,8 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
     }
     if (!rb_reader_holds(reader, range->position))
         return lapped(reader);
+    if (holds_any(reader)) /* once more: it is said before what is held is there */
+        return 0;
     uint64_t added = position - reader->cursor;
     range->length += added;
     range->count += offset - reader->offset;
