@@ -219,7 +219,7 @@ def test_what_a_ring_holds_is_drained_once_in_either_form(
     brokers: str, opened: list[KafkaSink | KafkaChunkSink], tmp_path: Path
 ) -> None:
     made = ring(tmp_path)
-    publish(made, 700, size=30)
+    publish(made, 500, size=30)
     for mode in ("message", "chunk"):
         sink = open_sink(f"kafka://{brokers}/drained-{mode}", {"mode": mode})
         opened.append(sink)  # type: ignore[arg-type]
@@ -227,11 +227,11 @@ def test_what_a_ring_holds_is_drained_once_in_either_form(
         with drain(settings(tmp_path, tmp_path / mode, unit_bytes=16384), sink) as drained:
             run_dry(drained)
     made.close()
-    plain = messages(brokers, "drained-message", 700)
+    plain = messages(brokers, "drained-message", 500)
     rows = {int(headers_of(it)["brim-record"].split()[0]): it.value() for it in plain}
     chunks = [parse(it.value() or b"") for it in messages(brokers, "drained-chunk", 3)]
     records = {r.offset: r.bytes() for f in chunks for e in f.extents
                for r in Batch.of(e.body, EPOCH, f.footer.first_offset, None)}  # fmt: skip
-    assert len(plain) == 700
+    assert len(plain) == 500
     assert len({file.footer.drain_seq for file in chunks}) >= 3
-    assert rows == records == {offset: str(offset).encode().rjust(30, b".") for offset in range(700)}
+    assert rows == records == {offset: str(offset).encode().rjust(30, b".") for offset in range(500)}

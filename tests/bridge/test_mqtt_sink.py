@@ -311,12 +311,12 @@ async def test_what_a_ring_holds_is_drained_once_and_in_order(
     upstream: Mosquitto, opened: Callable[..., MqttSink], tmp_path: Path
 ) -> None:
     made = ring(tmp_path)
-    publish(made, 700, size=30)
+    publish(made, 500, size=30)
     sink = opened(upstream.url)
     async with Watch(upstream.url, "#") as watch:
         await asyncio.to_thread(sink.begin, "edge-1")
         with drain(settings(tmp_path, tmp_path, unit_bytes=16384, window=4), sink) as drained:
             await asyncio.to_thread(run_dry, drained)
-        found = await watch.heard(700)
+        found = await watch.heard(500)
     made.close()
-    assert [it.payload for it in found] == [str(n).encode().rjust(30, b".") for n in range(700)]
+    assert [it.payload for it in found] == [str(n).encode().rjust(30, b".") for n in range(500)]
