@@ -15,7 +15,7 @@ class Clock(Protocol):
         """Seconds since whenever; never goes back."""
 
     def wall_ns(self) -> int:
-        """ns since 1970."""
+        """Since 1970, in ns."""
 
     def age_s(self, timestamp_ns: int) -> float:
         """Seconds since a record got this timestamp; 0 if that is to come."""
