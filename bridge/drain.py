@@ -152,7 +152,7 @@ class Drain:
             self._scan_at = now + self.settings.scan_interval_ms / 1000
         progress |= self._send(self._window.to_send())
         wait_s = SETTLE_S
-        if not self._window.probing and not self.held:
+        if not (self._window.probing or self._window.restoring or self.held):
             decided, wait_s = self._decide(now)
             progress |= self._send(decided) or wait_s <= 0
         progress |= self._settle()

@@ -62,6 +62,11 @@ class Window:
         """How many the sink has."""
         return sum(1 for flight in self.flights if flight.future is not None)
 
+    @property
+    def restoring(self) -> bool:
+        """Whether units are left that a crash has interrupted: what becomes of them, the next may declare."""
+        return any(flight.parcel is None for flight in self.flights)
+
     def to_send(self) -> list[Flight]:
         """Those that are to be sent, now."""
         waiting = [it for it in self.flights if it.future is None and not it.acknowledged]
