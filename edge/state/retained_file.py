@@ -9,7 +9,8 @@ else are written behind the file; a topic that was published a thousand times me
     kind "m": msgpack {ring: [epoch, position]}: what was published up to there is in what stands before
 
 A start takes the last record of each topic, then what was published since: from the rings, or from the log
-where it has it and they have not.  A file that is damaged counts up to there: what follows is cut off.
+where it has it and they have not.  Of a ring that the file does not know, the log is read from its beginning:
+once, since the file knows it then.  A file that is damaged counts up to there: what follows is cut off.
 
 Files are written on a thread of their own.  What cannot be written is written with the next: the changes are
 kept until then.
@@ -30,7 +31,7 @@ import msgspec
 from edge.engine import Engine, counters_of
 from edge.logs import pairs
 from edge.state.checkpoint import sync_directory
-from edge.state.restoring import RANGE_BYTES, PastLog
+from edge.state.restoring import NEVER_ENDS, RANGE_BYTES, PastLog
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring, crc32c
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ ANEW_FACTOR = 2  # the file may be as much longer than what it says
 ANEW_MIN_BYTES = 1 << 20
 
 _FRAME = struct.Struct("<IIc")
-_RECORD = struct.Struct("<IIQQIHH")
+_RECORD = struct.Struct("<I12xQ4xHH")  # of ringbuf/c/record.h: length, time, key length, flags
 
 Marks = Mapping[str, tuple[int, int]]
 
@@ -68,13 +69,13 @@ def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
     """Each record in `data`, whole and padded to 32, that says what is retained; and its bytes."""
     at = 0
     while at + _RECORD.size <= len(data):
-        length, _, _, timestamp_ns, _, key_length, flags = _RECORD.unpack_from(data, at)
+        length, timestamp_ns, key_length, flags = _RECORD.unpack_from(data, at)
         if not _RECORD.size + key_length <= length <= len(data) - at:
             return
-        whole = data[at : at + (length + 31 & ~31)]
-        at += len(whole)
         if flags & FLAG_RETAIN:
+            whole = data[at : at + (length + 31 & ~31)]
             yield _record(whole[:length], key_length, flags, timestamp_ns), whole
+        at += length + 31 & ~31
 
 
 def _record(data: memoryview, key_length: int, flags: int, timestamp_ns: int) -> RetainedRecord:
@@ -148,10 +149,23 @@ def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
             yield from _since(runs, position)
 
 
-def _logged(past: PastLog, name: str, epoch: int, position: int) -> Iterator[RetainedRecord]:
-    while runs := past.read_at(name, epoch, position, RANGE_BYTES):
+def _logged(
+    past: PastLog, name: str, epoch: int, position: int, end: int = NEVER_ENDS
+) -> Iterator[RetainedRecord]:
+    while position < end and (runs := past.read_at(name, epoch, position, RANGE_BYTES)):
         yield from _since(runs, position)
         position = runs[-1].position + len(runs[-1].view)
+
+
+def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int) -> Iterator[RetainedRecord]:
+    """All that says what is retained from that place on, or from a later one that is left; in order."""
+    begin = position if epoch == ring.epoch else 0
+    if past is not None:
+        for held in past.epochs(ring.name):
+            if epoch <= held.epoch < ring.epoch:
+                yield from _logged(past, ring.name, held.epoch, position if held.epoch == epoch else 0)
+        yield from _logged(past, ring.name, ring.epoch, begin, ring.extremes().oldest_position)
+    yield from retained_in(ring, begin)
 
 
 def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
@@ -195,13 +209,7 @@ class RetainedFile:
         broker.engine.retained_keep(True)
         broker.on_retained_due = self.sweep
         for ring in rings:
-            epoch, position = marks.get(ring.name, (ring.epoch, 0))
-            if epoch != ring.epoch and past is not None:
-                for held in past.epochs(ring.name):
-                    if epoch <= held.epoch < ring.epoch:
-                        begin = position if held.epoch == epoch else 0
-                        broker.retained.restore(_logged(past, ring.name, held.epoch, begin))
-            broker.retained.restore(retained_in(ring, position if epoch == ring.epoch else 0))
+            broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
         return int(counters_of(broker.engine).retained)
 
     def sweep(self) -> None:

@@ -11,6 +11,10 @@ import pytest
 
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
 from edge.state.retained_file import RetainedFile
+from persistence import Log, LogReader
+from ringbuf import Ring
+from ringbuf.ring import cursor_file, ring_file
+from tests.support.cold_log import ColdLog
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
 
@@ -24,12 +28,13 @@ class Site:
         self.directory = directory
         self.file = state / "retained.state"
         self.now_ms = 1_000_000
+        self.past: LogReader | None = None
 
     @contextmanager
     def life(self, *, killed: bool = False) -> Iterator[Bench]:
         bench = Bench(directory=self.directory, capacity_bytes=RING_BYTES, now_ms=self.now_ms)
         retained = RetainedFile(self.file, sync=False)
-        retained.restore(bench.broker, [bench.partition.ring], None)
+        retained.restore(bench.broker, [bench.partition.ring], self.past)
         yield bench
         self.now_ms = bench.now_ms
         if killed:
@@ -125,6 +130,32 @@ def test_a_file_is_good_up_to_its_damage(site: Site) -> None:
         fill(bench)
     with site.life() as bench:
         assert retained(bench)["c"] == b"3"
+
+
+@pytest.mark.parametrize("same_ring", [True, False])
+def test_a_start_without_the_file_reads_the_log(site: Site, tmp_path: Path, same_ring: bool) -> None:
+    with site.life(killed=True) as bench, ColdLog.behind(bench, tmp_path / "log") as cold:
+        bench.client("p").send(Publish("a", b"old", retain=True), Publish("b", b"b", retain=True))
+        bench.client("p").send(Publish("a", b"new", retain=True), Publish("c", b"c", retain=True))
+        bench.client("p").send(Publish("c", b"", retain=True))
+        for _ in range(2 * RING_BYTES // 16_000):
+            bench.client("filler").send(*(Publish("noise", bytes(1000)) for _ in range(16)))
+            cold.write()
+        bench.client("p").send(Publish("d", b"d", retain=True))
+        cold.write()
+    site.file.unlink(missing_ok=True)
+    if not same_ring:  # a power cut took it
+        ring_file(site.directory / "t-0").unlink()
+        cursor_file(site.directory / "t-0").unlink()
+        Ring.create(site.directory / "t-0", capacity_bytes=RING_BYTES, epoch=2).close()
+    with Log(tmp_path / "log") as log:
+        log.recover()
+        site.past = log.reader
+        with site.life() as bench:
+            assert retained(bench) == {"a": b"new", "b": b"b", "d": b"d"}
+    site.past = None
+    with site.life() as bench:
+        assert retained(bench) == {"a": b"new", "b": b"b", "d": b"d"}
 
 
 def test_it_does_not_grow_without_bound(site: Site) -> None:
