@@ -200,16 +200,29 @@ def follow_table(files: Files, handle: int, table: SegmentTable) -> None:
     base = table.header.base_position
     walk = Walk(data, table.seed, table.end)
     parts = list(_parts(data, walk, None))
+    if table.end == HEADER_PAGE_BYTES or any(data.at(_behind(parts, table), EXTENT_HEADER_BYTES)):
+        walk = Walk(data, table.seed, table.end)  # It may go on behind damage; zeros are an unbroken end.
+        parts = list(_parts(data, walk, base))
     table.proven = max(table.proven, walk.durable_position)
     proven = table.proven - base
     for part in parts:
-        if isinstance(part, _Run) and (last := walk.below(proven, part.first, part.last)) > part.first:
-            end = walk.end_of(last - 1)
-            _enter_run(table, data, walk, _Run(part.place, end, part.first, last), parts, {})
-            table.end = end
-        elif isinstance(part, _Found) and part.end <= proven:
+        if isinstance(part, _Run):
+            if (last := walk.below(proven, part.first, part.last)) > part.first:
+                end = walk.end_of(last - 1)
+                _enter_run(table, data, walk, _Run(part.place, end, part.first, last), parts, {})
+                table.end = end
+            continue
+        if part.end > proven:
+            break
+        if isinstance(part, _Found):
             _enter_found(table, data, walk, part, parts, {})
-            table.end = part.end
+        else:
+            _save(table, data, walk, part, parts, {})
+        table.end = part.end
+
+
+def _behind(parts: Sequence[_Part], table: SegmentTable) -> int:
+    return parts[-1].end if parts else table.end
 
 
 def _parts(data: FileBytes, walk: Walk, base: int | None) -> Iterator[_Part]:

@@ -319,6 +319,7 @@ class Shelf:
                     shelved.table = open_table(self.files, handle, shelved.name)
                 with self.lock:
                     follow_table(self.files, handle, shelved.table)
+                self.note(shelved.table.damage)
         except FileNotFoundError:
             return
         except FormatError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -101,12 +103,24 @@ def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
         yield "what is lost may have been drained; a file of which nothing can be read may be moved away"
         yield FAILING_DISK
     elif not mended.refused:
-        yield "start the broker"
+        yield "all is well: start the broker"
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"#{number}"
 
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
     """A log that nobody else writes.  Raises EdgeError."""
+    owner = directory.stat().st_uid
+    if owner != os.geteuid():  # Not even as root: the broker could not write what is made here.
+        name = _user_name(owner)
+        hint = f"run as that user: sudo -u {name} brim segments ..."
+        raise EdgeError(f"the log {directory} belongs to user {name}", hint=hint)
     with Log(directory, retain_bytes=0) as log:
         try:
             report = log.recover()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persistence import LogReader, scan
 from persistence import format as segment_format
-from persistence import scan
 from persistence.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
 from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
 from tests.support.simfiles import SECTOR_BYTES, SimFiles
@@ -104,6 +104,33 @@ def test_one_flipped_bit_costs_at_most_the_record_it_is_in(segment: int) -> None
         assert lost(files) <= allowed, f"bit of byte {byte} of {path}"
         flips += 1
     print(f"{flips} flips in {path}")
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_who_follows_a_log_from_outside_reads_on_behind_damage(closed: bool) -> None:
+    """Also where it comes about between two looks, and never what is not proven."""
+    written = Written.empty()
+    reader = LogReader(written.files, DIRECTORY)
+    for step in range(6):
+        written.add("a-0", 7, [bytes([step]) * 50] * 3)
+        written.sync()
+        if step == 2:
+            reader.refresh()
+            seen = reader.ends()["a-0"].end_offset
+            assert seen == 6
+    if closed:
+        written.log.close()
+    path = segments(written.files)[0]
+    its = written.records["a-0", 7]
+    for offset in (1, 10):
+        place = bytes(written.files.names[path].cache).index(its[offset])
+        written.files.flip(path, 8 * (place + 40))
+    fresh = LogReader(written.files, DIRECTORY)
+    for it in (fresh, reader):
+        it.refresh()
+        found = read_all(it, "a-0", 7)
+        assert set(found) == set(range(18 if closed else 15)) - {1, 10}
+        assert len(it.damaged) == 2
 
 
 def test_without_the_proof_one_flipped_bit_costs_all_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:

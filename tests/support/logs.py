@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from persistence import Log, RecoveryReport
+from persistence import Log, LogReader, RecoveryReport
 from ringbuf import FLAG_UNCHECKED, Range
 from ringbuf.record import encode
 from tests.support.log_simulation import records_in, run_of
@@ -91,7 +91,7 @@ def disk_of(log: Log) -> SimFiles:
     return log.files
 
 
-def read_all(log: Log, name: str, epoch: int, limit_bytes: int = 1 << 16) -> dict[int, bytes]:
+def read_all(log: Log | LogReader, name: str, epoch: int, limit_bytes: int = 1 << 16) -> dict[int, bytes]:
     """Every record of a ring and epoch that the log gives, by offset."""
     found: dict[int, bytes] = {}
     offset = 0

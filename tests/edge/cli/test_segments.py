@@ -168,7 +168,7 @@ def test_an_index_that_is_wrong_is_found_and_made_anew(directory, capsys, at):
     status, out, _ = brim(capsys, "repair", "--log", directory)
     assert status == 0
     assert "1 indexes were missing or wrong, and have been made anew" in out
-    assert out.endswith("start the broker\n")
+    assert out.endswith("all is well: start the broker\n")
     assert segments(directory)[1].read_bytes() == whole
     assert brim(capsys, "verify", "--log", directory)[0] == 0
 
@@ -218,6 +218,17 @@ def test_a_log_that_is_written_is_left_alone(directory, capsys, verb):
         assert [it.read_bytes() for it in segments(directory)] == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("verb", ["repair", "archive"])
+def test_a_log_of_another_user_is_left_alone(directory, capsys, verb):
+    os.chown(directory, 12345, -1)
+    before = sorted(directory.iterdir())
+    status, out, error = brim(capsys, verb, "--log", directory)
+    assert (status, out) == (2, "")
+    assert "belongs to user #12345\n  run as that user: sudo -u #12345" in error
+    assert sorted(directory.iterdir()) == before
+
+
 # ---- archive ----
 
 
@@ -261,6 +272,17 @@ def test_records_are_exported_as_lines(directory, tmp_path, capsys):
 
 def test_records_that_are_missing_are_told(directory, capsys):
     damage(segments(directory)[0])
+    status, out, error = brim(capsys, "export", "--to", "-", "--log", directory)
+    assert (status, len(out.splitlines())) == (1, 32)
+    assert "1 records were missing" in error
+
+
+def test_what_lies_behind_damage_in_the_last_segment_is_exported_too(directory, capsys):
+    last = segments(directory)[-1]
+    damage(last, 0)
+    _, found = told(capsys, "ls", "--log", directory)
+    assert [len(it["damage"]) for it in found["segments"]] == [0, 0, 1, 0]
+    assert sum(it["records"] for it in found["segments"]) == 32
     status, out, error = brim(capsys, "export", "--to", "-", "--log", directory)
     assert (status, len(out.splitlines())) == (1, 32)
     assert "1 records were missing" in error
