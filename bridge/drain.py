@@ -521,10 +521,9 @@ class Drain:
         if failure is not None:
             self.totals.retries += 1
             self._stale = True
-        if self._window.probing and not self._shipping.begins and self._window.outstanding == 0:
-            self.checkpoint.abandon()  # all that is not done comes again, in its order
-            self._window.flights.clear()
-            self._window.probing = False
+            self._window.rewinding = not self._shipping.begins
+        if self._window.rewound():
+            self.checkpoint.abandon()
         if failure is not None:
             raise failure
         return progress

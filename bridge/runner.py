@@ -29,6 +29,7 @@ from bridge.settings import BridgeSettings
 from bridge.sink import RecordSink, Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
 from bridge.state import BridgeState, Condition
+from bridge.transform import load
 from ringbuf.bell import READERS_MOST, Sleeper
 
 __all__ = ["Backoff", "Bridge"]
@@ -89,6 +90,8 @@ class Bridge:
                 f"{settings.to} takes files, which hold whole streams: no topics, remap or transform",
                 hint="give these topics a stream of their own, and name it in streams",
             )
+        if settings.transform:
+            load(settings.transform)
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
         self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)

@@ -49,6 +49,7 @@ class Window:
 
     flights: list[Flight] = field(default_factory=list)
     probing: bool = False  # something has failed, and nothing has gone through since
+    rewinding: bool = False  # all that was not acknowledged comes again, once everything is settled
 
     def __len__(self) -> int:
         return len(self.flights)
@@ -70,6 +71,8 @@ class Window:
     def to_send(self) -> list[Flight]:
         """Those that are to be sent, now."""
         waiting = [it for it in self.flights if it.future is None and not it.acknowledged]
+        if self.rewinding:
+            return []
         if self.probing:
             return waiting[:1] if self.outstanding == 0 else []
         return waiting
@@ -87,13 +90,21 @@ class Window:
             except SinkError as error:
                 if failure is None or isinstance(error, SinkBlocked):
                     failure = error
-                self.probing = True
                 continue
             flight.acknowledged, flight.took_s = True, now - flight.sent_at
             flight.rejected = tuple(rejected)
             self.probing = False
             acknowledged(flight)
+        self.probing |= failure is not None
         return failure
+
+    def rewound(self) -> bool:
+        """Whether it is time to begin again behind what was acknowledged; then nothing is under way."""
+        if not self.rewinding or self.outstanding:
+            return False
+        self.flights.clear()
+        self.rewinding = self.probing = False
+        return True
 
     def finished(self) -> Iterator[Flight]:
         """Take away those at the front that are acknowledged; the caller ends each before the next."""

@@ -38,6 +38,14 @@ def begin_all(made: SteppedDrain, count: int) -> None:
         made.step()
 
 
+def collect_until(made: SteppedDrain, drain_seq: int) -> None:
+    def collected() -> bool:
+        made.collect()
+        return made.drain_seq == drain_seq
+
+    wait_until(collected)
+
+
 def test_units_arrive_in_any_order_and_the_cursor_moves_from_the_front(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
@@ -50,8 +58,7 @@ def test_units_arrive_in_any_order_and_the_cursor_moves_from_the_front(
         for number, done in ((3, 0), (2, 0), (1, 3), (4, 4)):
             sink.open[number].set()
             wait_until(lambda number=number: number in sink.there)  # type: ignore[misc]
-            wait_until(lambda: drained.answered.wait(0) or drained.step() >= 0)
-            wait_until(lambda done=done: (drained.collect(), drained.drain_seq)[1] == done)  # type: ignore[misc]
+            collect_until(drained, done)
             (cursor,) = cursors_in(chosen.checkpoint_path) or []
             assert cursor.next_offset == 64 * done
         sink.open[5].set()
