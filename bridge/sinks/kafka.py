@@ -63,6 +63,7 @@ DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
     "linger.ms": 5,
+    "reconnect.backoff.ms": 500,
     "compression.type": "zstd",
     "partitioner": "murmur2_random",  # the same partition for a key as Java's clients choose
     "message.timeout.ms": DELIVERY_TIMEOUT_MS,
@@ -88,6 +89,14 @@ REMEDIES = {
 OF_A_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
 
 
+class _Quiet:
+    """For the client, which says each failed connection anew: the bridge says what matters, once."""
+
+    @staticmethod
+    def log(level: int, text: str, *details: object) -> None:
+        log.debug("client, level %d: %s", level, text % details if details else text)
+
+
 class Cluster:
     """A Kafka cluster, and a producer to it while there is one.  Belongs to one thread at a time."""
 
@@ -102,7 +111,7 @@ class Cluster:
         self._last_error: KafkaError | None = None
         self._config = {**config, "error_cb": self._note}
         try:
-            Producer(self._config, logger=log).close()  # without servers: what is wrong is said here
+            Producer(self._config, logger=_Quiet()).close()  # without servers: what is wrong is said here
         except (KafkaException, TypeError, ValueError) as error:
             raise BadName(f"{self.url}: {_text(error)}", hint="see librdkafka's configuration") from error
         self._config["bootstrap.servers"] = servers
@@ -112,7 +121,7 @@ class Cluster:
         """The one there is, or a new one."""
         if self._producer is None:
             self._last_error = None
-            self._producer = self._producer_type(self._config, logger=log)
+            self._producer = self._producer_type(self._config, logger=_Quiet())
         return self._producer
 
     def ask(self) -> None:

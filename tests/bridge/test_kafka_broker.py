@@ -1,0 +1,89 @@
+"""The Kafka sinks against a real broker, killed under way.
+
+`./dev kafka` fetches it, and `./dev test -m campaign tests/bridge/test_kafka_broker.py` runs this.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.drained import parse, verify
+from bridge.errors import SinkUnavailable
+from bridge.sink import RecordSink, open_sink
+from tests.bridge.test_kafka import headers_of, records_of
+from tests.support.drained_files import unit_of
+from tests.support.kafka_broker import KafkaBroker, kafka_broker, why_not
+from tests.support.kafka_mock import messages
+
+pytestmark = [  # a minute, of which most is Java
+    pytest.mark.campaign,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is there"),
+]
+
+SETTLED_S = 60.0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    with kafka_broker(tmp_path) as running:
+        yield running
+
+
+def begun(sink: RecordSink) -> None:
+    """As the drain does: tried until it works."""
+    for _ in range(10):
+        try:
+            sink.begin("edge-1")
+        except SinkUnavailable:
+            continue
+        return
+    raise AssertionError("ten tries to begin have failed")
+
+
+def test_units_of_chunks_come_back_as_the_files_they_are(broker: KafkaBroker) -> None:
+    sink = open_sink(f"kafka://{broker.servers}/chunks", {"mode": "chunk", "chunk_bytes": "16384"})
+    assert not isinstance(sink, RecordSink)
+    units = [unit_of(0, 999), unit_of(1000, 1999, drain_seq=2)]
+    for unit in units:
+        sink.put(unit)
+    sink.close()
+    files = [parse(it.value() or b"") for it in messages(broker.servers, "chunks", 6)]
+    for file in files:
+        verify(file)
+    assert sorted(n for f in files for n in range(f.footer.first_offset, f.footer.last_offset + 1)) == list(
+        range(2000)
+    )
+
+
+def test_a_broker_that_is_killed_loses_nothing_and_what_comes_twice_is_known_by_its_headers(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bridge.sinks.kafka as module
+
+    monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 2000})
+    sink = open_sink(f"kafka://{broker.servers}/killed")
+    assert isinstance(sink, RecordSink)
+    begun(sink)
+    assert list(sink.send(records_of(unit_of(0, 499))).result(SETTLED_S)) == []
+    outstanding = [sink.send(records_of(unit_of(n, n + 499))) for n in range(500, 3000, 500)]
+    broker.kill()
+    failed = [at for at, future in enumerate(outstanding) if future.exception(SETTLED_S) is not None]
+    broker.start()
+    begun(sink)
+    for at in range(failed[0] if failed else len(outstanding), len(outstanding)):  # all behind the first
+        first = 500 + 500 * at
+        assert list(sink.send(records_of(unit_of(first, first + 499))).result(SETTLED_S)) == []
+    sink.close()
+    kept: dict[tuple[bytes, int], bytes] = {}
+    highest: dict[tuple[bytes, bytes], int] = {}
+    for it in messages(broker.servers, "killed", 3000):
+        headers = headers_of(it)
+        offset = int(headers["brim-record"].split()[0])
+        kept[headers["brim-source"], offset] = it.value() or b""
+        key = headers["brim-source"], it.key() or b""
+        if offset > highest.get(key, -1) + 4 and key in highest:
+            raise AssertionError(f"{offset} after {highest[key]} of {key}: out of order")
+        highest[key] = max(offset, highest.get(key, -1))
+    assert [offset for _, offset in sorted(kept)] == list(range(3000))
+    assert all(value == b"%d" % offset for (_, offset), value in kept.items())
