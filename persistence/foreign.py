@@ -70,6 +70,9 @@ class CopiedRing:
     def rings(self, bell: object, index: int) -> None:
         """Nothing rings a bell of this process: readers sleep on the ring (ForeignWriter.run())."""
 
+    def followed_by(self, reader: Reader) -> None:
+        """Its writer leaves no trail here: each record is looked at."""
+
     def reader(self, **_: object) -> CopyingReader:
         """From the oldest record on."""
         return CopyingReader(self)

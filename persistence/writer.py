@@ -186,6 +186,7 @@ class LogWriter:
         joined.ahead = ahead
         self._rounds.add(reader, joined.c)
         ring.rings(self._bell, joined.c.index)
+        ring.followed_by(reader)
         reader.release(_chunk(ring, position))
         if not self.log.carries:  # Else the sync that puts it on the disk says so.
             ring.durable(position)  # The log has what is before, or the ring has not, and nobody waits.

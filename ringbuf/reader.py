@@ -89,6 +89,11 @@ class Reader(CReader):
             return []
         return [self.range_of(it) for it in found[0:count]]
 
+    def follow(self, trail: Any) -> None:
+        """See Ring.followed_by()."""
+        self._trail = trail  # Kept as long as C has its address.
+        lib.rb_reader_trail(ffi.cast("rb_reader *", self.address), trail)
+
     def raise_for(self, code: int) -> None:
         """Raises what a result of C means (ringbuf_api.h): Overrun, Evicted, Corrupt."""
         self._raise(code)

@@ -90,6 +90,7 @@ class Ring:
         self._writer: Writer | None = None
         self._bell: tuple[Any, int] | None = None
         self._bells: list[Any] = []  # Bells that the writer may still be ringing on another thread.
+        self._trail: Any = ffi.NULL
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         facts = _inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
@@ -337,10 +338,20 @@ class Ring:
             self._bells.append(bell)
         self._tell_writer()
 
+    def followed_by(self, reader: Reader) -> None:
+        """A gating reader in the writer's process, which takes long runs of records: the writer leaves it a
+        trail (c/trail.h), so that it need not look at each record.
+        """
+        if self._trail == ffi.NULL:
+            self._trail = ffi.gc(lib.rb_trail_new(), lib.rb_trail_free)
+            self._tell_writer()
+        reader.follow(self._trail)
+
     def _tell_writer(self) -> None:
         if self._writer is not None:
-            bell, index = self._bell or (ffi.NULL, 0)
-            lib.rb_writer_bell(ffi.cast("rb_writer *", self._writer.address), bell, index)
+            writer = ffi.cast("rb_writer *", self._writer.address)
+            lib.rb_writer_bell(writer, *(self._bell or (ffi.NULL, 0)))
+            lib.rb_writer_trail(writer, self._trail)
 
     def admit(self, slot: int) -> None:
         """Heed the gating reader in a foreign slot (gates="listed")."""

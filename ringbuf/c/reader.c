@@ -359,6 +359,29 @@ static uint64_t shown_end(const rb_reader *reader)
     return durable < lap ? durable : lap;
 }
 
+/* The first step of this lap behind the next `limit` bytes, or the last before, up to which all is plain.
+ * NULL: none that helps. */
+static const rb_step *step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end)
+{
+    const rb_step *best = NULL;
+    uint64_t first = reader->cursor / reader->chunk + 1, wanted = reader->cursor + limit;
+    if (reader->trail == NULL)
+        return NULL;
+    for (uint64_t chunk = first; chunk <= wanted / reader->chunk + 1; chunk++) {
+        const rb_step *step = &reader->trail->step[chunk & (RB_INDEX_ENTRIES - 1)];
+        /* pairs with the release in leave_step() */
+        uint64_t position = atomic_load_explicit(&step->position, memory_order_acquire);
+        if (position / reader->chunk != chunk) /* none begins in it, or not yet */
+            continue;
+        if (position >= end || position > wanted + limit || step->plain_from > reader->cursor)
+            break;
+        best = step;
+        if (position >= wanted)
+            break;
+    }
+    return best;
+}
+
 /* What read_next() makes sure of; a record without properties needs no look at more than its header. */
 static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint64_t room)
 {
@@ -368,15 +391,22 @@ static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint6
     return header->length <= room && rb_payload_position(header->key_length, 0) <= header->length;
 }
 
-/* Adds what follows the range, up to `limit` bytes more, as long as it is plain records of this lap.  What
- * else stands there is left to read_next().  This is done for each message, so what can be asked once for
- * all of them is asked behind them.  How many bytes; or RB_OVERRUN. */
+/* Adds what follows the range, up to about `limit` bytes more, as long as it is plain records of this lap.
+ * What else stands there is left to read_next().  The trail tells how far that goes; what it does not tell
+ * is looked at record by record, and what can be asked once for all of them is asked behind them.  How many
+ * bytes; or RB_OVERRUN. */
 static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
 {
     if (holds_any(reader))
         return 0;
     uint64_t position = reader->cursor, offset = reader->offset, end = shown_end(reader);
     uint64_t time = range->last_timestamp_ns, stop = position + limit < end ? position + limit : end;
+    const rb_step *step = step_ahead(reader, limit, end);
+    if (step != NULL) {
+        position = atomic_load_explicit(&step->position, memory_order_relaxed);
+        offset = step->offset;
+        time = step->before_ns;
+    }
     while (position < stop) {
         const uint8_t *bytes = at(reader, position);
         __builtin_prefetch(bytes + AHEAD_BYTES);

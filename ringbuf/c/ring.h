@@ -12,6 +12,7 @@
 
 #include "bell.h"
 #include "layout.h"
+#include "trail.h"
 
 struct rb_writer {
     rb_header *header;
@@ -26,6 +27,8 @@ struct rb_writer {
     uint64_t joined, own_joined, heeded;
     uint64_t end_count;
     uint64_t indexed; /* chunks below this have their index entry */
+    uint64_t newest_ns, plain_from; /* of the records that it has committed: see rb_step */
+    uint64_t claim_ns;              /* timestamp of the claim under way */
     uint32_t epoch, crc_seed;
     uint32_t claimed;        /* payload position of the claim under way, 0: none */
     uint64_t claim_at;       /* its position */
@@ -33,6 +36,7 @@ struct rb_writer {
     uint64_t largest;        /* longest record with its header, capacity / 4 */
     _Atomic(rb_bell *) bell; /* rung for what is published; NULL: nobody asks */
     uint32_t bell_index;
+    _Atomic(rb_trail *) trail; /* where it leaves steps; NULL: nobody follows */
 };
 
 /* Takes over the ring at `memory` (already inspected): new, or left by a writer that died.  Walks on from
@@ -87,6 +91,7 @@ struct rb_reader {
     uint64_t told;           /* of that, what is stored in the slot */
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
+    const rb_trail *trail; /* of the writer, which is in this process; or NULL */
     bool gating;
     bool closed; /* the slot may be another's by now: it is not touched any more */
     bool verify; /* check each record's checksum: rings that others write */

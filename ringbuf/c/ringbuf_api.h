@@ -145,6 +145,12 @@ void rb_bell_free(rb_bell *bell);
 /* The writer of a ring, in this process, rings for what it publishes, as number `index`, until told
  * otherwise (NULL).  The bell must live as long as the writer. */
 void rb_writer_bell(rb_writer *writer, rb_bell *bell, uint32_t index);
+/* And leaves this trail (trail.h), for a gating reader in this process.  It must live as long, too. */
+typedef struct rb_trail rb_trail;
+rb_trail *rb_trail_new(void); /* NULL: no memory */
+void rb_trail_free(rb_trail *trail);
+void rb_writer_trail(rb_writer *writer, rb_trail *trail);
+void rb_reader_trail(rb_reader *reader, const rb_trail *trail);
 void rb_bell_urgent(rb_bell *bell, uint32_t index, int urgent);
 
 /* Ends the sleep, or the next one, and makes rb_bell_called() true once. */

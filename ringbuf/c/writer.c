@@ -214,6 +214,20 @@ static void pad_to_end(rb_writer *writer, uint64_t pad)
     writer->tail = next;
 }
 
+static void leave_step(rb_writer *writer, uint64_t chunk)
+{
+    /* pairs with the release in rb_writer_trail() */
+    rb_trail *trail = atomic_load_explicit(&writer->trail, memory_order_acquire);
+    if (trail == NULL)
+        return;
+    rb_step *step = &trail->step[chunk & (RB_INDEX_ENTRIES - 1)];
+    step->offset = writer->offset;
+    step->before_ns = writer->newest_ns;
+    step->plain_from = writer->plain_from;
+    /* pairs with the acquire in step_ahead(): it and all records before it are there */
+    atomic_store_explicit(&step->position, writer->tail, memory_order_release);
+}
+
 static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
 {
     uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
@@ -226,6 +240,7 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
     atomic_store_explicit(&entry->timestamp_ns, timestamp_ns, memory_order_relaxed);
     /* pairs with the acquire in index_read() */
     atomic_store_explicit(&entry->position, writer->tail, memory_order_release);
+    leave_step(writer, chunk);
     writer->indexed = chunk + 1;
 }
 
@@ -273,6 +288,7 @@ int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t fla
     writer->claimed = write_prefix(writer, key, span, flags, timestamp_ns);
     writer->claim_at = writer->tail;
     writer->claim_room = length;
+    writer->claim_ns = timestamp_ns;
     index_chunk(writer, timestamp_ns);
     *payload = at(writer, writer->tail) + writer->claimed;
     return RB_OK;
@@ -297,6 +313,9 @@ void rb_commit(rb_writer *writer, uint64_t actual, bool checked)
     writer->tail += span;
     writer->offset++;
     writer->claimed = 0;
+    writer->newest_ns = writer->claim_ns;
+    if (!checked)
+        writer->plain_from = writer->tail;
 }
 
 void rb_abort(rb_writer *writer)
@@ -408,6 +427,7 @@ int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
     if (writer->reserve > 0)
         store_length(writer, writer->tail, 0, memory_order_relaxed);
     recover_index(writer);
+    writer->plain_from = writer->tail; /* nobody has told what is before */
     rb_end_publish(writer);
     return RB_OK;
 }

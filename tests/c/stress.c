@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads on one ring, for sanitizers: a writer, gating readers that must see all, plain readers that come
- * and go, and one that joins in the past while the writer advances.
+ * Threads on one ring, for sanitizers: a writer, gating readers that must see all, one that takes runs by the
+ * writer's trail, plain readers that come and go, and one that joins in the past while the writer advances.
  *
  *     stress RECORDS [gating]      with `gating`, no reader is ever lapped
  *
@@ -17,12 +17,14 @@
 #include "ring.h"
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
+#define FOLLOWS_AT 3 /* own slot of the reader that follows the trail */
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)
 #define GATING 3
 #define PLAIN 2
 #define PAYLOAD_MOST 500
 
 static _Alignas(4096) uint8_t ring[RING_BYTES], cursors[RB_CURSORS_BYTES];
+static rb_trail trail;
 static uint64_t records;
 static _Atomic bool over;
 static _Atomic uint64_t lost, joined;
@@ -47,6 +49,7 @@ static void *write_all(void *unused)
     uint8_t payload[PAYLOAD_MOST];
     if (rb_writer_open(&writer, ring, cursors) != RB_OK)
         wrong("no writer", 0);
+    rb_writer_trail(&writer, &trail);
     while (writer.offset < records) {
         uint32_t length = payload_make(writer.offset, payload);
         int result = rb_append(&writer, &key, payload, length, 0, writer.offset);
@@ -95,6 +98,34 @@ static void *read_gating(void *number)
     return NULL;
 }
 
+static void *follow(void *unused)
+{
+    rb_reader reader;
+    rb_range found[4];
+    rb_reader_open(&reader, ring, RING_BYTES, ring, true, FOLLOWS_AT, true);
+    rb_reader_trail(&reader, &trail);
+    joined++;
+    for (uint64_t offset = 0; offset < records;) {
+        int count = rb_reader_ranges(&reader, RB_CHUNK_MIN_BYTES / 2 + offset % 8192, found, 4);
+        if (count == 0)
+            rb_reader_wait(&reader, 2000, 1000000000);
+        for (int i = 0; i < count; i++) {
+            rb_scan scan;
+            int result = rb_scan_records(reader.data + (found[i].position & reader.mask), found[i].length,
+                                         reader.epoch, &scan);
+            if (result != RB_OK || scan.first_offset != offset || scan.count != found[i].count ||
+                scan.last_timestamp_ns != found[i].last_timestamp_ns)
+                wrong("who follows was told wrong", offset);
+            offset += scan.count;
+        }
+        if (count < 0)
+            wrong("who follows got lost", offset);
+        rb_reader_release(&reader, reader.cursor);
+    }
+    rb_reader_close(&reader);
+    return unused;
+}
+
 static void *read_plain(void *unused)
 {
     rb_reader reader;
@@ -135,7 +166,7 @@ static void *replay(void *unused)
 
 int main(int count, char **arguments)
 {
-    pthread_t threads[GATING + PLAIN + 1], writer;
+    pthread_t threads[GATING + PLAIN + 1], writer, follower;
     bool gating = count > 2 && strcmp(arguments[2], "gating") == 0;
     int started = 0;
     records = count > 1 ? strtoull(arguments[1], NULL, 10) : 100000;
@@ -143,13 +174,15 @@ int main(int count, char **arguments)
     rb_format_cursors(cursors);
     for (; started < GATING; started++)
         pthread_create(&threads[started], NULL, read_gating, (void *)(intptr_t)started);
-    while (joined < GATING)
+    pthread_create(&follower, NULL, follow, NULL);
+    while (joined < GATING + 1)
         ;
     for (int i = 0; !gating && i < PLAIN; i++)
         pthread_create(&threads[started++], NULL, read_plain, NULL);
     pthread_create(&threads[started++], NULL, replay, NULL);
     pthread_create(&writer, NULL, write_all, NULL);
     pthread_join(writer, NULL);
+    pthread_join(follower, NULL);
     for (int i = 0; i < GATING; i++)
         pthread_join(threads[i], NULL);
     over = true;

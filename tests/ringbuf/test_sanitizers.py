@@ -70,8 +70,13 @@ def test_threads_on_one_ring_do_not_race(tmp_path: Path) -> None:
             "atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);",
             "atomic_store_explicit(&reader->slot->cursor, released, memory_order_relaxed);",
         ),
+        (
+            "writer",
+            "atomic_store_explicit(&step->position, writer->tail, memory_order_release);",
+            "atomic_store_explicit(&step->position, writer->tail, memory_order_relaxed);",
+        ),
     ],
-    ids=["commit", "release"],
+    ids=["commit", "release", "step"],
 )
 def test_a_missing_release_is_a_race_that_is_found(tmp_path: Path, source: str, old: str, new: str) -> None:
     program = sanitized_or_skip(tmp_path, "stress", *THREAD, planted={source: [(old, new)]})

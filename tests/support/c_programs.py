@@ -15,7 +15,7 @@ import pytest
 from tests.support.house import ROOT
 
 CORE = ROOT / "ringbuf" / "c"
-RING = ("writer", "reader", "ring", "record", "crc32c", "wait", "bell")
+RING = ("writer", "reader", "ring", "record", "crc32c", "wait", "bell", "trail")
 # Of the hot path all but sockets, and what needs an interpreter.
 _PLAIN = (it.stem for it in sorted((CORE / "mqtt").glob("*.c")) if not it.stem.endswith("_calls"))
 MQTT = (*RING, *(f"mqtt/{stem}" for stem in _PLAIN if stem != "loop"))

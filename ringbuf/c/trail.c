@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Trails: trail.h says what they are for.
+ */
+#include "trail.h"
+
+#include <stdlib.h>
+
+#include "ring.h"
+
+rb_trail *rb_trail_new(void)
+{
+    return calloc(1, sizeof(rb_trail)); /* position 0 is in no chunk that is looked for */
+}
+
+void rb_trail_free(rb_trail *trail)
+{
+    free(trail);
+}
+
+void rb_writer_trail(rb_writer *writer, rb_trail *trail)
+{
+    /* pairs with the acquire in leave_step(): its zeros are there before it is */
+    atomic_store_explicit(&writer->trail, trail, memory_order_release);
+}
+
+void rb_reader_trail(rb_reader *reader, const rb_trail *trail)
+{
+    reader->trail = reader->gating ? trail : NULL;
+}
