@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -123,6 +123,8 @@ class Drain:
         self._errors: dict[RingName, tuple[float, str]] = {}
         self._waiting: dict[RingName, _Waiting] = {}
         self._backlog_ns: dict[RingName, int] = {}  # wall: how old what waits beside live data is
+        # Units are written down some at a time: half of them wait for a place, while the others are put.
+        self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
         self._begun = False  # the sink has been asked what it has
         self._stale = False  # the sink has failed: it is asked again whether it is there
         self._scan_at = 0.0
@@ -215,6 +217,10 @@ class Drain:
         """Take what the sink has answered, and send nothing.  Raises SinkError, CheckpointError."""
         self._settle()
         self._save()
+
+    def wait_for_one(self, timeout_s: float = FINISH_S) -> None:
+        """Until the sink has answered about something that it was given."""
+        wait([it.future for it in self._window.flights if it.future is not None], timeout_s, FIRST_COMPLETED)
 
     def finish(self) -> None:
         """Wait for what the sink has, for half a minute at most, and write it down.  As collect()."""
@@ -325,7 +331,10 @@ class Drain:
         decided: list[Flight] = []
         left_out: set[tuple[RingName, bool]] = set()
         moved = False
-        while len(self._window) < self.settings.window:
+        most, window = self._most, self.settings.window
+        if window < len(self._window) <= most:
+            return [], SETTLE_S  # enough for now: the next ones are written down together
+        while len(self._window) < most:
             wants: list[Want] = []
             for name, source in self.sources.items():
                 with self._blamed(name):
@@ -345,7 +354,7 @@ class Drain:
                 if flight:
                     continue
             left_out.add((chosen.name, chosen.live))
-        full = len(self._window) >= self.settings.window
+        full = len(self._window) >= most
         wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
         return self._begun_flights(decided), 0.0 if moved else wait_s
 

@@ -23,6 +23,7 @@ __all__ = ["Plan", "Want"]
 
 UNIT_LEAST_BYTES = 64 << 10
 PROBE_BYTES = 256 << 10  # of a backlog's unit while it is not known how fast the sink is
+LINGER_LEAST_MS = 1_000  # who sets less waits for the way to the sink as well
 SMOOTHING = 0.3  # weight of the latest measurement
 
 
@@ -67,7 +68,7 @@ class Plan:
             return whole
         if self._bytes_s is None:
             return min(whole, PROBE_BYTES)
-        half_linger = self._bytes_s * self._settings.linger_ms / 2000
+        half_linger = self._bytes_s * max(self._settings.linger_ms, LINGER_LEAST_MS) / 2000
         return min(whole, max(UNIT_LEAST_BYTES, int(half_linger)))
 
     def sent(self, want: Want, length: int) -> None:

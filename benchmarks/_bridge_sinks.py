@@ -1,0 +1,117 @@
+"""Sinks beside their own clients: for each, how a bare loop pushes the same bytes through the same library.
+
+A lane has a sink for the drain, and a function that pushes a list of units, as many at once as the drain has
+under way; both begin with an empty place.  A lane that this machine cannot run raises NotThere, with why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.sink import Sink, open_sink
+from bridge.unit import Unit
+
+WINDOW = 4
+
+
+class NotThere(Exception):
+    """A library or server that is missing."""
+
+
+@dataclass
+class Lane:
+    """`clear` empties the place, `open` gives a sink for the drain, `push` is the bare loop."""
+
+    clear: Callable[[], None]
+    open: Callable[[], Sink]
+    push: Callable[[Sequence[Unit]], None]
+
+
+def _at_once(push: Callable[[Unit], object], units: Sequence[Unit]) -> None:
+    with ThreadPoolExecutor(WINDOW) as threads:
+        list(threads.map(push, units))
+
+
+# ---- a directory ----
+
+
+@contextmanager
+def directory(place: Path) -> Iterator[Lane]:
+    """Files, each synced under another name, renamed, and its directory synced."""
+    root = place / "lake"
+
+    def push(unit: Unit) -> None:
+        path = root / unit.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}")
+        with open(partial, "wb", buffering=0) as file:
+            os.writev(file.fileno(), unit.parts)
+            os.fdatasync(file.fileno())
+        partial.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    yield Lane(
+        lambda: shutil.rmtree(root, ignore_errors=True),
+        lambda: open_sink(root.as_uri()),
+        lambda units: _at_once(push, units),
+    )
+
+
+# ---- an object store ----
+
+
+def free_port() -> int:
+    """Of loopback."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def s3(_: Path) -> Iterator[Lane]:
+    """An S3 server (moto, in a thread of this process), by obstore."""
+    try:
+        import obstore
+        from moto.server import ThreadedMotoServer
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise NotThere(f"{error.name} is not installed") from error
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {
+        "endpoint": f"http://{host}:{port}",
+        "access_key_id": "x",
+        "secret_access_key": "x",
+        "region": "us-east-1",
+    }
+    store = S3Store("lake", client_options={"allow_http": True}, **options)  # type: ignore[arg-type]
+
+    def clear() -> None:
+        with suppress(Exception):
+            obstore.delete(store, [it["path"] for chunk in obstore.list(store) for it in chunk])
+
+    def push(unit: Unit) -> None:
+        obstore.put(store, unit.name, list(unit.parts), mode="create", use_multipart=False)
+
+    import http.client
+
+    with closing(http.client.HTTPConnection(host, port)) as asking:
+        asking.request("PUT", "/lake")
+        asking.getresponse().read()
+    try:
+        yield Lane(clear, lambda: open_sink("s3://lake", options), lambda units: _at_once(push, units))
+    finally:
+        server.stop()
+
+
+LANES = {"directory": directory, "s3": s3}
