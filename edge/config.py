@@ -189,9 +189,9 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Logs that the rings of all streams that are not isolated are spread over, each with a thread: more than
     # one pays where the directory is on several devices, or one that takes many requests at once.
     workers: Annotated[int, Meta(ge=1, le=16)] = 1
-    # Write by whole blocks of the device, past the page cache: fewer bytes for flash to wear by, where single
-    # records are synced, and less speed where many are.  Without effect where the file system refuses it.
-    direct: bool = False
+    # Write by whole blocks of the device, past the page cache, where the file system takes that: less work
+    # for the processor, fewer bytes for flash to wear by.  Not: where one takes it and is slow at it.
+    direct: bool = True
 
 
 class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -45,7 +45,7 @@ class Placing(NamedTuple):
     workers: int
     segment_bytes: int
     retain_bytes: int
-    direct: bool = False
+    direct: bool = True
 
 
 class LogSet:

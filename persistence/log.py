@@ -71,7 +71,7 @@ class Log(Tended):
 
     `segment_bytes`: a segment is closed when the next extent would make it larger.  `retain_bytes`: the
     oldest segments go when all together take more, 0 keeps everything.  `worker` goes into segment headers.
-    `direct`: rounds write past the page cache where the file system lets them; less wear, and less speed.
+    `direct`: rounds write past the page cache where the file system lets them; less work, and less wear.
 
     `on_sealed`: what tend() calls with the base of each segment that is whole: synced up to its end, and
     never written again.  Also with the last ones that recover() found.
@@ -85,7 +85,7 @@ class Log(Tended):
         worker: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         retain_bytes: int = RETAIN_BYTES,
-        direct: bool = False,
+        direct: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
         salt: Callable[[], int] = _random_u32,
     ) -> None:

@@ -103,7 +103,7 @@ class Rounds:
         block = lib.rb_log_direct(self.c)
         if block < 0 and self.block_bytes >= 0:
             reason = os.strerror(-block)
-            log.warning("log goes through the page cache reason=%s directory=%s", reason, self._log.directory)
+            log.info("log goes through the page cache reason=%s directory=%s", reason, self._log.directory)
         self.block_bytes = block
 
     def leave(self, *, ends: bool = False) -> None:

@@ -439,3 +439,44 @@ def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
     with Log(tmp_path) as log:
         assert log.recover().damage == ()
         assert payloads(log, "big-0", 3) == expected
+
+
+def test_who_reads_while_blocks_are_written_beside_the_cache_sees_what_was_written(
+    ring: Ring, tmp_path: Path
+) -> None:
+    """A reader brings pages into the cache that the log goes on writing to: none may be stale."""
+    with Log(tmp_path, segment_bytes=1 << 20) as log:
+        log.recover()
+        thread, writer = LogThread(log, [Source(ring, "disk")]), ring.writer()
+        thread.start()
+        done, wrong, looks, seen = threading.Event(), list[int](), 0, 0
+
+        def look() -> None:
+            nonlocal looks
+            while not done.is_set():
+                end = seen
+                for it in log.read("a-0", 7, max(end - 20, 0), 1 << 16):
+                    data = bytes(it.view)
+                    for offset in range(it.offset, it.offset + it.count):
+                        record, length = decode(data, 7)
+                        data = data[length:]
+                        if record.payload != b"%d" % offset * 9:
+                            wrong.append(offset)
+                looks += 1
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            for number in range(3000):
+                while writer.publish(b"%d" % number * 9) is None:
+                    assert ring.wait_durable(ring.extremes().durable_position + 1, PATIENCE_S)
+                if number % 3:
+                    assert ring.wait_durable(writer.end_position, PATIENCE_S)
+                    seen = number
+            wait_until(lambda: looks > 50)
+        finally:
+            done.set()
+            watcher.join()
+            thread.stop()
+        assert wrong == []
+        assert len(payloads(log, "a-0", 7)) == 3000
