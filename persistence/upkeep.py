@@ -227,7 +227,8 @@ class Upkeep:
         began_ns = self.log.active_since_ns
         if not self.rules.segment_age_s or began_ns is None:
             return
-        if self._clock.wall_ns() - began_ns >= self.rules.segment_age_s * 1_000_000_000:
+        # A clock that was set back by more than that would else keep it for as long.
+        if abs(self._clock.wall_ns() - began_ns) >= self.rules.segment_age_s * 1_000_000_000:
             self._roll()
 
     def _let_memory_go(self) -> None:

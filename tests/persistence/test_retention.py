@@ -224,6 +224,16 @@ def test_upkeep_lets_one_file_go_at_a_time() -> None:
     assert epochs[0].end_offset == 120
 
 
+def test_a_segment_from_a_time_to_come_is_ended_when_the_clock_has_been_set_right() -> None:
+    kept = Kept(filled(1), UpkeepRules(segment_age_s=100))
+    kept.clocks.now_ns = 1_700_000_000 * SECOND_NS - 99 * SECOND_NS  # a little before it began
+    kept.steps(1)
+    assert kept.written.log.active_since_ns is not None
+    kept.clocks.now_ns -= 20 * SECOND_NS
+    kept.steps(1)
+    assert kept.written.log.active_since_ns is None
+
+
 def test_an_old_segment_is_ended_and_goes_when_another_follows() -> None:
     kept = Kept(filled(1), UpkeepRules(segment_age_s=100, retain_s=200))
     written = kept.written

@@ -16,7 +16,7 @@ from persistence import Log, LogWriter, recovery, rounds, scan, walk
 from persistence.format import SegmentHeader
 from persistence.indexing import Indexer
 from persistence.segment import ActiveSegment
-from tests.support.log_simulation import KEPT_BYTES, Simulation, Violation
+from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, Simulation, Violation
 from tests.support.simfiles import SimFiles
 from tests.support.walk_twin import WalkTwin
 
@@ -37,18 +37,10 @@ def run_seeds(
     memory: Path,
     log_type: type[Log] = Log,
     writer_type: type[LogWriter] = LogWriter,
-    *,
-    in_c: bool | None = None,
     **forced: object,
 ) -> int:
-    """States that were judged: every other seed by rounds in C, or all, or none."""
-    states = 0
-    for seed in seeds:
-        simulation = Simulation(seed, memory, log_type, writer_type)
-        simulation.in_c = simulation.in_c if in_c is None else in_c
-        vars(simulation).update(forced)
-        states += simulation.run()["states"]
-    return states
+    """States that were judged."""
+    return sum(Simulation(it, memory, log_type, writer_type, **forced).run()["states"] for it in seeds)
 
 
 def test_what_was_acknowledged_survives_every_crash(runtime_directory: Path) -> None:
@@ -221,10 +213,18 @@ MISTAKES = {
     "it acknowledges what it has only read": (None, Log, PublishesTooEarly),
 }
 
-BAD_STARTS = {"bad_starts": 1.0, "upkept": False}
+BAD_STARTS = {"bad_starts": 1.0, "upkept": False, "aged": False}
+LAZY = {"world": [(name, "interval", DIRECTORY) for name in ("a-0", "b-0")], "kind": "mixed"}  # Few syncs.
+BUSY = {"upkept": False, "aged": False, "block_bytes": 512}
 RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
-    "it gives a recycled file no new seed": {"kind": "equal", "keep_bytes": KEPT_BYTES, "upkept": False},
-    "it names a segment before that holds what the last one loses": BAD_STARTS,
+    # By blocks there are no zeros between a log's end and an earlier life of the file.
+    "it gives a recycled file no new seed": BUSY
+    | {"kind": "equal", "keep_bytes": KEPT_BYTES, "in_c": True, "direct": True},
+    "it claims as durable what is only written": LAZY | BUSY,
+    "it keeps what lies behind a torn place": LAZY | BUSY,
+    "it skips what a failed segment has lost": BUSY | {"kind": "mixed", "failures": 0.5, "keep_bytes": 0},
+    "it stays in a segment that has failed": BUSY | {"failures": 0.5},
+    "it syncs again after a sync has failed": BUSY | {"failures": 0.5},
     "it takes an older ring for this one": {**BAD_STARTS, "cuts": 1.0},
     "it believes the kernel after a failed sync": BAD_STARTS,
 }
@@ -237,9 +237,9 @@ def test_a_planted_mistake_is_caught(
     patch, log_type, writer_type = MISTAKES[mistake]
     if patch is not None:
         patch(monkeypatch)
-    forced = RARE.get(mistake, {})
+    forced = {"in_c": False} | RARE.get(mistake, {})
     with pytest.raises(Violation) as caught:
-        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type, in_c=False, **forced)
+        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type, **forced)
     print(f"{mistake}: {caught.value}")
 
 

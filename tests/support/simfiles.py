@@ -2,8 +2,9 @@
 tests.
 
 What it models
-  * Every write dirties sectors of 512 bytes.  Until a sync of that file has returned, each dirty sector may,
-    at a crash, hold what it held before or any version written since; sectors are whole, but independent.
+  * Every write dirties sectors, which are the device's blocks.  Until a sync of that file has returned, each
+    dirty sector may, at a crash, hold what it held before or any version written since; sectors are whole,
+    but independent: so writes that are under way together reach the disk in any order, or in part.
   * So is the size: the synced one, or any since.  Bytes that only the size says are there are zeros.
   * A truncated tail may come back at a crash, sector by sector, until it is synced.
   * Names of files and directories (made, renamed, removed) are lost at a crash in any subset until their
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from random import Random
 
@@ -39,8 +40,11 @@ class PowerCut(BaseException):
 class SimFile:
     """One file: what reads see, what is on the disk, and what is between."""
 
-    def __init__(self, data: bytes = b"", *, directory: bool = False) -> None:
+    def __init__(
+        self, data: bytes = b"", *, directory: bool = False, sector_bytes: int = SECTOR_BYTES
+    ) -> None:
         self.directory = directory
+        self.sector_bytes = sector_bytes
         self.cache = bytearray(data)
         self.disk = bytearray(data)
         self.dirty: dict[int, list[bytes]] = {}  # by sector: its versions since the last sync
@@ -62,9 +66,9 @@ class SimFile:
         self.sizes.append(size)
 
     def _touch(self, begin: int, end: int) -> None:
-        for sector in range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
-            at = sector * SECTOR_BYTES
-            version = bytes(self.cache[at : at + SECTOR_BYTES]).ljust(SECTOR_BYTES, b"\0")
+        for sector in range(begin // self.sector_bytes, -(-end // self.sector_bytes)):
+            at = sector * self.sector_bytes
+            version = bytes(self.cache[at : at + self.sector_bytes]).ljust(self.sector_bytes, b"\0")
             self.dirty.setdefault(sector, []).append(version)
         if not self.sizes or self.sizes[-1] != len(self.cache):
             self.sizes.append(len(self.cache))
@@ -72,12 +76,12 @@ class SimFile:
     def sync(self) -> None:
         if self.dirty or self.sizes:
             size = self.sizes[-1] if self.sizes else len(self.disk)
-            _apply(self.disk, ((sector, versions[-1]) for sector, versions in self.dirty.items()), size)
+            self._write_to(self.disk, {it: versions[-1] for it, versions in self.dirty.items()}, size)
             self.dirty, self.sizes = {}, []
 
     def copy(self) -> SimFile:
         """Another one like it: what the kernel keeps when a process dies."""
-        other = SimFile(directory=self.directory)
+        other = SimFile(directory=self.directory, sector_bytes=self.sector_bytes)
         other.cache, other.disk = bytearray(self.cache), bytearray(self.disk)
         other.dirty = {sector: list(versions) for sector, versions in self.dirty.items()}
         other.sizes = list(self.sizes)
@@ -100,8 +104,19 @@ class SimFile:
         }
         size = random.choice([len(self.disk), *self.sizes]) if luck < 1.0 else len(self.cache)
         disk = bytearray(self.disk)
-        _apply(disk, written.items(), size)
+        self._write_to(disk, written, size)
         return disk
+
+    def _write_to(self, disk: bytearray, sectors: Mapping[int, bytes], size: int) -> None:
+        """Writes sectors to a disk's file, and makes it as long as it should be."""
+        for sector, data in sectors.items():
+            at = sector * self.sector_bytes
+            if at > len(disk):
+                disk += bytes(at - len(disk))
+            disk[at : at + self.sector_bytes] = data
+        if len(disk) < size:
+            disk += bytes(size - len(disk))
+        del disk[size:]
 
 
 class SimFiles:
@@ -111,8 +126,11 @@ class SimFiles:
     nothing.  A directory that nobody has made here is always there.
     """
 
-    def __init__(self, random: Random, files: dict[str, SimFile] | None = None) -> None:
+    def __init__(
+        self, random: Random, files: dict[str, SimFile] | None = None, block_bytes: int = SECTOR_BYTES
+    ) -> None:
         self.random = random
+        self.block_bytes = block_bytes  # of the device: written whole or not at all
         self.names: dict[str, SimFile] = dict(files or {})
         self.synced: dict[str, SimFile] = dict(files or {})  # names on the disk
         self.pending: list[tuple[str, str, SimFile]] = []  # of the others: removed name, new name, file
@@ -141,19 +159,19 @@ class SimFiles:
         files: dict[str, SimFile] = {}
         for name, file in names.items():
             if not (gone and any(name.startswith(lost) for lost in gone)):
-                files[name] = SimFile(bytes(file.after_crash(random)), directory=file.directory)
-        return SimFiles(random, files)
+                files[name] = self._file(bytes(file.after_crash(random)), directory=file.directory)
+        return SimFiles(random, files, self.block_bytes)
 
     def kill(self) -> SimFiles:
         """The same disk after the death of the process that used it."""
-        other = SimFiles(self.random)
+        other = SimFiles(self.random, block_bytes=self.block_bytes)
         copies: dict[int, SimFile] = {}
         for file in {id(it): it for it in (*self.names.values(), *self.synced.values())}.values():
             copies[id(file)] = file.copy()
         other.names = {name: copies[id(file)] for name, file in self.names.items()}
         other.synced = {name: copies[id(file)] for name, file in self.synced.items()}
         other.pending = [
-            (removed, new, copies.get(id(file)) or SimFile(bytes(file.cache)))
+            (removed, new, copies.get(id(file)) or self._file(bytes(file.cache)))
             for removed, new, file in self.pending
         ]
         return other
@@ -169,6 +187,9 @@ class SimFiles:
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << bit % 8
 
+    def _file(self, data: bytes = b"", *, directory: bool = False) -> SimFile:
+        return SimFile(data, directory=directory, sector_bytes=self.block_bytes)
+
     # ---- persistence.files.Files ----
 
     def makedirs(self, path: str) -> None:
@@ -182,7 +203,7 @@ class SimFiles:
     def mkdir(self, path: str) -> None:
         """As os.mkdir(): its name is not on the disk yet."""
         self._before("mkdir", path)
-        self.names[path] = SimFile(directory=True)
+        self.names[path] = self._file(directory=True)
         self.pending.append(("", path, self.names[path]))
 
     def lock(self, path: str) -> int:
@@ -197,7 +218,7 @@ class SimFiles:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             self._before("open", path)
-            self.names[path] = SimFile()
+            self.names[path] = self._file()
             self.pending.append(("", path, self.names[path]))
         handle = next(_HANDLES)
         self._handles[handle] = path, self.names[path]
@@ -294,18 +315,6 @@ class SimFiles:
         self.operations += 1
         if self.hook is not None:
             self.hook(operation, path)
-
-
-def _apply(disk: bytearray, sectors: Iterable[tuple[int, bytes]], size: int) -> None:
-    """Writes sectors to a disk's file, and makes it as long as it should be."""
-    for sector, data in sectors:
-        at = sector * SECTOR_BYTES
-        if at > len(disk):
-            disk += bytes(at - len(disk))
-        disk[at : at + SECTOR_BYTES] = data
-    if len(disk) < size:
-        disk += bytes(size - len(disk))
-    del disk[size:]
 
 
 def _rename(names: dict[str, SimFile], removed: str, new: str, file: SimFile) -> None:
