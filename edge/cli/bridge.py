@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 import threading
@@ -42,8 +41,6 @@ from edge.terminal import escaped
 __all__ = ["add_arguments", "run"]
 
 log = logging.getLogger(__name__)
-
-NICE = 5  # a process that drains leaves the processor to the broker that it drains
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +99,6 @@ def _drain(arguments: argparse.Namespace) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: _stop(stopping, number))
-    os.nice(NICE)
     bridge.start()
     control = Control(bridge)
     control.start()
