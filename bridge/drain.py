@@ -523,7 +523,8 @@ class Drain:
             self._bury(flight)
             self.checkpoint.finish()
             self._count(flight)
-            self._tell(self.checkpoint.cursors[flight.name], flight.intent.lost)
+            cursor = self.checkpoint.cursors[flight.name]
+            self._tell(cursor, (*flight.intent.lost, *cursor.owed))
             if flight.buffer is not None:
                 self._buffers.append(flight.buffer)
             progress = True

@@ -31,6 +31,8 @@ from bridge.sink import RecordSink, Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
 from bridge.state import BridgeState, Condition
 from bridge.transform import load
+from persistence.archive.zstd import check_available
+from persistence.errors import ArchiveUnavailable
 from ringbuf.bell import READERS_MOST, Sleeper
 
 __all__ = ["Backoff", "Bridge"]
@@ -96,6 +98,11 @@ class Bridge:
             )
         if settings.transform:
             load(settings.transform)
+        if settings.compress == "zstd":
+            try:
+                check_available()
+            except ArchiveUnavailable as error:
+                raise BadName('compress = "zstd" wants a library', hint=str(error)) from error
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
         self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)
