@@ -27,11 +27,14 @@ class NotThere(Exception):
 
 @dataclass
 class Lane:
-    """`clear` empties the place, `open` gives a sink for the drain, `push` is the bare loop."""
+    """`clear` empties the place, `open` gives a sink for the drain, `push` is the bare loop, `prepare` makes
+    beforehand of the units what that pushes.
+    """
 
     clear: Callable[[], None]
     open: Callable[[], Sink]
     push: Callable[[Sequence[Unit]], None]
+    prepare: Callable[[Sequence[Unit]], None] = lambda _: None
 
 
 def _at_once(push: Callable[[Unit], object], units: Sequence[Unit]) -> None:

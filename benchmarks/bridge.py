@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks._bridge_sinks import LANES, WINDOW, Lane, NotThere
+from benchmarks import _bridge_kafka, _bridge_sinks
+from benchmarks._bridge_sinks import WINDOW, Lane, NotThere
 from benchmarks._log_device import Elsewhere
 from benchmarks._log_own import INGEST, free_port, memory
 from benchmarks._mqtt_brokers import Broker, process
@@ -41,6 +42,7 @@ from bridge.unit import Unit
 from persistence import Log, LogWriter, Source
 from ringbuf import Ring
 
+LANES = _bridge_sinks.LANES | _bridge_kafka.LANES
 MIB = 1 << 20
 EPOCH = 1
 DEVICES = 1000
@@ -151,6 +153,7 @@ def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figu
         keeping = Keeping()
         drained(*sources["ring"][:2], keeping, window=1)
         length = sum(unit.length for unit in keeping.units)
+        lane.prepare(keeping.units)
         records = sources["ring"][2]
         for _ in range(rounds):
             lane.clear()
