@@ -339,11 +339,11 @@ class Engine(Protocol):
     def sources_wanted(self) -> bytes:
         """A byte for each source, 1 where something waits for one of its records."""
 
-    def retained_keep(self, kept: bool, /) -> None:
-        """Remember which topics retain something else than before, for retained_changes()."""
+    def retained_sweep(self, all_there_is: bool, /) -> None:
+        """Begin with the topics that retain something else since the last sweep, or anything at all."""
 
-    def retained_changes(self, most: int, /) -> bytes:
-        """Records of what they retain now, about `most` bytes, without payload for nothing; b"": all."""
+    def retained_changes(self, most: int, /) -> tuple[bytes, bool]:
+        """Records of what they retain now, about `most` bytes, without payload for nothing; any more?"""
 
     # A restart: before anything is served.
 

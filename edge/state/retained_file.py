@@ -12,8 +12,7 @@ A start takes the last record of each topic, then what was published since: from
 where it has it and they have not.  Of a ring that the file does not know, the log is read from its beginning:
 once, since the file knows it then.  A file that is damaged counts up to there: what follows is cut off.
 
-Files are written on a thread of their own.  What cannot be written is written with the next: the changes are
-kept until then.
+Files are written on a thread of their own.  After an error of the disk the next sweep writes all anew.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
-from edge.engine import Engine, counters_of
+from edge.engine import counters_of
 from edge.logs import pairs
 from edge.state.checkpoint import sync_directory
 from edge.state.restoring import NEVER_ENDS, RANGE_BYTES, PastLog
@@ -41,7 +41,7 @@ __all__ = ["RetainedFile", "RetainedRecord", "records_in", "retained_in"]
 
 log = logging.getLogger(__name__)
 
-CHANGES_BYTES = 1 << 20  # collected at a time, about
+CHANGES_BYTES = 1 << 18  # collected at a time, about
 ANEW_FACTOR = 2  # the file may be as much longer than what it says
 ANEW_MIN_BYTES = 1 << 20
 
@@ -134,14 +134,6 @@ def _says_something(record: bytes) -> bool:
     return any(it.payload for it, _ in records_in(memoryview(record)))
 
 
-def _frames(content: Mapping[bytes, bytes], marks: Marks) -> bytes:
-    found = []
-    for kind, body in ((b"r", b"".join(content.values())), (b"m", msgspec.msgpack.encode(marks))):
-        if body:
-            found.append(_FRAME.pack(len(body), crc32c(body, crc32c(kind)), kind) + body)
-    return b"".join(found)
-
-
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
     """What the ring still holds from `position` on that says what is retained."""
     with ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
@@ -175,25 +167,30 @@ def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
 
 
 class RetainedFile:
-    """restore(), sweep() whenever it is due, stop().  On the broker's thread, or while that does not run."""
+    """restore(), sweep() whenever it is due, stop().  On the broker's thread, or while that does not run.
+
+    A sweep goes on a piece at a time, each when the one before has been written, and the next sweep begins
+    after it: so it holds up nobody who publishes, and no more than a piece waits for the disk.
+    """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         """`sync`: what is written outlives a power cut when the next sweep is due."""
-        self.path = path
-        self._sync = sync
-        self._engine: Engine | None = None
-        self._marks: Callable[[], Marks] = dict
+        self._broker: Broker | None = None
         self._thread: ThreadPoolExecutor | None = None
-        # The thread's:
-        self._waiting: dict[bytes, bytes] = {}
-        self._size_bytes = 0
-        self._live_bytes = 0
+        self._marks: Marks | None = None  # of the sweep that is going on: it has more to give
+        self._ending: Future[None] | None = None  # it has not
+        self._due = False  # another one
+        self._written = _Written(path, sync=sync)
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self._written.path
 
     def read(self) -> tuple[list[RetainedRecord], dict[str, tuple[int, int]]]:
         """What it says is retained, and for each ring (epoch, position) up to where it says so."""
         content = _read(self.path)
-        self._size_bytes = content.good_bytes
-        self._live_bytes = sum(map(len, content.latest.values()))
+        self._written.size_bytes = content.good_bytes
         found = [record for it in content.latest.values() for record, _ in records_in(memoryview(it))]
         return found, content.marks
 
@@ -204,71 +201,145 @@ class RetainedFile:
         """
         found, marks = self.read()
         broker.retained.restore(found)
-        self._engine, self._marks = broker.engine, broker.keeper.marks
+        broker.engine.retained_sweep(False)
+        self._broker = broker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-retained")
-        broker.engine.retained_keep(True)
         broker.on_retained_due = self.sweep
         for ring in rings:
             broker.retained.restore(_published_since(ring, past, *marks.get(ring.name, (0, 0))))
         return int(counters_of(broker.engine).retained)
 
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether something is being written."""
+        return self._marks is not None or self._ending is not None
+
     def sweep(self) -> None:
-        """Write what has changed since the last time."""
-        if self._engine is None or self._thread is None:
+        """Write what has changed since the last time: from now on, or when what is being written is."""
+        if self._broker is None or self._thread is None:
             return
-        marks = dict(self._marks())
-        while changes := self._engine.retained_changes(CHANGES_BYTES):
-            self._thread.submit(self._take, changes)
-        self._thread.submit(self._write, marks)
+        self._due = self.is_sweeping
+        if self._due:
+            return
+        self._marks = dict(self._broker.keeper.marks())
+        anew = self._written.wants_anew
+        self._broker.engine.retained_sweep(anew)
+        self._thread.submit(self._written.begin, anew)
+        self._go_on()
 
     def stop(self) -> None:
         """Write all, and end.  May be called twice."""
+        self._finish()
         self.sweep()
+        self._finish()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
-    # ---- on the thread ----
+    def _go_on(self) -> None:
+        """One piece."""
+        if self._marks is None or self._broker is None or self._thread is None:
+            return
+        changes, more = self._broker.engine.retained_changes(CHANGES_BYTES)
+        written = self._thread.submit(self._written.add, changes)
+        if more:
+            self._when(written, self._go_on)
+            return
+        live_bytes = int(counters_of(self._broker.engine).retained_bytes)
+        self._ending = self._thread.submit(self._written.end, self._marks, live_bytes)
+        self._marks = None
+        self._when(self._ending, self._ended)
 
-    def _take(self, changes: bytes) -> None:
-        for record, whole in records_in(memoryview(changes)):
-            self._waiting[record.key] = bytes(whole)
+    def _when(self, done: Future[None], then: Callable[[], None]) -> None:
+        """On the broker's thread; if nobody runs functions there, stop() goes on."""
+        if self._broker is not None and (call := self._broker.call) is not None:
+            done.add_done_callback(lambda _: call(then))
 
-    def _write(self, marks: Marks) -> None:
+    def _ended(self) -> None:
+        self._ending = None
+        if self._due:
+            self.sweep()
+
+    def _finish(self) -> None:
+        """The sweep that is going on, all of it."""
+        while self._marks is not None:
+            self._go_on()
+        if self._ending is not None:
+            self._ending.result()
+            self._ending = None
+
+
+class _Written:
+    """The file, on the thread that writes it: begin(), add() for each piece, end()."""
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        self.path = path
+        self.size_bytes = 0  # what counts of it
+        self.wants_anew = False  # it is long for what it says, or something could not be written
+        self._sync = sync
+        self._file: BinaryIO | None = None  # None: the disk has refused something of this sweep
+        self._anew = False
+
+    def begin(self, anew: bool) -> None:
+        """`anew`: what comes is all there is, and takes the place of the file."""
+        self._anew, self._file = anew, None
         try:
-            if self._size_bytes > ANEW_FACTOR * self._live_bytes + ANEW_MIN_BYTES:
-                self._write_anew(marks)
+            if anew:
+                self._file = self._temporary.open("wb")
             else:
-                self._append(marks)
-            self._waiting.clear()
+                self._file = self.path.open("r+b" if self.path.exists() else "xb")
+                self._file.truncate(self.size_bytes)
+                self._file.seek(self.size_bytes)
+            os.fchmod(self._file.fileno(), 0o600)
         except OSError as error:
-            log.error("retained messages cannot be written down %s", pairs(file=self.path, reason=error))
+            self._failed(error)
 
-    def _append(self, marks: Marks) -> None:
-        data = _frames(self._waiting, marks)
-        with self.path.open("r+b" if self.path.exists() else "xb") as file:
-            file.truncate(self._size_bytes)
-            file.seek(self._size_bytes)
-            file.write(data)
-            self._settle(file)
-        self._size_bytes += len(data)
+    def add(self, records: bytes) -> None:
+        """A piece."""
+        if self._file is None or not records:
+            return
+        try:
+            self._put(self._file, b"r", records)
+        except OSError as error:
+            self._failed(error)
 
-    def _write_anew(self, marks: Marks) -> None:
-        latest = _read(self.path).latest | self._waiting
-        kept = {key: it for key, it in latest.items() if _says_something(it)}
-        temporary = self.path.with_name(f"{self.path.name}.new")
-        data = _frames(kept, marks)
-        with temporary.open("wb") as file:
-            file.write(data)
-            self._settle(file)
-        temporary.replace(self.path)
-        if self._sync:
-            sync_directory(self.path.parent)
-        self._size_bytes = len(data)
-        self._live_bytes = sum(map(len, kept.values()))
+    def end(self, marks: Marks, live_bytes: int) -> None:
+        """Those were all, up to there; `live_bytes`: what is retained, about."""
+        file = self._file
+        if file is None:
+            return
+        try:
+            self._put(file, b"m", msgspec.msgpack.encode(marks))
+            file.flush()
+            if self._sync:
+                os.fsync(file.fileno())
+            self.size_bytes = file.tell()
+            file.close()
+            if self._anew:
+                self._temporary.replace(self.path)
+            if self._anew and self._sync:
+                sync_directory(self.path.parent)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._file = None
+        self.wants_anew = self.size_bytes > ANEW_FACTOR * live_bytes + ANEW_MIN_BYTES
 
-    def _settle(self, file: BinaryIO) -> None:
-        os.fchmod(file.fileno(), 0o600)
-        file.flush()
-        if self._sync:
-            os.fsync(file.fileno())
+    @property
+    def _temporary(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.new")
+
+    def _put(self, file: BinaryIO, kind: bytes, body: bytes) -> None:
+        file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind)), kind))
+        file.write(body)
+
+    def _failed(self, error: OSError) -> None:
+        """What this sweep gave is in no file: the next one gives all there is, to a new one."""
+        log.error("retained messages cannot be written down %s", pairs(file=self.path, reason=error))
+        self.wants_anew = True
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)

@@ -190,7 +190,8 @@ void mq_engine_free(mq_engine *engine)
     mq_list *lists[] = {&engine->touched,          &engine->ready,   &engine->holding,
                         &engine->blocked,          &engine->closing, &engine->published,
                         &engine->passing,          &engine->limited, &engine->watched,
-                        &engine->retained_changed, &engine->cold,    &engine->vowing};
+                        &engine->retained_changed, &engine->cold,    &engine->vowing,
+                        &engine->retained_sweeping};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);

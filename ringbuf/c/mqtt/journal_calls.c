@@ -95,10 +95,10 @@ PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize
     Py_RETURN_NONE;
 }
 
-PyObject *engine_retained_keep(engine_object *self, PyObject *kept)
+PyObject *engine_retained_sweep(engine_object *self, PyObject *all)
 {
-    self->engine->retained_kept = kept == Py_True;
-    mq_retained_swept(self->engine);
+    self->engine->retained_kept = true;
+    mq_retained_sweep(self->engine, all == Py_True);
     Py_RETURN_NONE;
 }
 
@@ -111,11 +111,11 @@ PyObject *engine_retained_changes(engine_object *self, PyObject *object)
     uint8_t *changes = mq_retained_changes(self->engine, most, &length);
     if (changes == NULL)
         return PyErr_NoMemory();
-    if (length == 0)
-        mq_retained_swept(self->engine);
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)changes, (Py_ssize_t)length);
     free(changes);
-    return bytes;
+    if (bytes == NULL)
+        return NULL;
+    return Py_BuildValue("(NO)", bytes, self->engine->retained_sweeping.count > 0 ? Py_True : Py_False);
 }
 
 PyObject *engine_add_past(engine_object *self, PyObject *logged)

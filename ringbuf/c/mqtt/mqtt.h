@@ -388,7 +388,8 @@ struct mq_engine {
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint64_t retained_number; /* of the message that was retained last */
-    mq_list retained_changed; /* topics, since it was written down last */
+    mq_list retained_changed;  /* topics, since the last sweep has begun */
+    mq_list retained_sweeping; /* those that it is still to give */
     bool retained_kept;       /* it is written down */
     bool retained_asked;      /* MQ_EVENT_JOURNAL was left for that */
     uint32_t share_queues;    /* sessions that are queues of groups */

@@ -85,7 +85,7 @@ PyObject *engine_journal_note(engine_object *self, PyObject *argument);
 PyObject *engine_journal_end(engine_object *self, PyObject *argument);
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);
-PyObject *engine_retained_keep(engine_object *self, PyObject *argument);
+PyObject *engine_retained_sweep(engine_object *self, PyObject *argument);
 PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_past(engine_object *self, PyObject *argument);
 PyObject *engine_source_position(engine_object *self, PyObject *argument);

@@ -68,15 +68,21 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     engine->counters.retained_bytes += bytes;
 }
 
+/* The next sweep gives it.  Without memory it does not. */
+static void change(mq_engine *engine, mq_topic *topic)
+{
+    uint32_t before = engine->retained_changed.count;
+    mq_list_add(&engine->retained_changed, topic->item.index);
+    topic->changed = engine->retained_changed.count > before;
+}
+
 /* Replaces the retained message of `topic`, and remembers that it is not written down as it is now. */
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
     retain(engine, topic, message, origin);
     if (!engine->retained_kept || topic->changed || topic->reserved)
         return;
-    uint32_t before = engine->retained_changed.count;
-    mq_list_add(&engine->retained_changed, topic->item.index);
-    topic->changed = engine->retained_changed.count > before;
+    change(engine, topic);
 }
 
 /* ---- writing it down ---- */
@@ -88,8 +94,18 @@ void mq_retained_due(mq_engine *engine, const mq_source *source)
         engine->retained_asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 1, 0, 0, 0);
 }
 
-void mq_retained_swept(mq_engine *engine)
+void mq_retained_sweep(mq_engine *engine, bool all)
 {
+    for (uint32_t i = 0; all && i < engine->topics.made; i++) {
+        mq_topic *topic = mq_slab_at(&engine->topics, i);
+        if (topic->item.generation & 1 && topic->retained != NULL && !topic->changed && !topic->reserved)
+            change(engine, topic);
+    }
+    if (engine->retained_sweeping.count == 0) {
+        mq_list changed = engine->retained_changed;
+        engine->retained_changed = engine->retained_sweeping;
+        engine->retained_sweeping = changed;
+    }
     engine->retained_asked = false;
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL && engine->sources[i]->kind == MQ_SOURCE_OWN)
@@ -125,7 +141,7 @@ static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *
 
 uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length)
 {
-    mq_list *list = &engine->retained_changed;
+    mq_list *list = &engine->retained_sweeping;
     uint64_t bytes = 0, at = 0;
     uint32_t first = list->count;
     while (first > 0 && bytes < most)

@@ -199,7 +199,7 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
         mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
         engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
         --*steps;
-        if (!(topic->item.generation & 1) || topic->retained != NULL)
+        if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed || topic->unshown > 0)
             continue;
         if (!topic->used)
             return topic;

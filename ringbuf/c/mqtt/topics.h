@@ -60,10 +60,11 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
 /* What a ring is about to lose should be written down (edge/state/retained_file.py). */
 void mq_retained_due(mq_engine *engine, const mq_source *source);
-/* Records, padded to 32, of what topics retain that have changed: about `most` bytes; nobody is told of them
- * again.  Caller frees.  NULL: no memory. */
+/* A sweep begins: over the topics that have changed since the last one, or `all` that retain something. */
+void mq_retained_sweep(mq_engine *engine, bool all);
+/* Of its topics, records of what they retain, padded to 32: about `most` bytes; nobody is told of them again.
+ * Caller frees.  NULL: no memory. */
 uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length);
-void mq_retained_swept(mq_engine *engine);                   /* that was all */
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
 /* purge.c */
