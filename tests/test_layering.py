@@ -17,6 +17,8 @@ MAY_IMPORT = {
     "persistence": {"ringbuf", "msgpack"},
     "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
     "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
+    "bridge.collector": {"bridge", "zmq"},
+    "bridge.sinks.zeromq": {"bridge", "bridge.sinks.lease", "zmq"},
     "bridge.sinks.kafka": {"bridge", "ringbuf", "confluent_kafka"},
     "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka", "confluent_kafka"},
     "bridge.sinks.lease": {"bridge", "obstore"},

@@ -35,7 +35,7 @@ from bridge.errors import SinkUnavailable
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["LEASE_S", "Lease", "this_machine"]
+__all__ = ["LEASE_S", "Lease", "LocalName", "this_machine"]
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Lease:
         self._renewed_at = 0.0
         self._seen: tuple[str | None, float] = (None, 0.0)  # of another holder: which object, since when
         self._conditional = True
-        self._name: socket.socket | None = None
+        self._name: LocalName | None = None
 
     def take(self) -> None:
         """It is this bridge's.  Raises SinkUnavailable: another one's; obstore's errors."""
@@ -108,7 +108,7 @@ class Lease:
                 log.info("lease not given up, it runs out at=%s: %s", self._where, error)
             self._e_tag = None
             if self._name is not None:
-                self._name.close()
+                self._name.release()
                 self._name = None
 
     def _contend(self) -> None:
@@ -168,16 +168,28 @@ class Lease:
         return True
 
     def _take_name(self) -> None:
-        if self._name is not None:
-            return
-        name = hashlib.blake2b(self._where.encode(), digest_size=16).hexdigest()
-        holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        if self._name is None:
+            self._name = LocalName(self._where, self._holder)
+
+
+class LocalName:
+    """That one bridge of this machine drains to `where`: a name that the kernel forgets with its process.
+
+    Raises SinkUnavailable: another one does.
+    """
+
+    def __init__(self, where: str, holder: str) -> None:
+        name = hashlib.blake2b(f"{holder} {where}".encode(), digest_size=16).hexdigest()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         try:
-            holder.bind(f"\0brim-lease-{self._holder}-{name}"[:107])
+            self._socket.bind(f"\0brim-bridge-{name}")
         except OSError as error:
-            holder.close()
+            self._socket.close()
             raise SinkUnavailable(
-                f"{self._where}: another bridge of this machine drains this edge there",
+                f"{where}: another bridge of this machine drains this edge there",
                 hint="stop that one, or give this one a place of its own",
             ) from error
-        self._name = holder
+
+    def release(self) -> None:
+        """Another one may."""
+        self._socket.close()

@@ -23,15 +23,6 @@ NEEDS_OBSTORE = "needs obstore: pip install 'brim[objects]'"
 needs_obstore = pytest.mark.skipif(not importlib.util.find_spec("obstore"), reason=NEEDS_OBSTORE)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def obstore_runtime() -> None:
-    """obstore's threads and their descriptors stay for the life of the process: they are there already."""
-    if importlib.util.find_spec("obstore"):
-        import obstore
-
-        obstore.put(obstore.store.MemoryStore(), "name", b"")
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """An S3 server; "": this machine has none."""
