@@ -124,7 +124,7 @@ def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW) 
         )
         checkpoint = Checkpoint.open(chosen.checkpoint_path, "edge-1", sink.url)  # type: ignore[attr-defined]
         drain = Drain(chosen, sink, checkpoint, log)  # type: ignore[arg-type]
-        drain.flushing = True
+        drain.partitions.flushing = True
         begun = time.perf_counter()
         try:
             while not (drain.step() > 0 and not drain.in_flight and drain.drained()):

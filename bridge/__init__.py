@@ -8,6 +8,7 @@ socket of the broker, and never holds it up unless told to.
     runner.py       Bridge: the thread or process, retries, pause
     orders.py       what it may be told; state.py: what it tells
     drain.py        Drain: what is next, intent first, checkpoint after the sink has it
+    partitions.py   what there is to drain, and what each partition wants
     plan.py         whose turn it is: live and backlog, priorities, rate
     window.py       what is under way, acknowledged in any order
     cursor.py       where a partition stands

@@ -24,26 +24,25 @@ the records of that put are gone from ring and log.  The gap report then names t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bridge.checkpoint import Checkpoint
 from bridge.clock import SYSTEM, Clock
 from bridge.cursor import Cursor, joined
 from bridge.dead_letters import DeadLetters
-from bridge.errors import BridgeError, SinkUnavailable, SourceError
+from bridge.errors import SinkUnavailable, SourceError
+from bridge.partitions import TICK_S, Partitions
 from bridge.plan import Plan, Want
 from bridge.reconcile import is_there, reconcile
 from bridge.settings import BridgeSettings
 from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
 from bridge.sink import RecordSink, Sink
-from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut, find_rings
+from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut
 from bridge.unit import Batch, Intent
 from bridge.window import Flight, Window
 from persistence.errors import LogError
-from ringbuf import Reader
 from ringbuf.errors import RingError
 
 __all__ = ["Drain", "Lost", "Moved", "Totals"]
@@ -54,8 +53,6 @@ Lost = Sequence[tuple[int, int]]  # ranges of offsets, both ends included
 # ring name, epoch, offset, lost: the sink has all records of the ring below the offset, but for those
 Moved = Callable[[str, int, int, Lost], object]
 
-TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
-SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
 SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this
 FINISH_S = 32.0  # a sink answers within half a minute
 SAVE_S = 1.0  # how often the checkpoint of a sink for records is saved while there is something to do
@@ -71,14 +68,6 @@ class Totals:
     lost_records: int = 0  # declared so in a footer
     dead_letters: int = 0
     retries: int = 0
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Records of a partition that wait: since when, by two clocks."""
-
-    since: float  # monotonic, when they were noticed
-    oldest_ns: int  # wall
 
 
 class Drain:
@@ -102,15 +91,13 @@ class Drain:
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
-        self.flushing = False  # what waits is due, whatever its linger
         self.held = False  # no unit is begun; those under way go on
         self.checkpoint = checkpoint
-        self.sources: dict[RingName, PartitionSource] = {}
+        self.partitions = Partitions(settings, cold, clock, self.cursor_of)
         self.plan = Plan(settings)
         self.dead_letters = DeadLetters(settings)
         self.clock = clock
         self._sink = sink
-        self._cold = cold
         self._moved = moved
         self._settled = settled
         self._shipping: Shipping = (
@@ -120,9 +107,6 @@ class Drain:
             checkpoint.abandon()
         self._window = Window([Flight(intent) for intent in checkpoint.intents])
         self._buffers: list[RecordBuffer] = []
-        self._errors: dict[RingName, tuple[float, str]] = {}
-        self._waiting: dict[RingName, _Waiting] = {}
-        self._backlog_ns: dict[RingName, int] = {}  # wall: how old what waits beside live data is
         # Units are written down some at a time: half of them wait for a place, while the others are put.
         self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
         self._begun = False  # the sink has been asked what it has
@@ -150,7 +134,7 @@ class Drain:
         progress = self._settle()
         now = self.clock.monotonic()
         if now >= self._scan_at:
-            self._scan()
+            self.partitions.scan(self.is_busy)
             self._scan_at = now + self.settings.scan_interval_ms / 1000
         progress |= self._send(self._window.to_send())
         wait_s = SETTLE_S
@@ -164,22 +148,12 @@ class Drain:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be sent, as far as the last step() saw."""
-        return not self._waiting
-
-    def readers(self) -> list[Reader]:
-        """One of each ring: when nothing waits, a record in any of them is what to wait for."""
-        found = []
-        for name, source in self.sources.items():
-            if (cursor := self.cursor_of(name)) is not None:
-                found.append(source.reader_at(cursor.epoch, cursor.live_offset))
-        return [reader for reader in found if reader is not None]
+        return not self.partitions.waiting
 
     def drained(self) -> bool:
         """Whether the sink has everything that is in the rings now."""
-        self._scan()
-        if self._window.flights:
-            return False
-        return not any(self._backlog_of(source) for source in self.sources.values())
+        self.partitions.scan(self.is_busy)
+        return not self._window.flights and not any(map(self.partitions.waits, self.partitions.sources))
 
     def cursor_of(self, name: RingName) -> Cursor | None:
         """Where a partition stands when the sink has what is under way; None: it was never begun."""
@@ -189,16 +163,10 @@ class Drain:
                 cursor = cursor.after(flight.intent)
         return cursor
 
-    def error_of(self, name: RingName) -> str:
-        """Why a partition cannot be read; "": it can."""
-        return self._errors.get(name, (0.0, ""))[1]
-
     def oldest_ns_of(self, name: RingName) -> int | None:
         """Timestamp of the oldest record that waits or is under way, or of one not long before it."""
-        waiting = self._waiting.get(name)
-        found = [waiting.oldest_ns] if waiting else []
-        if name in self._backlog_ns and (cursor := self.cursor_of(name)) and cursor.ahead:
-            found.append(self._backlog_ns[name])
+        waits = self.partitions.oldest_ns(name)
+        found = [] if waits is None else [waits]
         found += [it.parcel.batch.first_timestamp_ns for it in self._window.of(name) if it.parcel]
         return min(found, default=None)
 
@@ -210,7 +178,7 @@ class Drain:
         """Put a partition elsewhere.  Raises CheckpointError."""
         assert not self.is_busy(name)
         self.checkpoint.move(cursor)
-        self._waiting.pop(name, None)
+        self.partitions.forget(name)
         self.checkpoint.save()
 
     def collect(self) -> None:
@@ -232,11 +200,9 @@ class Drain:
     def close(self) -> None:
         """Let end what is under way, and detach from all rings.  Checkpoint and sink are the caller's."""
         self._shipping.close()
-        for source in self.sources.values():
-            source.close()
-        self.sources.clear()
+        self.partitions.close()
 
-    # ---- what there is ----
+    # ---- where it begins ----
 
     def _begin(self) -> None:
         self._sink.begin(self.settings.edge_id)
@@ -249,80 +215,9 @@ class Drain:
                 self._tell(cursor, ())
 
     def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
-        self._scan()
-        source = self.sources.get(name)
+        self.partitions.scan(self.is_busy)
+        source = self.partitions.sources.get(name)
         return dict(source.epochs()).get(epoch) if source else None
-
-    def _scan(self) -> None:
-        """Attach rings that are new; let go of those that are gone, once they are drained."""
-        found = find_rings(self.settings.runtime_dir, self.settings.streams)
-        for name in [name for name in self.sources if name not in found]:
-            if not self._backlog_of(self.sources[name]) and not any(self._window.of(name)):
-                self.sources.pop(name).close()
-                self._waiting.pop(name, None)
-                self._errors.pop(name, None)
-        for name, path in found.items():
-            if name not in self.sources:
-                self.sources[name] = PartitionSource(name, path, self._cold)
-            with self._blamed(name):
-                self.sources[name].refresh()
-
-    @contextmanager
-    def _blamed(self, name: RingName) -> Iterator[None]:
-        """Keeps what is wrong with one partition from stopping the others."""
-        try:
-            yield
-        except (SourceError, LogError, RingError, OSError) as error:
-            hint = error.hint if isinstance(error, BridgeError) else ""
-            text = f"{error}; {hint}" if hint else str(error)
-            if self.error_of(name) != text:
-                log.warning("partition cannot be read stream=%s partition=%d: %s", *name, text)
-            self._errors[name] = self.clock.monotonic() + SOURCE_RETRY_S, text
-        else:
-            if self._errors.get(name, (0.0, ""))[0] <= self.clock.monotonic():
-                self._errors.pop(name, None)
-
-    def _backlog_of(self, source: PartitionSource) -> bool:
-        """Whether anything of it is still wanted."""
-        cursor = self.cursor_of(source.name)
-        epoch, offset = (cursor.epoch, cursor.live_offset) if cursor else (0, 0)
-        waits = cursor is not None and bool(cursor.ahead)
-        return waits or source.backlog(epoch, offset)[0] > 0
-
-    def _wants(self, source: PartitionSource) -> list[Want]:
-        """What is to be sent of a partition, and when, as far as is known now."""
-        name = source.name
-        now = self.clock.monotonic()
-        if self._errors.get(name, (0.0, ""))[0] > now:
-            return [Want(name, True, SOURCE_RETRY_S)]
-        cursor = self._begun_cursor(source)
-        if cursor is None:
-            return []
-        wants = [Want(name, False, 0.0)] if cursor.ahead else []
-        if source.moved_on(cursor.epoch):
-            return [*wants, Want(name, True, 0.0)]  # an epoch that has ended waits for nothing more
-        records, length = source.backlog(cursor.epoch, cursor.live_offset)
-        if records == 0:
-            if not wants:
-                self._waiting.pop(name, None)
-            return wants
-        waiting = self._waiting.setdefault(name, _Waiting(now, self.clock.wall_ns()))
-        full = length >= self.settings.unit_bytes or records >= self.settings.unit_records
-        due_s = waiting.since + self.settings.linger_ms / 1000 - now
-        if full or self.flushing:
-            return [*wants, Want(name, True, 0.0)]
-        return [*wants, Want(name, True, min(due_s, TICK_S))]
-
-    def _begun_cursor(self, source: PartitionSource) -> Cursor | None:
-        """Where the partition stands; begun if it never was; None: there is nothing to begin with."""
-        known = self.cursor_of(source.name)
-        if known is not None:
-            return known
-        for epoch, first in source.epochs()[:1] if self.settings.start == "oldest" else source.epochs()[-1:]:
-            end = source.end_offset() if self.settings.start == "latest" else None
-            known = Cursor(*source.name, epoch, first, first, first if end is None else end)
-            self.checkpoint.move(known)
-        return known
 
     # ---- deciding ----
 
@@ -335,17 +230,15 @@ class Drain:
         if window < len(self._window) <= most:
             return [], SETTLE_S  # enough for now: the next ones are written down together
         while len(self._window) < most:
-            wants: list[Want] = []
-            for name, source in self.sources.items():
-                with self._blamed(name):
-                    wants += [it for it in self._wants(source) if (name, it.live) not in left_out]
+            found = self.partitions.wants(self.checkpoint.move)
+            wants = [it for it in found if (it.name, it.live) not in left_out]
             if not (wants := self._beside(wants)):
                 break
             chosen = self.plan.choose(wants, now)
             if isinstance(chosen, float):
                 return self._begun_flights(decided), 0.0 if moved else chosen
-            with self._blamed(chosen.name):
-                flight = self._unit_of(self.sources[chosen.name], chosen)
+            with self.partitions.blamed(chosen.name):
+                flight = self._unit_of(self.partitions.sources[chosen.name], chosen)
                 if isinstance(flight, Flight):
                     decided.append(flight)
                     self._window.flights.append(flight)
@@ -395,14 +288,14 @@ class Drain:
                 self._buffers.append(buffer)
                 return quiet and self._pass(cursor, want)
             batch = cut(batch, stop - 1)
-            self._backlog_ns[source.name] = batch.last_timestamp_ns
+            self.partitions.backlog_ns[source.name] = batch.last_timestamp_ns
         if quiet and stop is None and self._splits(source, cursor, batch):
             self._buffers.append(buffer)
             return True
         flight = Flight(self._intent(cursor, start, batch), buffer, backlog=not want.live)
         flight.parcel = Parcel(flight.intent, batch)
         self.plan.sent(want, batch.length)
-        if want.live and (waiting := self._waiting.get(source.name)):
+        if want.live and (waiting := self.partitions.waiting.get(source.name)):
             waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns
         return flight
 
@@ -425,8 +318,8 @@ class Drain:
         if split is not cursor:
             log.info("live beside backlog stream=%s partition=%d from=%d", *source.name, end)
             self.checkpoint.move(split)
-            self._waiting.pop(source.name, None)
-            self._backlog_ns[source.name] = batch.first_timestamp_ns
+            self.partitions.waiting.pop(source.name, None)
+            self.partitions.backlog_ns[source.name] = batch.first_timestamp_ns
         return split is not cursor
 
     def _intent(self, cursor: Cursor, start: int, batch: Batch) -> Intent:
@@ -503,12 +396,10 @@ class Drain:
         return False
 
     def _batch_again(self, flight: Flight) -> Batch | None:
-        name, intent = flight.name, flight.intent
-        if name not in self.sources:
-            self._scan()
-        source = self.sources.get(name) or PartitionSource(
-            name, self.settings.runtime_dir / name.ring, self._cold
-        )
+        intent = flight.intent
+        if flight.name not in self.partitions.sources:
+            self.partitions.scan(self.is_busy)
+        source = self.partitions.of(flight.name)
         try:
             return source.read_exactly(intent.epoch, intent.first_offset, intent.last_offset)
         except (SourceError, LogError, RingError, OSError) as error:

@@ -50,15 +50,15 @@ class LagMeter:
 
     def lags(self) -> list[PartitionLag]:
         """Each partition as it stands."""
-        for name in [name for name in self._inflows if name not in self._drain.sources]:
+        for name in [name for name in self._inflows if name not in self._drain.partitions.sources]:
             del self._inflows[name]
-        return [self._lag(source) for source in list(self._drain.sources.values())]
+        return [self._lag(source) for source in list(self._drain.partitions.sources.values())]
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         drain, name = self._drain, source.name
         cursor = drain.checkpoint.cursors.get(name)
         epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
-        error = drain.error_of(name)
+        error = drain.partitions.error_of(name)
         records, length, age_s, left_s, waiting = 0, 0, 0.0, None, 0
         try:
             records, length = source.backlog(epoch, offset)

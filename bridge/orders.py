@@ -35,7 +35,7 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str] |
     said = []
     for key, cursor in chosen.items():
         name = RingName(*key)
-        source = drain.sources.get(name)
+        source = drain.partitions.sources.get(name)
         end = source.end_offset() if source is not None and not source.moved_on(cursor.epoch) else None
         if end is None or end <= cursor.next_offset:
             continue

@@ -248,7 +248,7 @@ class Bridge:
                 drain.collect()
             return STATE_INTERVAL_S
         flush = self._flush
-        drain.flushing = flush is not None
+        drain.partitions.flushing = flush is not None
         try:
             wait = drain.step()
             if wait > 0 and flush is not None and drain.drained():
@@ -312,7 +312,7 @@ class Bridge:
         """Until the time is over, a record comes to an idle drain, or somebody calls."""
         self._refresh(drain)
         idle = self._condition == "idle" and drain.idle and seconds > 0
-        readers = drain.readers()[:READERS_MOST] if idle else []
+        readers = drain.partitions.readers()[:READERS_MOST] if idle else []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
             rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))

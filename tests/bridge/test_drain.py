@@ -52,7 +52,7 @@ def test_a_unit_is_cut_at_its_size_at_its_records_or_by_linger(
         assert sum(footer.count for footer in footers(tmp_path)) == 64  # 64 x 64 bytes are 4096
         publish(made, 100)
         run_dry_full(drained)
-        drained.flushing = True
+        drained.partitions.flushing = True
         run_dry(drained)
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(170))}
 
@@ -219,9 +219,9 @@ def test_a_ring_that_is_gone_is_let_go_when_it_is_drained(runtime_directory: Pat
             made.unlink()
         drained.drained()
         assert [lag.lag_records for lag in LagMeter(drained).lags()] == [10]
-        drained.flushing = True
+        drained.partitions.flushing = True
         run_dry(drained)
-        assert LagMeter(drained).lags() == drained.readers() == []
+        assert LagMeter(drained).lags() == drained.partitions.readers() == []
     assert offsets_drained(tmp_path / "lake") == {("cam@gate", 0, EPOCH): list(range(10))}
 
 
@@ -394,4 +394,4 @@ def test_a_checkpoint_that_is_ahead_of_its_ring_waits_for_it(runtime_directory: 
                 drained.step()
             # Nothing behind offset 50 is there to be read yet; it is not taken for drained, nor for lost.
             assert [lag.next_offset for lag in LagMeter(drained).lags()] == [50]
-            assert drained.readers() == []
+            assert drained.partitions.readers() == []

@@ -1,0 +1,164 @@
+"""The partitions that a drain knows: attached as they come, let go when they are drained; what each wants.
+
+Owns the sources, what is wrong with each, and since when its records wait.  Sends nothing, and moves no
+cursor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bridge.clock import Clock
+from bridge.cursor import Cursor
+from bridge.errors import BridgeError, SourceError
+from bridge.plan import Want
+from bridge.settings import BridgeSettings
+from bridge.source import ColdLog, PartitionSource, RingName, find_rings
+from persistence.errors import LogError
+from ringbuf import Reader
+from ringbuf.errors import RingError
+
+__all__ = ["TICK_S", "Partitions"]
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
+SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Records of a partition that wait: since when, by two clocks."""
+
+    since: float  # monotonic, when they were noticed
+    oldest_ns: int  # wall
+
+
+@dataclass
+class Partitions:
+    """By name.  `cursor_of`: where one stands when the sink has what is under way."""
+
+    settings: BridgeSettings
+    cold: ColdLog | None
+    clock: Clock
+    cursor_of: Callable[[RingName], Cursor | None]
+    flushing: bool = False  # what waits is due, whatever its linger
+    sources: dict[RingName, PartitionSource] = field(default_factory=dict)
+    waiting: dict[RingName, Waiting] = field(default_factory=dict)
+    # Wall: how old what waits is, where newer records are drained beside it.
+    backlog_ns: dict[RingName, int] = field(default_factory=dict)
+    _errors: dict[RingName, tuple[float, str]] = field(default_factory=dict)
+
+    def scan(self, busy: Callable[[RingName], bool]) -> None:
+        """Attach rings that are new; let go of those that are gone, once they are drained and not `busy`."""
+        found = find_rings(self.settings.runtime_dir, self.settings.streams)
+        for name in [name for name in self.sources if name not in found]:
+            if not self.waits(name) and not busy(name):
+                self.sources.pop(name).close()
+                self.forget(name)
+        for name, path in found.items():
+            if name not in self.sources:
+                self.sources[name] = PartitionSource(name, path, self.cold)
+            with self.blamed(name):
+                self.sources[name].refresh()
+
+    def of(self, name: RingName) -> PartitionSource:
+        """The source of a partition, or one that has the log alone: its ring is gone."""
+        known = self.sources.get(name)
+        return known or PartitionSource(name, self.settings.runtime_dir / name.ring, self.cold)
+
+    def forget(self, name: RingName) -> None:
+        """What was noted of its records is of another place."""
+        for noted in (self.waiting, self.backlog_ns, self._errors):
+            noted.pop(name, None)
+
+    @contextmanager
+    def blamed(self, name: RingName) -> Iterator[None]:
+        """Keeps what is wrong with one partition from stopping the others."""
+        try:
+            yield
+        except (SourceError, LogError, RingError, OSError) as error:
+            hint = error.hint if isinstance(error, BridgeError) else ""
+            text = f"{error}; {hint}" if hint else str(error)
+            if self.error_of(name) != text:
+                log.warning("partition cannot be read stream=%s partition=%d: %s", *name, text)
+            self._errors[name] = self.clock.monotonic() + SOURCE_RETRY_S, text
+        else:
+            if self._errors.get(name, (0.0, ""))[0] <= self.clock.monotonic():
+                self._errors.pop(name, None)
+
+    def error_of(self, name: RingName) -> str:
+        """Why a partition cannot be read; "": it can."""
+        return self._errors.get(name, (0.0, ""))[1]
+
+    def oldest_ns(self, name: RingName) -> int | None:
+        """Timestamp of the oldest record that waits to be sent, or of one not long before it."""
+        found = [self.waiting[name].oldest_ns] if name in self.waiting else []
+        if name in self.backlog_ns and (cursor := self.cursor_of(name)) and cursor.ahead:
+            found.append(self.backlog_ns[name])
+        return min(found, default=None)
+
+    def waits(self, name: RingName) -> bool:
+        """Whether anything of it is still to be sent."""
+        cursor = self.cursor_of(name)
+        if cursor is not None and cursor.ahead:
+            return True
+        epoch, offset = (cursor.epoch, cursor.live_offset) if cursor else (0, 0)
+        return self.sources[name].backlog(epoch, offset)[0] > 0
+
+    def readers(self) -> list[Reader]:
+        """One of each ring: when nothing waits, a record in any of them is what to wait for."""
+        found = []
+        for name, source in self.sources.items():
+            if (cursor := self.cursor_of(name)) is not None:
+                found.append(source.reader_at(cursor.epoch, cursor.live_offset))
+        return [reader for reader in found if reader is not None]
+
+    def wants(self, begin: Callable[[Cursor], object]) -> list[Want]:
+        """What is to be sent, and when, as far as is known now; `begin` is told of cursors that are new."""
+        found: list[Want] = []
+        for name, source in self.sources.items():
+            with self.blamed(name):
+                found += self._wants(source, begin)
+        return found
+
+    def close(self) -> None:
+        """Detach from all."""
+        for source in self.sources.values():
+            source.close()
+        self.sources.clear()
+
+    def _wants(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> list[Want]:
+        name = source.name
+        now = self.clock.monotonic()
+        if self._errors.get(name, (0.0, ""))[0] > now:
+            return [Want(name, True, SOURCE_RETRY_S)]
+        cursor = self.cursor_of(name) or self._begun(source, begin)
+        if cursor is None:
+            return []
+        wants = [Want(name, False, 0.0)] if cursor.ahead else []
+        if source.moved_on(cursor.epoch):
+            return [*wants, Want(name, True, 0.0)]  # an epoch that has ended waits for nothing more
+        records, length = source.backlog(cursor.epoch, cursor.live_offset)
+        if records == 0:
+            self.waiting.pop(name, None)
+            return wants
+        waiting = self.waiting.setdefault(name, Waiting(now, self.clock.wall_ns()))
+        full = length >= self.settings.unit_bytes or records >= self.settings.unit_records
+        if full or self.flushing:
+            return [*wants, Want(name, True, 0.0)]
+        due_s = waiting.since + self.settings.linger_ms / 1000 - now
+        return [*wants, Want(name, True, min(due_s, TICK_S))]
+
+    def _begun(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> Cursor | None:
+        """Where a partition is begun that never was; None: there is nothing to begin with."""
+        oldest = self.settings.start == "oldest"
+        for epoch, first in source.epochs()[:1] if oldest else source.epochs()[-1:]:
+            end = None if oldest else source.end_offset()
+            cursor = Cursor(*source.name, epoch, first, first, first if end is None else end)
+            begin(cursor)
+            return cursor
+        return None
