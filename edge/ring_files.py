@@ -56,8 +56,9 @@ def ring_to_write(
     ring = _left_behind(path)
     if ring is not None:
         try:
-            _compare_with_log(ring, log_end)
+            _check_name(ring)
             prepared = prepare(ring)
+            _compare_with_log(ring, log_end)
         except RingError as error:
             ring.close()
             _put_aside(path, error)
@@ -108,10 +109,16 @@ def _left_behind(path: Path) -> Ring | None:
         raise RingsUnavailable(f"{ring_file(path)}: cannot be opened: {error.strerror}") from error
 
 
-def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
-    end = LogEnd(ring.epoch, ring.extremes().end_offset)
+def _check_name(ring: Ring) -> None:
     if ring.name != ring.path.name:
         raise RingError(f"{ring_file(ring.path)} is ring {ring.name} by its own words")
+
+
+def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
+    """After its writer has been opened: who was killed has not said yet where what it committed ends, and the
+    log may have that.
+    """
+    end = LogEnd(ring.epoch, ring.extremes().end_offset)
     if end < log_end:
         raise _BehindTheLog(f"the log ends at {log_end}, the ring at {end}: it is an older life of this ring")
 

@@ -170,6 +170,34 @@ def test_a_ring_that_the_log_has_overtaken_is_of_an_older_life(config, epochs, b
     streams.close()
 
 
+END = slice(0x80, 0xA8)  # of the header of a ring: where the next record goes (ringbuf/c/layout.h)
+
+
+@pytest.mark.parametrize("logged", [1, 2, 4])
+def test_a_ring_whose_writer_was_killed_before_it_said_where_it_ends_is_not_of_an_older_life(
+    config, epochs, runtime_directory, logged
+):
+    """The log reads what is committed, and may have had it before the end was stored."""
+    streams = Streams.open(config, epochs)
+    partition = streams.partition_of("a")
+    partition.writer.publish(b"0", key="a")
+    file = ring_file(runtime_directory / "default-0")
+    end = file.read_bytes()[END]
+    for number in range(1, 4):
+        partition.writer.publish(b"%d" % number, key="a")
+    epoch = partition.ring.epoch
+    streams.close()
+    with file.open("r+b") as opened:
+        opened.seek(END.start)
+        opened.write(end)
+    streams = Streams.open(config, epochs, {"default-0": (epoch, logged)})
+    partition = streams.partition_of("a")
+    assert partition.ring.epoch == epoch
+    assert payloads(partition.ring) == [b"0", b"1", b"2", b"3"]
+    assert partition.writer.publish(b"4", key="a") == 4
+    streams.close()
+
+
 def test_a_ring_keeps_its_size_until_its_file_is_removed(config, epochs, caplog):
     streams = Streams.open(config, epochs)
     streams.partition_of("a").writer.publish(b"x", key="a")
