@@ -373,6 +373,10 @@ class Log(Tended):
         self._enqueue(waiting)
         self._written = written
 
+    def requeue(self, waiting: Sequence[Pending]) -> None:
+        """What rounds have taken, and no segment has, is the log's to write."""
+        self._enqueue(waiting)
+
     def fail(self, *, sync: bool) -> None:
         """Rounds had an error of the disk, in a write or a `sync`: as write() and sync() then do."""
         if sync:
@@ -461,6 +465,11 @@ class Log(Tended):
         self._shelve(active.header.base_position, active.size())
         active.close()
         self._active = None
+
+    def next_segment(self) -> ActiveSegment:
+        """The one that rounds go on in: theirs is full, and synced up to its end.  Raises OSError."""
+        self._seal()
+        return self._begin()
 
     @property
     def active_since_ns(self) -> int | None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry
-from persistence.segment import Pending
+from persistence.segment import ActiveSegment, Pending
 from ringbuf import Range, Reader
 from ringbuf.core import ffi, lib
 
@@ -84,6 +84,35 @@ class Rounds:
         active = self._log.lendable()
         if active is None:
             return False
+        self._set(active)
+        with self._pulling:
+            lib.rb_log_enter(self.c, now_ns)
+            self._pulled = 0
+        self.lent = True
+        return True
+
+    def go_on(self) -> None:
+        """After RB_LOG_FULL: borrows the next segment, with what did not fit into the last one.
+
+        Raises OSError; then the log has that to write itself.
+        """
+        c, log_ = self.c, self._log
+        assert self.lent
+        assert c.extents_written == c.extents_settled
+        self.lent = False
+        log_.take_back(c.end, c.durable_position, c.proven, [], 0)
+        try:
+            active = log_.next_segment()
+        except OSError:
+            log_.requeue(self._waiting())
+            raise
+        self._set(active)
+        with self._pulling:
+            lib.rb_log_go_on(c)
+            self._pulled = 0
+        self.lent = True
+
+    def _set(self, active: ActiveSegment) -> None:
         c = self.c
         c.descriptor, c.seed = active.handle, active.header.seed
         c.base, c.end, c.room = active.header.base_position, active.end, self._log.segment_bytes
@@ -93,11 +122,6 @@ class Rounds:
             self._disk.handle = active.handle
         if self._log.direct:
             self._go_direct()
-        with self._pulling:
-            lib.rb_log_enter(c, now_ns)
-            self._pulled = 0
-        self.lent = True
-        return True
 
     def _go_direct(self) -> None:
         block = lib.rb_log_direct(self.c)

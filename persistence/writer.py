@@ -220,10 +220,14 @@ class LogWriter:
     def round(self, *, sync: bool = False) -> None:
         """One round in C, or one step where that cannot be."""
         now = self._clock_ns()
-        if self._enter(now):
-            self._come_back(self._rounds.round(now, sync=sync), now)
-        else:
+        if not self._enter(now):
             self._step(now, sync=sync or bool(self.log.queued), take=True)
+            return
+        code = self._rounds.round(now, sync=sync)
+        self._come_back(code, now)
+        while code == lib.RB_LOG_FULL and self._rounds.lent:  # What did not fit is of this round, too.
+            code = self._rounds.round(now, sync=sync)
+            self._come_back(code, now)
 
     def run(self) -> None:
         """Rounds, asleep between them, until somebody calls or there is something that only Python does."""
@@ -391,8 +395,7 @@ class LogWriter:
             if self._on_durable is not None:
                 self._on_durable()
         elif code == lib.RB_LOG_FULL:
-            self._rounds.leave(ends=True)
-            self._step(now, sync=True, take=False)
+            self._go_on(now)
         elif code == lib.RB_LOG_FAILED:
             error = self._rounds.error()
             self._rounds.leave(ends=True)
@@ -407,6 +410,19 @@ class LogWriter:
             self._step(now, sync=False, take=False)
         elif code == lib.RB_LOG_CALLED:
             self._rounds.leave()
+
+    def _go_on(self, now: int) -> None:
+        """The segment is full: rounds go on in the next one."""
+        if self._rounds.c.tells and self._on_durable is not None:
+            self._on_durable()
+        try:
+            if self.blocked:
+                raise OSError(errno.ENOSPC, self.blocked)
+            self._rounds.go_on()
+        except OSError as error:
+            self._rounds.leave(ends=True)
+            self._failed(error, now)
+        self.state.unsynced_bytes = self.log.unsynced_bytes
 
     def _note_troubles(self) -> None:
         self._rounds.c.troubles = 0

@@ -98,6 +98,7 @@ static inline uint64_t extent_bytes(const rb_log_extent *extent)
 /* rings.c.  Takes up to about `limit` bytes: how many. */
 uint64_t rb_log_take(rb_log *log, int64_t now_ns, uint64_t limit);
 bool rb_log_hungry(const rb_log *log);
+void rb_log_note_due(rb_log *log, const rb_log_ring *ring); /* something of it waits: when for a sync */
 
 /* extents.c */
 bool rb_log_reserve(rb_log *log, uint64_t count); /* room in the list for so many; false: no memory */

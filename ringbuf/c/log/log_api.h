@@ -102,6 +102,8 @@ void rb_log_remove(rb_log *log, rb_log_ring *ring);
 /* Rounds go on in the segment that the fields say; nothing of the rings is waiting, and all are looked at.
  * What was left of the segment before is forgotten. */
 void rb_log_enter(rb_log *log, int64_t now_ns);
+/* After RB_LOG_FULL: rounds go on in the segment that the fields say, with what did not fit into the last. */
+void rb_log_go_on(rb_log *log);
 
 /* Before anybody else writes to the segment: what has been written is where they see it.  Or a negative
  * errno, and then nobody may. */

@@ -41,16 +41,21 @@ static void harvest(rb_log_inside *in)
     atomic_thread_fence(memory_order_seq_cst); /* bell.h: the rings are looked at after this */
 }
 
-static void note_due(rb_log *log, rb_log_ring *ring, int64_t now)
+void rb_log_note_due(rb_log *log, const rb_log_ring *ring)
 {
-    rb_log_inside *in = log->inside;
-    if (ring->waits_since < 0)
-        ring->waits_since = now;
     int64_t due = ring->waits_since + ring->interval_ns;
     if (ring->on_disk || ring->taken - ring->durable >= ring->sync_bytes)
         due = 0;
     if (due < log->due_ns)
         log->due_ns = due;
+}
+
+static void note_taken(rb_log *log, rb_log_ring *ring, int64_t now)
+{
+    rb_log_inside *in = log->inside;
+    if (ring->waits_since < 0)
+        ring->waits_since = now;
+    rb_log_note_due(log, ring);
     *(ring->on_disk ? &in->urgent_at : &in->lazy_at) = now;
     log->active_at = now;
 }
@@ -81,7 +86,7 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
         ring->taken_offset = found[i].first_offset + found[i].count;
     }
     if (count > 0)
-        note_due(log, ring, now);
+        note_taken(log, ring, now);
     uint64_t share = length / (ring->reader->capacity / 256);
     if (share > log->inside->largest_share)
         log->inside->largest_share = share;

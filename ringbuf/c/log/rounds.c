@@ -76,6 +76,22 @@ void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, r
     log->inside->context = context;
 }
 
+void rb_log_go_on(rb_log *log)
+{
+    rb_log_inside *in = log->inside;
+    uint64_t waiting = log->extents_queued - log->extents_written;
+    pthread_mutex_lock(&in->lock);
+    memmove(in->list, in->list + log->extents_written, waiting * sizeof *in->list);
+    log->extents_queued = waiting;
+    log->extents_written = log->extents_settled = 0;
+    in->settled_end = log->end;
+    pthread_mutex_unlock(&in->lock);
+    log->due_ns = INT64_MAX;
+    for (uint64_t i = 0; i < waiting; i++)
+        rb_log_note_due(log, in->list[i].ring);
+    rb_disk_enter(log);
+}
+
 void rb_log_enter(rb_log *log, int64_t now)
 {
     rb_log_inside *in = log->inside;
