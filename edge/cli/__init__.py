@@ -36,6 +36,7 @@ VERBS = {
     "replay": "send again what the log holds",
     "consumers": "groups of consumers: how far behind they are, and put one somewhere else",
     "bridge": "run a bridge as a process of its own, or look at bridges",
+    "collect": "take drained files from bridges over ZeroMQ",
 }
 
 EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
