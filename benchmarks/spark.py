@@ -191,8 +191,9 @@ def measured(runs: dict[str, Run], rounds: int, records: int, megabytes: float) 
     """Every run once a round, after one that does not count; rates, and processor seconds."""
     found: Figures = {}
     for name, run in runs.items():
+        begun = time.monotonic()
         run()
-        print(f"   {name} is warm", flush=True)
+        print(f"   {name} for the first time: {time.monotonic() - begun:.1f} s", flush=True)
     for _ in range(rounds):
         for name, run in runs.items():
             cpu, begun = Machine.cpu_s(), time.monotonic()

@@ -10,9 +10,15 @@
     failOnDataLoss       true (default): a drain_seq that is missing fails the query; false: it is passed over
     maxFilesPerTrigger, maxBytesPerTrigger    how much one micro-batch takes; default 1 GiB
     minPartitions        at least as many tasks, if there are as many files
-    taskBytes            files are packed into tasks of about so many bytes; default 64 MiB
+    taskBytes            files are packed into tasks of about so many bytes; default 32 MiB
     missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
     decoder              auto (default), c, numpy
+    partition            numbers separated by commas; default: all
+    offsets              FIRST-LAST, both included, FIRST- or -LAST: of each partition and epoch
+    since, until         ISO dates or times, UTC if they do not say where: since <= timestamp < until
+    topic                topic filters separated by commas, as in MQTT: plant/+/temp, plant/#
+    pushDown             false (default); true: Spark's own conditions leave files and records out, too
+                         (batch only; wants spark.sql.python.filterPushdown.enabled, which session.py sets)
     payloads             path of a payload schema (payloads.py), on the driver: payloads become its columns
     view                 records (default), or files: one row for each file, from names and footers
 
@@ -32,15 +38,17 @@ from typing import Literal
 from bridge.errors import SourceOptionError
 from bridge.spark.decode import decoder_of
 from bridge.spark.payloads import Payloads
+from bridge.spark.where import Condition, Where, moment
 
 __all__ = ["Options"]
 
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
     "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",
-    "decoder", "view", "payloads",
+    "decoder", "view", "payloads", "partition", "offsets", "since", "until", "topic", "pushDown",
 )  # fmt: skip
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+WHERE = ("partition", "offsets", "since", "until", "topic")
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -58,11 +66,13 @@ class Options:
     max_files: int | None = None
     max_bytes: int = 1 << 30
     min_partitions: int = 1
-    task_bytes: int = 64 << 20
+    task_bytes: int = 32 << 20
     missing_grace_s: int = 600
     decoder: str = "auto"
     view: str = "records"
     payloads: Payloads | None = None
+    where: Where = field(default_factory=Where)
+    push_down: bool = False
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -87,17 +97,16 @@ class Options:
             starting=_offsets("startingOffsets", text("startingOffsets", "earliest"), ("earliest", "latest")),
             ending=_limits(text("endingOffsets", "latest")),
             mode=_one_of("mode", text("mode", "FAILFAST").upper(), MODES),
-            fail_on_data_loss=_one_of(
-                "failOnDataLoss", text("failOnDataLoss", "true").lower(), ("true", "false")
-            )
-            == "true",
+            fail_on_data_loss=_yes_or_no("failOnDataLoss", text("failOnDataLoss", "true")),
             max_files=_size("maxFilesPerTrigger", max_files) if max_files else None,
             max_bytes=_size("maxBytesPerTrigger", text("maxBytesPerTrigger", "1g")),
             min_partitions=_size("minPartitions", text("minPartitions", "1")),
-            task_bytes=_size("taskBytes", text("taskBytes", "64m")),
+            task_bytes=_size("taskBytes", text("taskBytes", "32m")),
             missing_grace_s=_size("missingGraceSeconds", text("missingGraceSeconds", "600"), least=0),
             decoder=text("decoder", "auto"),
             view=_one_of("view", text("view", "records"), ("records", "files")),
+            where=_where({name: text(name, "") for name in WHERE}),
+            push_down=_yes_or_no("pushDown", text("pushDown", "false")),
             payloads=Payloads.read(text("payloads", "")) if text("payloads", "") else None,
         )
 
@@ -115,6 +124,40 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise SourceOptionError(f"{name} is {value!r}, and must be one of {', '.join(allowed)}")
     return value
+
+
+def _yes_or_no(name: str, value: str) -> bool:
+    return _one_of(name, value.lower(), ("true", "false")) == "true"
+
+
+def _where(given: Mapping[str, str]) -> Where:
+    """The conditions of these options, those that are not empty.  Raises SourceOptionError."""
+    where = Where()
+    if given["partition"]:
+        try:
+            numbers = tuple(int(number) for number in given["partition"].split(","))
+        except ValueError:
+            raise SourceOptionError(f"partition is {given['partition']!r}, and must be numbers") from None
+        where = where.and_also(Condition("partition", "in", numbers))
+    if given["offsets"]:
+        match = re.fullmatch(r"(\d{0,20})-(\d{0,20})", given["offsets"])
+        if match is None or given["offsets"] == "-":
+            raise SourceOptionError(
+                f"offsets is {given['offsets']!r}, and must be FIRST-LAST, FIRST- or -LAST"
+            )
+        ends = ((match[1], ">="), (match[2], "<="))
+        where = where.and_also(*(Condition("offset", how, int(end)) for end, how in ends if end))
+    for name, how in (("since", ">="), ("until", "<")):
+        if given[name]:
+            try:
+                where = where.and_also(Condition("timestamp", how, moment(given[name])))
+            except ValueError:
+                raise SourceOptionError(
+                    f"{name} is {given[name]!r}, and must be a date or time as 2026-01-31T12:00"
+                ) from None
+    if given["topic"]:
+        where = where.and_also(Condition.of_topics(*(it.strip() for it in given["topic"].split(","))))
+    return where
 
 
 def _size(name: str, value: str, least: int = 1) -> int:

@@ -159,9 +159,23 @@ def _joined(before: Ranges, own: Ranges) -> Ranges:
     return union([*before, *own])
 
 
+def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
+    """What of the tasks is in first .. last."""
+    found = []
+    for task in tasks:
+        ends = ((max(first, begin), min(last, end)) for begin, end in task.ranges)
+        if ranges := tuple((begin, end) for begin, end in ends if begin <= end):
+            found.append(FileTask(task.path, task.length, ranges))
+    return found
+
+
 def pack(tasks: Sequence[FileTask], task_bytes: int, at_least: int = 1) -> list[tuple[FileTask, ...]]:
-    """The tasks in their order, packed to `task_bytes`, or less if there would be fewer than `at_least`."""
-    most = min(task_bytes, -(-sum(task.length for task in tasks) // at_least))
+    """The tasks in their order, packed to `task_bytes`, or less if there would be fewer than `at_least`.
+
+    The bytes are shared out evenly, so that no core is left with a long task after the others have ended.
+    """
+    total = sum(task.length for task in tasks)
+    most = -(-total // max(at_least, -(-total // task_bytes), 1))
     packed: list[list[FileTask]] = []
     length = 0
     for task in tasks:

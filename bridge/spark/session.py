@@ -34,6 +34,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",  # what option pushDown needs
     "spark.sql.shuffle.partitions": "4",  # for one machine; 200 is Spark's own
     "spark.ui.showConsoleProgress": "false",
 }

@@ -6,6 +6,7 @@
 
 Columns: columns.py.  Options: options.py.  A schema given with .schema() is honoured: a column that is not
 in it is never decoded, which is the way to a fast scan, as Spark pushes no columns into Python sources.
+Conditions are pushed only with option pushDown; options that say the same always work.
 
 A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}, from which the
 files of a batch follow, in any process and at any later time, for names decide contents.  Rows come as Arrow
@@ -17,12 +18,26 @@ Readers are pickled to where they are used: they hold values, no open file.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -41,7 +56,8 @@ from bridge.spark.decode import decode_file, decoder_of
 from bridge.spark.fields import typed_columns
 from bridge.spark.landing import Landing, StoredFile, matches
 from bridge.spark.options import Options
-from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, pack, tasks_of
+from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
+from bridge.spark.where import BY_NAME, BY_RECORD, Condition
 
 __all__ = ["BrimDataSource"]
 
@@ -75,7 +91,8 @@ class BrimDataSource(DataSource):
         """For spark.read."""
         if self._options.view == "files":
             return files_view.FilesReader(self._options)
-        return _BatchReader(_Rows.of(self._options, schema))
+        kind = _PushingReader if self._options.push_down else _BatchReader
+        return kind(_Rows.of(self._options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For spark.readStream."""
@@ -137,8 +154,9 @@ class _Rows:
                 rows = decoded.first_offset, decoded.first_offset + decoded.rows - 1
                 for first, last in task.ranges:
                     begin, end = max(first, rows[0]), min(last, rows[1])
-                    if begin <= end:
-                        yield batch_of(self._typed(decoded.part(begin, end)), constants, self.schema)
+                    chosen = self.options.where.of(decoded.part(begin, end)) if begin <= end else None
+                    if chosen is not None and chosen.rows:
+                        yield batch_of(self._typed(chosen), constants, self.schema)
                 left = subtract(left, [rows])
         except DrainedFileError as error:
             reason = str(error)
@@ -158,7 +176,7 @@ class _Rows:
 
     def _wanted(self) -> set[str]:
         """The columns of a record that are needed, for themselves or for what is made of them."""
-        names = set(self.schema.names)
+        names = set(self.schema.names) | self.options.where.columns
         return names | {"topic", "payload"} if names - set(TYPES) else names
 
     def _typed(self, decoded: Decoded) -> Decoded:
@@ -172,8 +190,9 @@ class _Rows:
     def planned(self, chosen: list[StoredFile], every: list[StoredFile]) -> list[InputPartition]:
         """The tasks for the chosen files."""
         streams = self.options.streams
-        wanted = [file for file in chosen if matches(file.name.stream, streams)]
-        tasks = tasks_of(wanted, every)
+        where = self.options.where
+        wanted = [it for it in chosen if matches(it.name.stream, streams) and where.may_be_in(it.name)]
+        tasks = clipped(tasks_of(wanted, every), *where.offsets)
         return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
 
     def stored(self) -> list[StoredFile]:
@@ -211,6 +230,44 @@ class _BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor."""
         return self._rows.of_partition(partition)
+
+
+class _PushingReader(_BatchReader):
+    """A table that Spark tells what it will look for.
+
+    A class of its own: Spark refuses any reader that could be told where its setting for that is off, as it
+    is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """All of them: Spark looks again at what is left."""
+        found = [made for made in map(_condition, filters) if made is not None]
+        options = self._rows.options
+        self._rows = replace(self._rows, options=replace(options, where=options.where.and_also(*found)))
+        return filters
+
+
+HOWS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+    StringStartsWith: "starts",
+}
+
+
+def _condition(given: Filter) -> Condition | None:
+    """What Spark says, if it is of use here."""
+    how, said = HOWS.get(type(given)), vars(given)
+    column = ".".join(said.get("attribute", ()))
+    if how is None or column not in BY_NAME | BY_RECORD | {"offset"}:
+        return None
+    values = tuple(said["value"]) if how == "in" else (said["value"],)
+    if None in values or any(isinstance(it, datetime) and it.tzinfo is None for it in values):
+        return None
+    return Condition(column, how, values if how == "in" else values[0])
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

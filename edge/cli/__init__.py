@@ -35,6 +35,7 @@ VERBS = {
     "segments": "look at the log, check and mend it, copy records out of it",
     "replay": "send again what the log holds",
     "consumers": "groups of consumers: how far behind they are, and put one somewhere else",
+    "spark": "run a Spark job over what bridges have drained",
     "bridge": "run a bridge as a process of its own, or look at bridges",
     "collect": "take drained files from bridges over ZeroMQ",
 }

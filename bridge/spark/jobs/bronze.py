@@ -24,9 +24,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -34,16 +35,20 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, follow, pairs, run
+from bridge.spark.payloads import RAW, UNDECODED
 from bridge.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Outcome", "ingest", "main"]
+__all__ = ["Outcome", "check_checkpoint", "finish", "forget", "ingest", "main", "opened", "start"]
 
 COMPRESSION = "zstd"
+IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
+
+Prepare = Callable[["DataFrame", int], "DataFrame"]
 
 
 @dataclass
@@ -72,11 +77,18 @@ def ingest(
     """
     checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
     check_checkpoint(table, checkpoint)
-    outcome = Outcome(table)
     source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
+    return start(source, table, checkpoint, every_s)
+
+
+def start(
+    source: DataFrame, table: str, checkpoint: str, every_s: float | None, prepare: Prepare | None = None
+) -> tuple[StreamingQuery, Outcome]:
+    """The query that writes a stream into `table` by batches, each as `prepare` makes it, if given."""
+    outcome = Outcome(table)
 
     def write(frame: DataFrame, batch: int) -> None:
-        records, bad = _write(frame, table, batch)
+        records, bad = _write(prepare(frame, batch) if prepare else frame, table, batch)
         outcome.batches += 1
         outcome.records += records
         outcome.quarantined += bad
@@ -92,15 +104,18 @@ def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
     from pyspark.sql import Observation
 
     seen = Observation()
-    bad = f.col(CORRUPT).isNotNull()
+    typed = UNDECODED in frame.columns
+    reason = f.coalesce(CORRUPT, UNDECODED) if typed else f.col(CORRUPT)
+    bad = reason.isNotNull()
     good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
     directory = f"batch={batch:09d}"
-    good.where(~bad).drop(CORRUPT).write.mode("overwrite").option("compression", COMPRESSION).parquet(
-        f"{table}/{directory}"
-    )
+    good.where(~bad).drop(CORRUPT, UNDECODED, RAW).write.mode("overwrite").option(
+        "compression", COMPRESSION
+    ).parquet(f"{table}/{directory}")
     counted = seen.get
     if counted["bad"]:
-        kept = frame.where(bad).select("edge", "stream", "partition", "epoch", "offset", CORRUPT)
+        more = ("timestamp", "topic", RAW) if typed else ()
+        kept = frame.where(bad).select(*IDENTITY, *more, reason.alias(CORRUPT))
         kept.write.mode("overwrite").option("compression", COMPRESSION).parquet(
             f"{table}/_quarantine/{directory}"
         )
@@ -118,13 +133,26 @@ def check_checkpoint(table: str, checkpoint: str) -> None:
 
 def _entries(directory: str, prefix: str) -> bool:
     """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen."""
-    url = directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
     try:
-        filesystem, path = fs.FileSystem.from_uri(url)
+        filesystem, path = opened(directory)
         found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     except (pa.ArrowInvalid, OSError):
         return False
     return any(entry.base_name.startswith(prefix) for entry in found)
+
+
+def forget(directory: str, name: str) -> None:
+    """`name` is no longer there.  Where only Spark can look, it stays."""
+    with suppress(pa.ArrowInvalid, OSError):
+        filesystem, path = opened(directory)
+        filesystem.delete_dir(f"{path}/{name}")
+
+
+def opened(directory: str) -> tuple[Any, str]:
+    """The file system of a path or URL as Spark has it, and the path there.  Raises ArrowInvalid, OSError."""
+    url = directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
+    filesystem, path = fs.FileSystem.from_uri(url)
+    return filesystem, path
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -133,10 +161,7 @@ def arguments() -> argparse.ArgumentParser:
         prog="bronze", description="Drained files into a Parquet table, each record exactly once."
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
-    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
-    parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
-    parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+    add_stream_arguments(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -149,11 +174,13 @@ def job(argv: Sequence[str] | None) -> int:
     query, outcome = ingest(
         spark, given.root, given.to, checkpoint=given.checkpoint, every_s=given.every, options=options
     )
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    if given.json:
+    return finish(query, outcome, as_json=given.json)
+
+
+def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool) -> int:
+    """Waits for the end of the query, and tells what it has done: the exit status."""
+    follow(query)
+    if as_json:
         print(json.dumps(asdict(outcome)))
     else:
         quarantined = f", {outcome.quarantined} in quarantine" if outcome.quarantined else ""

@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError, SourceOptionError
 
-__all__ = ["add_spark_arguments", "pairs", "run"]
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["add_spark_arguments", "add_stream_arguments", "follow", "pairs", "run"]
+
+PROGRESS_S = 1
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +24,33 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+
+
+def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a job takes that reads a stream into a table."""
+    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
+    parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+
+
+def follow(query: StreamingQuery) -> None:
+    """Waits until the query has ended, or somebody ends it with Ctrl-C.
+
+    On a terminal it says meanwhile, on standard error, how far it is.
+    """
+    try:
+        if not sys.stderr.isatty():
+            query.awaitTermination()
+            return
+        while not query.awaitTermination(PROGRESS_S):
+            if said := query.lastProgress:
+                rate = said["processedRowsPerSecond"] or 0
+                text = f"batch {said['batchId']}: {said['numInputRows']:,} records, {rate:,.0f}/s"
+                print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        query.stop()
 
 
 def pairs(given: Sequence[str], what: str) -> dict[str, str]:

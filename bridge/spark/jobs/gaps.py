@@ -31,7 +31,7 @@ from bridge.spark.landing import Landing, StoredFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableAccount", "landing_account", "main", "table_account"]
+__all__ = ["TableAccount", "facts_of", "landing_account", "main", "table_account"]
 
 READERS = 16  # of footers at once: object stores answer slowly, and in parallel
 SHOWN = 20  # ranges of a kind
@@ -50,11 +50,14 @@ class TableAccount(NamedTuple):
 
 def landing_account(root: str, edges: Sequence[str] = (), *, retained: bool = False) -> Account:
     """The account of the files below `root`."""
+    return account(facts_of(root, edges), retained=retained)
+
+
+def facts_of(root: str, edges: Sequence[str] = ()) -> list[FileFacts]:
+    """Name and footer of each file below `root`."""
     landing = Landing(root)
     with ThreadPoolExecutor(READERS) as pool:
-        return account(
-            list(pool.map(lambda it: _facts(landing, it), landing.files(edges))), retained=retained
-        )
+        return list(pool.map(lambda it: _facts(landing, it), landing.files(edges)))
 
 
 def _facts(landing: Landing, file: StoredFile) -> FileFacts:

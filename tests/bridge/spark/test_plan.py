@@ -134,6 +134,8 @@ def test_small_files_are_packed_and_large_ones_are_alone() -> None:
         [200],
         [10],
     ]
+    even = [stored(seq, seq, seq, length=10) for seq in range(11)]
+    assert [len(group) for group in pack(tasks_of(even, even), 100)] == [5, 5, 1]  # and not 10 and 1
     assert len(pack(tasks_of(ten(), ten()), 1 << 30, at_least=4)) >= 4
     assert pack([], 100, 4) == []
     packed = pack(tasks_of(ten(), ten()), 250)

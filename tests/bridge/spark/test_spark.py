@@ -92,6 +92,24 @@ def test_a_table_is_cut_by_edge_stream_and_drain_sequence(spark: Any, lake: Path
     assert load(spark, lake).rdd.getNumPartitions() == 1  # seven small files, one task
 
 
+def test_conditions_leave_records_out_by_options_and_pushed_down(spark: Any, lake: Path) -> None:
+    """A file that is not wanted is not opened: here it could not be read."""
+    paths = sorted(lake.rglob("*.brim"))
+    paths[0].write_bytes(paths[0].read_bytes()[:-9])
+    pushed = load(spark, lake, pushDown="true")
+    for frame, expected in (
+        (load(spark, lake, offsets="15-22"), range(15, 23)),
+        (load(spark, lake, offsets="10-", topic="plant/3/+", mode="FAILFAST"), range(11, 50, 4)),
+        (pushed.where("offset between 15 and 22"), range(15, 23)),
+        (pushed.where("offset > 9 and topic like 'plant/3%'"), range(11, 50, 4)),
+        (pushed.where("offset > 9 and timestamp < timestamp'2023-11-14 22:13:20.020Z'"), range(10, 20)),
+    ):
+        assert offsets(frame) == [(0, it) for it in expected]
+    assert pushed.where("stream = 'other'").count() == 0
+    with pytest.raises(Exception, match="cut short"):
+        load(spark, lake).where("offset > 9").count()
+
+
 def test_files_are_a_table_too(spark: Any, lake: Path) -> None:
     store(lake, unit_of(60, 69, drain_seq=6, lost=((50, 57),), skipped=((58, 59),), previous=(EPOCH - 1, 3)))
     row = load(spark, lake, view="files").where("drain_seq = 6").first()

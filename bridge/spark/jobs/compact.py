@@ -1,0 +1,156 @@
+"""Compact: many small batches of a bronze or silver table into one, sorted, nothing lost or doubled.
+
+    python -m bridge.spark.jobs.compact /srv/bronze                # all but the newest two batches
+    python -m bridge.spark.jobs.compact /srv/bronze --keep 100
+
+Batches 0 .. B become batch=B, sorted by edge, stream, partition, epoch and offset, in files of about --file
+bytes.  The newest --keep batches stay as they are, two at least: the ingest may still write the last of them
+again, and decides by its checkpoint, not by directories.  Compact again and again: what was compacted before
+is taken in only when as much new has come.
+
+Steps, each of which can be repeated: the new directory is written beside the table (TABLE/_compact, which
+readers pass over) and counted; a note says which directories it replaces; they are deleted; it is moved
+into their place; the note is deleted.  Killed anywhere, the next run goes on with the note, or, without one,
+begins anew.  While directories are replaced readers do not see all of them: run it when nobody minds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from bridge.errors import BridgeError, SourceOptionError
+from bridge.spark.jobs import bronze
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Outcome", "compact", "main"]
+
+KEEP_LEAST = 2
+SORTED_BY = ("edge", "stream", "partition", "epoch", "offset")
+WORK, NOTE = "_compact", "replaces.json"
+
+
+@dataclass
+class Outcome:
+    """What one run has done."""
+
+    table: str
+    batches: int = 0  # that became one
+    records: int = 0
+    files: int = 0
+    finished: bool = False  # what a run before had left
+
+
+def compact(
+    spark: SparkSession, table: str, *, keep: int = KEEP_LEAST, file_bytes: int = 128 << 20
+) -> Outcome:
+    """Raises SourceOptionError, and BridgeError when what was written is not what was read."""
+    try:
+        filesystem, root = bronze.opened(table)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
+    outcome = Outcome(table)
+    outcome.finished = _replace(filesystem, root)
+    batches = _batches(filesystem, root)[: -max(keep, KEEP_LEAST)]
+    if len(batches) < 2 or not _worth(filesystem, root, batches):
+        return outcome
+    target = f"{table.rstrip('/')}/{WORK}/{batches[-1]}"
+    paths = [f"{table.rstrip('/')}/{batch}" for batch in batches]
+    length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
+    frame = spark.read.parquet(*paths)
+    parts = max(1, -(-length // file_bytes))
+    ordered = frame.repartitionByRange(parts, *SORTED_BY).sortWithinPartitions(*SORTED_BY)
+    ordered.write.mode("overwrite").option("compression", "zstd").parquet(target)
+    before, after = frame.count(), spark.read.parquet(target).count()
+    if before != after:
+        raise BridgeError(f"{target} has {after} records, and the batches {before}: nothing was replaced")
+    with filesystem.open_output_stream(f"{root}/{WORK}/{NOTE}") as note:
+        note.write(json.dumps({"batches": batches, "target": batches[-1]}).encode())
+    _replace(filesystem, root)
+    outcome.batches, outcome.records, outcome.files = len(batches), after, parts
+    return outcome
+
+
+def _replace(filesystem: Any, root: str) -> bool:
+    """Does what the note says, if there is one; else removes what was begun."""
+    note = f"{root}/{WORK}/{NOTE}"
+    if filesystem.get_file_info(note).type == fs.FileType.NotFound:
+        if filesystem.get_file_info(f"{root}/{WORK}").type == fs.FileType.Directory:
+            filesystem.delete_dir(f"{root}/{WORK}")
+        return False
+    with filesystem.open_input_stream(note) as file:
+        said = json.loads(file.read())
+    made = f"{root}/{WORK}/{said['target']}"
+    if filesystem.get_file_info(made).type == fs.FileType.Directory:  # else it has been moved already
+        for batch in said["batches"]:
+            if filesystem.get_file_info(f"{root}/{batch}").type == fs.FileType.Directory:
+                filesystem.delete_dir(f"{root}/{batch}")
+        filesystem.move(made, f"{root}/{said['target']}")
+    filesystem.delete_dir(f"{root}/{WORK}")
+    return True
+
+
+def _batches(filesystem: Any, root: str) -> list[str]:
+    """Names of the directories of batches, in order."""
+    found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    return sorted(it.base_name for it in found if it.base_name.startswith("batch="))
+
+
+def _worth(filesystem: Any, root: str, batches: Sequence[str]) -> bool:
+    """Whether the first, which may be a compacted one, is not most of it all."""
+    first, *others = (_length(filesystem, f"{root}/{batch}") for batch in batches)
+    return first <= sum(others) or len(others) > 100
+
+
+def _length(filesystem: Any, directory: str) -> int:
+    found = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
+    return sum(it.size or 0 for it in found if it.type == fs.FileType.File)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="compact", description="Small batches of a table into large files.")
+    parser.add_argument("table", help="a bronze or silver table: a path or URL for Spark")
+    parser.add_argument(
+        "--keep", type=int, default=KEEP_LEAST, metavar="N", help="newest batches to leave alone"
+    )
+    parser.add_argument(
+        "--file-mib", type=int, default=128, metavar="MIB", help="of a file, about; default: 128"
+    )
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    if given.keep < KEEP_LEAST or given.file_mib < 1:
+        raise SourceOptionError(f"--keep is {KEEP_LEAST} at least, and --file-mib 1")
+    spark = session("brim compact", master=given.master, settings=pairs(given.conf, "--conf"))
+    outcome = compact(spark, given.table, keep=given.keep, file_bytes=given.file_mib << 20)
+    if given.json:
+        print(json.dumps(asdict(outcome)))
+    else:
+        done = f"{outcome.batches} batches into {outcome.files} files" if outcome.batches else "nothing to do"
+        print(f"{outcome.table}: {done}, {outcome.records} records")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

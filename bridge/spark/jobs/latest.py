@@ -1,0 +1,86 @@
+"""Latest: the last record of each device, out of a bronze or silver table.
+
+    python -m bridge.spark.jobs.latest /srv/bronze --to /srv/latest
+    python -m bridge.spark.jobs.latest /srv/silver --edge 'plant-*'          # only shown
+
+A device is a topic of an edge.  One row each, with all columns of its last record: the one with the greatest
+timestamp, and of equal ones the greatest epoch and offset; so records that came late change nothing, and the
+outcome is the same in whatever order batches came.  Also `records`, how many there were, and `first_seen`.
+
+It is computed from the table as a whole: a state that a stream keeps would have to be kept for as long as
+data may be late, and be made anew whenever the table is mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["latest", "main"]
+
+ORDER = ("timestamp", "epoch", "offset")
+
+
+def latest(records: DataFrame) -> DataFrame:
+    """A row for each edge and topic of `records`."""
+    others = [name for name in records.columns if name not in {"edge", "topic"}]
+    last = f.max_by(f.struct(*others), f.struct(*ORDER)).alias("last")
+    found = records.groupBy("edge", "topic").agg(
+        last, f.count("*").alias("records"), f.min("timestamp").alias("first_seen")
+    )
+    return found.select("edge", f.col("topic").alias("device"), "last.*", "records", "first_seen")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="latest", description="The last record of each device.")
+    parser.add_argument("table", help="a bronze or silver table")
+    parser.add_argument("--to", default="", metavar="TABLE", help="replaced as a whole; default: only shown")
+    parser.add_argument("--edge", default="", help="only edges of this name, * for anything")
+    parser.add_argument("--show", type=int, default=20, metavar="N", help="print so many rows; default: 20")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    spark = session("brim latest", master=given.master, settings=pairs(given.conf, "--conf"))
+    records = spark.read.parquet(given.table)
+    if given.edge:
+        records = records.where(f.col("edge").like(given.edge.replace("_", r"\_").replace("*", "%")))
+    result = latest(records)
+    if given.to:
+        result.write.mode("overwrite").option("compression", "zstd").parquet(given.to)
+        result = spark.read.parquet(given.to)
+    ordered = result.drop("properties", "batch").orderBy("edge", "device")
+    if given.json:
+        rows = [row.asDict() for row in ordered.limit(given.show).collect()]
+        print(json.dumps({"devices": result.count(), "rows": rows}, default=_plain))
+    else:
+        ordered.show(given.show)
+    return 0
+
+
+def _plain(value: object) -> str:
+    return bytes(value).decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Replay: a range of drained files into a table, again or for the first time; also to fill what is missing.
+
+    python -m bridge.spark.jobs.replay /srv/lake --to /srv/again --since 2026-01-31 --until 2026-02-01
+    python -m bridge.spark.jobs.replay /srv/lake --to /srv/again --option edge=kiln --option offsets=100-199
+    python -m bridge.spark.jobs.replay /srv/lake --to /srv/mended --payloads payloads.toml --since ...
+
+What the range is, options of the source say (options.py): edge, stream, partition, offsets, since, until,
+topic, startingOffsets, endingOffsets.  It goes to TABLE/range=NAME, where NAME follows from them alone: the
+same range replaces what it wrote before, another one stands beside it.  So it may be run again whenever it
+has failed, and ranges that do not overlap make a table in which each record is once.
+
+Records that do not verify, or whose payloads do not decode, are left out and counted: bronze.py and silver.py
+have put them into quarantine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from bridge.errors import SourceOptionError
+from bridge.spark.columns import CORRUPT
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.payloads import RAW, UNDECODED
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["main", "range_name", "replay"]
+
+
+def range_name(options: Mapping[str, str]) -> str:
+    """Of the directory of these options, whatever their order."""
+    text = json.dumps(dict(options), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def replay(spark: SparkSession, root: str, table: str, options: Mapping[str, str]) -> tuple[str, int, int]:
+    """Where the records are now, how many, and how many were left out."""
+    from pyspark.sql import Observation
+
+    frame = spark.read.format("brim").options(**{**options, "mode": "PERMISSIVE"}).load(root)
+    typed = UNDECODED in frame.columns
+    bad = (f.coalesce(CORRUPT, UNDECODED) if typed else f.col(CORRUPT)).isNotNull()
+    seen = Observation()
+    counted = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
+    target = f"{table.rstrip('/')}/range={range_name(options)}"
+    rows = counted.where(~bad).drop(CORRUPT, UNDECODED, RAW)
+    rows.write.mode("overwrite").option("compression", "zstd").parquet(target)
+    return target, int(seen.get["good"]), int(seen.get["bad"])
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="replay", description="A range of drained files into a table.")
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
+    parser.add_argument("--since", default="", metavar="TIME", help="ISO date or time, UTC")
+    parser.add_argument("--until", default="", metavar="TIME", help="the same, not included")
+    parser.add_argument("--payloads", default="", metavar="FILE", help="a payload schema: typed columns")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    named = {"since": given.since, "until": given.until, "payloads": given.payloads}
+    options = {**pairs(given.option, "--option"), **{key: value for key, value in named.items() if value}}
+    if not options:
+        raise SourceOptionError("no range is given", hint="--since, --until or --option; bronze reads all")
+    spark = session("brim replay", master=given.master, settings=pairs(given.conf, "--conf"))
+    target, records, left_out = replay(spark, given.root, given.to, options)
+    if given.json:
+        print(json.dumps({"range": target, "records": records, "left_out": left_out}))
+    else:
+        print(f"{target}: {records} records" + (f", {left_out} left out" if left_out else ""))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

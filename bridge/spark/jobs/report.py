@@ -1,0 +1,272 @@
+"""Report: one page for who runs the pipeline: is it all there, how much, how late, from whom.
+
+    python -m bridge.spark.jobs.report /srv/lake --to report.html                      # names and footers
+    python -m bridge.spark.jobs.report /srv/lake --table /srv/bronze --to report.html  # and devices, by Spark
+
+One HTML file with its drawings in it: no script, no network.  Sections: the verdict; offsets of each
+partition as a strip (there, declared lost, missing); volume over time; lag, from when a record was taken to
+when its file was there, by the time that the store gives it; how much came late; and, of the table, the
+devices with most bytes.
+
+Exit status: 0 nothing is missing; 1 something is, or a file cannot be read; 2 a mistake in the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridge.spark import page
+from bridge.spark.account import Account, FileFacts, account
+from bridge.spark.coverage import count
+from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.jobs.gaps import facts_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Device", "devices_of", "main", "report"]
+
+BUCKETS = 120  # points of a line
+EDGES_DRAWN, STRIPS_DRAWN, DEVICES_SHOWN = 8, 60, 25
+LATE_S = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (86400, "1 day"))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What one topic of an edge has sent."""
+
+    edge: str
+    topic: str
+    records: int
+    payload_bytes: int
+    last: datetime
+
+
+def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
+    """Those with most bytes, and how many there are."""
+    from pyspark.sql import functions as f
+
+    records = spark.read.parquet(table)
+    length = f.octet_length("payload") if "payload" in records.columns else f.lit(0)
+    found = records.groupBy("edge", "topic").agg(
+        f.count("*").alias("records"),
+        f.sum(length).alias("payload_bytes"),
+        f.max("timestamp").alias("last"),
+    )
+    found = found.persist()
+    rows = found.orderBy(f.desc("payload_bytes"), f.desc("records"), "edge", "topic").limit(DEVICES_SHOWN)
+    devices = [Device(**row.asDict()) for row in rows.collect()]
+    total = found.count()
+    found.unpersist()
+    return devices, total
+
+
+def report(
+    root: str,
+    files: Sequence[FileFacts],
+    made: Account,
+    devices: tuple[list[Device], int] | None = None,
+    now: datetime | None = None,
+) -> str:
+    """The page."""
+    now = now or datetime.now(UTC)
+    known = [it for it in files if it.footer is not None]
+    parts = [*_verdict(root, files, made, now), *_coverage(made), *_volume(known), *_lag(known)]
+    if devices is not None:
+        parts += _devices(*devices)
+    return page.page("Brim: what has arrived", parts)
+
+
+def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime) -> Iterator[str]:
+    missing = sum(count(it.missing) for it in made.epochs)
+    units = sum(count(it.missing) for it in made.edges)
+    declared = sum(count(it.declared) for it in made.epochs)
+    if made.complete:
+        yield '<p class="good">Nothing is missing.</p>'
+    else:
+        said = (
+            f"{missing:,} records and {units:,} files are missing, {len(made.unreadable):,} files unreadable."
+        )
+        yield f'<p class="bad">{said}</p>'
+    yield page.table(
+        ("", ""),
+        (
+            ("landing zone", root),
+            ("as of", f"{now:%Y-%m-%d %H:%M:%S} UTC"),
+            ("edges", len(made.edges)),
+            ("files", len(files)),
+            ("bytes", sum(it.file.length for it in files)),
+            ("records", sum(it.records for it in made.epochs)),
+            ("declared lost or skipped", declared),
+            ("in more than one file, read once", sum(count(it.doubled) for it in made.epochs)),
+        ),
+    )
+    if made.unreadable:
+        shown = ((it.file.path, it.error) for it in made.unreadable[:DEVICES_SHOWN])
+        yield page.table(("file", "why it cannot be read"), shown)
+
+
+def _coverage(made: Account) -> Iterator[str]:
+    """A strip for each partition and epoch; those with gaps first."""
+    yield "<h2>Offsets</h2><p class=note>green: there, grey: declared lost or skipped, red: missing</p>"
+    rows = []
+    for it in sorted(made.epochs, key=lambda it: (not it.missing, it.epoch)):
+        if not it.expected:
+            continue
+        kinds = ((it.present, page.GOOD), (it.declared, page.DECLARED), (it.missing, page.BAD))
+        parts = [(first, last, colour) for ranges, colour in kinds for first, last in ranges]
+        said = f"{page.count_in_words(it.records)} records"
+        said += f", {count(it.missing):,} missing" if it.missing else ""
+        epoch = it.epoch
+        label = f"{epoch.edge} {epoch.stream}/{epoch.partition} e{epoch.epoch}"
+        rows.append((label, it.expected[0], parts, said))
+    yield page.strip(rows[:STRIPS_DRAWN])
+    if len(rows) > STRIPS_DRAWN:
+        yield f"<p class=note>and {len(rows) - STRIPS_DRAWN:,} more without a gap or with one</p>"
+
+
+def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
+    """Records by the time at which they were taken, of each edge."""
+    yield "<h2>Volume</h2><p class=note>records by the time the broker took them</p>"
+    taken = [it.footer.first_timestamp_ns / 1e9 for it in known if it.footer]
+    if not taken:
+        return
+    low, high = min(taken), max(taken)
+    step = max((high - low) / BUCKETS, 1.0)
+    by_edge: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for it, at in zip(known, taken, strict=True):
+        by_edge[it.file.name.edge][int((at - low) // step)] += _records(it)
+    totals = {edge: sum(buckets.values()) for edge, buckets in by_edge.items()}
+    largest = sorted(totals, key=lambda edge: (-totals[edge], edge))
+    series = [
+        (edge, [(bucket * step, number / step) for bucket, number in by_edge[edge].items()])
+        for edge in largest[:EDGES_DRAWN]
+    ]
+    most = max(y for _, points in series for _, y in points)
+    yield page.lines(series, (_moment(low), _moment(high)), f"{page.count_in_words(most)} records/s")
+    rows = [(edge, totals[edge], f"{page.count_in_words(totals[edge])} records") for edge in largest]
+    yield page.bars(rows[:DEVICES_SHOWN])
+
+
+def _lag(known: Sequence[FileFacts]) -> Iterator[str]:
+    """How long records were on their way."""
+    yield "<h2>Lag and late data</h2>"
+    yield "<p class=note>from when a record was taken to when its file was there</p>"
+    dated = [it for it in known if it.footer is not None and it.file.modified_s > 0]
+    if not dated:
+        yield "<p>the store does not say when files came</p>"
+        return
+    by_edge: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    late: dict[str, int] = defaultdict(int)
+    for it in dated:
+        assert it.footer is not None
+        oldest, newest = (
+            max(it.file.modified_s - ns / 1e9, 0.0)
+            for ns in (it.footer.first_timestamp_ns, it.footer.last_timestamp_ns)
+        )
+        by_edge[it.file.name.edge].append((it.file.modified_s, oldest))
+        late[next((name for most, name in LATE_S if newest < most), "")] += _records(it)
+    worst = {edge: max(lag for _, lag in points) for edge, points in by_edge.items()}
+    drawn = sorted(worst, key=lambda edge: (-worst[edge], edge))[:EDGES_DRAWN]
+    came = [it.file.modified_s for it in dated]
+    series = [(edge, _thinned(by_edge[edge])) for edge in drawn]
+    yield page.lines(
+        series, (_moment(min(came)), _moment(max(came))), page.seconds_in_words(max(worst.values()))
+    )
+    names = [*(name for _, name in LATE_S), ""]
+    labels = [f"within {name}" if name else f"later than {LATE_S[-1][1]}" for name in names]
+    rows = [
+        (label, late[name], f"{page.count_in_words(late[name])} records")
+        for label, name in zip(labels, names, strict=True)
+    ]
+    yield page.bars(rows, page.COLOURS[1])
+
+
+def _devices(devices: Sequence[Device], total: int) -> Iterator[str]:
+    yield f"<h2>Devices</h2><p class=note>{total:,} in the table; those with most bytes of payload</p>"
+    rows = [
+        (
+            f"{it.edge} {it.topic}",
+            it.payload_bytes,
+            f"{page.count_in_words(it.records)} records, {page.count_in_words(it.payload_bytes)} bytes",
+        )
+        for it in devices
+    ]
+    yield page.bars(rows, page.COLOURS[2])
+    yield page.table(
+        ("device", "records", "payload bytes", "last seen"),
+        (
+            (f"{it.edge} {it.topic}", it.records, it.payload_bytes, f"{it.last:%Y-%m-%d %H:%M:%S}")
+            for it in devices
+        ),
+    )
+
+
+def _records(facts: FileFacts) -> int:
+    return facts.file.name.last_offset - facts.file.name.first_offset + 1
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The highest of each of BUCKETS times."""
+    low, high = min(points)[0], max(points)[0]
+    step = max((high - low) / BUCKETS, 1e-9)
+    kept: dict[int, tuple[float, float]] = {}
+    for x, y in points:
+        bucket = int((x - low) / step)
+        if bucket not in kept or kept[bucket][1] < y:
+            kept[bucket] = (x, y)
+    return list(kept.values())
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="report", description="One page: is it all there, how much, how late."
+    )
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("--table", default="", help="a bronze or silver table: what each device sent")
+    parser.add_argument("--edge", action="append", default=[], help="only these, * for anything")
+    parser.add_argument("--retained", action="store_true", help="old files were removed on purpose")
+    parser.add_argument("--to", type=Path, default=Path("report.html"), help="default: report.html")
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    files = facts_of(given.root, given.edge)
+    made = account(files, retained=given.retained)
+    devices = None
+    if given.table:
+        from bridge.spark.session import session
+
+        spark = session("brim report", master=given.master, settings=pairs(given.conf, "--conf"))
+        devices = devices_of(spark, given.table)
+    given.to.write_text(report(given.root, files, made, devices), encoding="utf-8")
+    if given.json:
+        print(json.dumps({"page": str(given.to), "complete": made.complete, "files": len(files)}))
+    else:
+        print(given.to)
+    return 0 if made.complete else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """See the module for the exit status."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Silver: drained files into a table of typed columns, payloads decoded as a payload schema says.
+
+    python -m bridge.spark.jobs.silver /srv/lake --to /srv/silver --payloads payloads.toml
+    spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml --every 60
+
+Each record exactly once, as bronze.py has it: the same directories of batches, checkpoint and quarantine.
+The columns are those of a record without properties and payload, and those of the schema (payloads.py: JSON,
+msgpack, CBOR, Sparkplug B, text).
+
+What does not decode, or has a topic that no entry of the schema matches, goes to TABLE/_quarantine with its
+identity, time, topic, the payload (_raw) and the reason (_corrupt_record).  When the schema has been mended,
+replay.py reads the range again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bridge.spark.jobs import bronze
+from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
+from bridge.spark.session import session
+
+__all__ = ["main"]
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="silver", description="Drained files into a table of typed columns, each record exactly once."
+    )
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("--payloads", required=True, metavar="FILE", help="the payload schema, on the driver")
+    add_stream_arguments(parser)
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    spark = session("brim silver", master=given.master, settings=pairs(given.conf, "--conf"))
+    options = {**pairs(given.option, "--option"), "payloads": given.payloads}
+    query, outcome = bronze.ingest(
+        spark, given.root, given.to, checkpoint=given.checkpoint, every_s=given.every, options=options
+    )
+    return bronze.finish(query, outcome, as_json=given.json)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Run a Spark job over what bridges have drained.
+
+    brim spark bronze /srv/lake --to /srv/bronze          a Parquet table, each record exactly once
+    brim spark report /srv/lake --to report.html          one page: gaps, volume, lag, late data
+    brim spark JOB --help                                 what a job takes
+
+    brim spark --submit "--master spark://host:7077" bronze s3://bucket/lake --to s3a://bucket/bronze
+
+Without --submit the job runs on this machine, in this process.  With it, spark-submit runs it, with these
+options; the command is shown first, to be taken into a scheduler.  Jobs show how far they are on a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from edge.errors import EdgeError
+
+__all__ = ["JOBS", "add_arguments", "run"]
+
+JOBS = {
+    "bronze": "drained files into a table, each record exactly once",
+    "kafka": "the same from a Kafka topic",
+    "silver": "the same with payloads decoded into typed columns",
+    "latest": "the last record of each device",
+    "windows": "by device and minute: count, minimum, mean, maximum",
+    "gaps": "what is missing between the edges and the table",
+    "report": "one page: gaps, volume, lag, late data, devices",
+    "replay": "a range of the files into a table, again or for the first time",
+    "compact": "small batches of a table into large files",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `brim spark` takes."""
+    parser.add_argument("--submit", metavar="OPTIONS", help="run it by spark-submit, with these options")
+    jobs = "\n".join(f"{name}: {what};" for name, what in JOBS.items())
+    parser.add_argument("job", choices=JOBS, metavar="JOB", help=jobs)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the job")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status of the job."""
+    if arguments.submit is None:
+        status: int = _job(arguments.job).main(arguments.arguments)
+        return status
+    script = _job(arguments.job).__file__
+    command = [spark_submit(), *shlex.split(arguments.submit), str(script), *arguments.arguments]
+    print(shlex.join(command), file=sys.stderr, flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def spark_submit() -> str:
+    """Of SPARK_HOME, on PATH, or that of the installed pyspark.  Raises EdgeError: there is none."""
+    home = os.environ.get("SPARK_HOME")
+    found = (
+        shutil.which("spark-submit", path=str(Path(home, "bin"))) if home else shutil.which("spark-submit")
+    )
+    if found is None and home is None:
+        spec = importlib.util.find_spec("pyspark")
+        places = spec.submodule_search_locations if spec else None
+        found = shutil.which("spark-submit", path=str(Path(places[0], "bin"))) if places else None
+    if found is None:
+        raise EdgeError("there is no spark-submit here", hint="set SPARK_HOME, or pip install 'brim[spark]'")
+    return found
+
+
+def _job(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"bridge.spark.jobs.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in {"pyarrow", "pyspark", "numpy"}:
+            raise
+        raise EdgeError(f"{error.name} is not installed", hint="pip install 'brim[spark]'") from error

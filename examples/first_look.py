@@ -1,0 +1,79 @@
+"""A first look at what was drained: the files as a Spark table, a question in SQL, and a plot of the answer.
+
+    pip install 'brim[spark]' matplotlib
+    python -m examples.first_look /srv/lake --field temp
+
+Made to be read from top to bottom, and pasted into a notebook.  Needs Java 17 or newer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from bridge.spark.session import session
+
+
+def first_look(lake: Path, field: str, plot: Path) -> None:
+    """Prints what is there, and writes the plot."""
+    spark = session("first look")
+
+    # The landing zone of a bridge is a table.  Nothing is imported or converted first.
+    records = spark.read.format("brim").load(str(lake))
+    records.printSchema()
+
+    # Who sends, and how much?
+    records.createOrReplaceTempView("records")
+    spark.sql("""
+        SELECT stream, topic, count(*) AS records, sum(octet_length(payload)) AS bytes, max(timestamp) AS last
+        FROM records GROUP BY stream, topic ORDER BY records DESC LIMIT 20
+    """).show(truncate=False)
+
+    # Payloads are JSON here: one number of each, by second.  A payload schema does the same for all fields,
+    # and faster: .option("payloads", "payloads.toml"), see bridge/spark/payloads.py.
+    means = spark.sql(
+        f"""
+        SELECT topic, date_trunc('second', timestamp) AS second,
+               avg(try_cast(get_json_object(cast(payload AS string), '$.{field}') AS double)) AS mean
+        FROM records GROUP BY topic, second HAVING mean IS NOT NULL ORDER BY second
+    """
+    )
+    lines = defaultdict(list)
+    for row in means.collect():
+        lines[row["topic"]].append((row["second"], row["mean"]))
+    draw(lines, field, plot)
+    print(f"{plot}: {len(lines)} topics")
+
+
+def draw(lines: dict[str, list[tuple[object, float]]], field: str, plot: Path) -> None:
+    """A line for each topic."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
+    for topic, points in sorted(lines.items()):
+        axes.plot(*zip(*points, strict=True), marker=".", label=topic)
+    axes.set_ylabel(field)
+    if lines:
+        axes.legend(loc="upper left", fontsize="small")
+    figure.autofmt_xdate()
+    figure.savefig(plot, dpi=120)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="a first look at drained files, with Spark")
+    parser.add_argument("lake", type=Path, help="where a bridge drains to")
+    parser.add_argument("--field", default="value", help="of JSON payloads, to be drawn (%(default)s)")
+    parser.add_argument("--to", type=Path, default=Path("first_look.png"), help="the plot (%(default)s)")
+    options = parser.parse_args(arguments)
+    first_look(options.lake, options.field, options.to)
+
+
+if __name__ == "__main__":
+    main()

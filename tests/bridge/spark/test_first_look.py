@@ -1,0 +1,91 @@
+"""A data engineer's first minutes: the example over drained files, as it stands; and `brim spark`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
+
+from edge.cli import main as brim
+from edge.cli.spark import JOBS
+from tests.support.drained_files import store, unit_of
+from tests.support.house import ROOT
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    store(tmp_path / "lake", unit_of(0, 99, payload=lambda offset: b'{"temp": %d.5}' % offset))
+    return tmp_path / "lake"
+
+
+@pytest.mark.java
+@pytest.mark.timeout(180)
+def test_the_example_reads_asks_and_draws(spark: Any, lake: Path, tmp_path: Path, capsys: Said) -> None:
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    from examples import first_look
+
+    plot = tmp_path / "plot.png"
+    first_look.main([str(lake), "--field", "temp", "--to", str(plot)])
+    said = capsys.readouterr().out
+    assert re.search(r"\|default\|plant/3/temp\|25 ", said)
+    assert said.endswith(f"{plot}: 4 topics\n")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert plot.stat().st_size > 10_000
+
+
+def test_a_job_is_a_verb(lake: Path, tmp_path: Path, capsys: Said) -> None:
+    assert brim(["spark", "gaps", str(lake), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 100
+    page = tmp_path / "report.html"
+    assert brim(["spark", "report", str(lake), "--to", str(page)]) == 0
+    assert "Nothing is missing" in page.read_text()
+    with pytest.raises(SystemExit):
+        brim(["spark", "gold", str(lake)])
+    assert "invalid choice: 'gold'" in capsys.readouterr().err
+
+
+def test_every_job_is_a_verb_and_explains_itself() -> None:
+    jobs = {path.stem for path in (ROOT / "bridge" / "spark" / "jobs").glob("[a-z]*.py")} - {"common"}
+    assert set(JOBS) == jobs
+
+
+@pytest.mark.campaign  # it starts a Java of its own
+@pytest.mark.java
+@pytest.mark.timeout(300)
+def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "edge",
+        "spark",
+        "--submit",
+        "--master local[1]",
+        "gaps",
+        str(lake),
+        "--json",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["complete"]
+    assert re.search(r"spark-submit --master 'local\[1\]' \S*/gaps\.py", done.stderr)

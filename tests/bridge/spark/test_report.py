@@ -1,0 +1,98 @@
+"""The operator's page: the verdict, and drawings of what names and footers say; one file, no network."""
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+
+from bridge.spark import page
+from bridge.spark.account import account
+from bridge.spark.jobs import report
+from bridge.spark.jobs.gaps import facts_of
+from tests.support.drained_files import T0_NS, store, unit_of
+
+HOUR_S = 3600
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    root = tmp_path / "lake"
+    made = [unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1) for seq in range(5)]
+    made.append(unit_of(60, 69, drain_seq=6, lost=((50, 59),)))
+    for number, path in enumerate(store(root, *made)):
+        came = T0_NS / 1e9 + (2 * HOUR_S if number == 3 else 5)
+        os.utime(path, (came, came))
+    return root
+
+
+def drawn(text: str) -> list[ET.Element]:
+    """The drawings, which must be well formed."""
+    return [ET.fromstring(it) for it in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def test_a_page_says_that_nothing_is_missing_and_how_late_it_came(lake: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert report.main([str(lake), "--to", str(target)]) == 0
+    text = target.read_text()
+    assert "Nothing is missing." in text
+    assert "<td>declared lost or skipped</td><td>10</td>" in text
+    assert "<td>records</td><td>60</td>" in text
+    strip, _, _, lags, late = drawn(text)
+    assert {it.get("fill") for it in strip.iter() if it.get("fill")} == {page.GOOD, page.DECLARED}
+    assert any("2.0 h" in (it.text or "") for it in lags.iter())
+    said = [it.text for it in late.iter() if it.text and "records" in it.text]
+    assert said == [
+        "0 records",
+        "50 records",
+        "0 records",
+        "0 records",
+        "0 records",
+        "10 records",
+        "0 records",
+    ]
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script", text)
+
+
+def test_what_is_missing_or_cannot_be_read_is_on_the_page(lake: Path, tmp_path: Path) -> None:
+    paths = sorted(lake.rglob("*.brim"))
+    paths[1].unlink()
+    paths[2].write_bytes(b"nothing")
+    target = tmp_path / "report.html"
+    assert report.main([str(lake), "--to", str(target)]) == 1
+    text = target.read_text()
+    assert "10 records and 1 files are missing, 1 files unreadable" in text
+    strip = drawn(text)[0]
+    assert page.BAD in {it.get("fill") for it in strip.iter()}
+
+
+def test_devices_of_a_table_are_shown_and_their_names_cannot_break_the_page(lake: Path) -> None:
+    files = facts_of(str(lake))
+    device = report.Device("edge-1", "<script>alert(1)</script>&", 7, 1234, datetime(2026, 1, 31, tzinfo=UTC))
+    text = report.report(str(lake), files, account(files), ([device], 1))
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    assert "2026-01-31 00:00:00" in text
+    assert drawn(text)
+
+
+def test_an_empty_landing_zone_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    assert report.main([str(tmp_path / "lake"), "--to", str(tmp_path / "report.html")]) == 0
+    assert drawn((tmp_path / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [(0.44, "0.4 s"), (12.0, "12 s"), (210.0, "3.5 min"), (7200.0, "2.0 h"), (4e5, "4.6 d")],
+)
+def test_seconds_are_said_as_one_would(said: float, words: str) -> None:
+    assert page.seconds_in_words(said) == words
+
+
+def test_counts_are_short() -> None:
+    assert [page.count_in_words(it) for it in (7, 1200, 3_400_000, 5e9)] == ["7", "1.2 k", "3.4 M", "5.0 G"]

@@ -1,0 +1,158 @@
+"""Silver, latest, replay and compaction: tables made of files, and tables made of tables."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
+
+import msgpack
+import pyarrow.parquet as pq
+
+from bridge.spark.jobs import bronze, compact, gaps, latest, replay, silver
+from tests.support.drained_files import store, unit_of
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+Said = pytest.CaptureFixture[str]
+
+SCHEMA = """
+[[payload]]
+topic = "plant/0/#"
+format = "json"
+fields = { temp = "double" }
+[[payload]]
+topic = "plant/+/temp"
+format = "msgpack"
+fields = { temp = "double", note = { path = "more.note", type = "string" } }
+"""
+
+
+def payload(offset: int) -> bytes:
+    """JSON of line 0, msgpack of the others; 13 is neither."""
+    if offset == 13:
+        return b"neither"
+    said: dict[str, Any] = {"temp": offset * 1.5, "more": {"note": f"n{offset}"}}
+    packed: bytes = json.dumps(said).encode() if offset % 4 == 0 else msgpack.packb(said)
+    return packed
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    root = tmp_path / "lake"
+    units = (unit_of(10 * seq, 10 * seq + 9, drain_seq=seq + 1, payload=payload) for seq in range(5))
+    store(root, *units)
+    return root
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "payloads.toml"
+    path.write_text(SCHEMA)
+    return path
+
+
+def told(capsys: Said) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def offsets(table: Path) -> list[int]:
+    """For every reader: by file, without Spark."""
+    tables = [pq.read_table(path, partitioning=None) for path in table.glob("*=*/*.parquet")]
+    return sorted(offset for it in tables for offset in it["offset"].to_pylist())
+
+
+def test_silver_is_typed_and_what_does_not_decode_is_in_quarantine(
+    spark: Any, lake: Path, schema: Path, tmp_path: Path, capsys: Said
+) -> None:
+    table = tmp_path / "silver"
+    assert silver.main([str(lake), "--to", str(table), "--payloads", str(schema), "--json"]) == 0
+    assert told(capsys) == {"table": str(table), "batches": 1, "records": 49, "quarantined": 1}
+    rows = spark.read.parquet(str(table)).orderBy("offset").select("offset", "temp", "note").collect()
+    good = [offset for offset in range(50) if offset != 13]
+    assert [tuple(row) for row in rows] == [(it, it * 1.5, f"n{it}" if it % 4 else None) for it in good]
+    (bad,) = spark.read.parquet(f"{table}/_quarantine").collect()
+    assert (bad["offset"], bad["topic"], bytes(bad["_raw"])) == (13, "plant/1/temp", b"neither")
+    assert bad["_corrupt_record"] == "a map belongs where something else is"
+
+
+def test_the_latest_of_each_device_is_the_same_in_whatever_order_batches_came(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+) -> None:
+    store(lake, unit_of(0, 2, edge="kiln", payload=payload))
+    frame = spark.read.format("brim").load(str(lake))
+    for order in ("offset", "payload"):
+        frame.orderBy(order).write.mode("overwrite").parquet(str(tmp_path / "bronze"))
+        to = ["--to", str(tmp_path / "latest")]
+        assert latest.main([str(tmp_path / "bronze"), *to, "--edge", "edge-*", "--json"]) == 0
+        found = told(capsys)
+        assert found["devices"] == 4
+        assert [(row["device"], row["offset"], row["records"]) for row in found["rows"]] == [
+            ("plant/0/temp", 48, 13),
+            ("plant/1/temp", 49, 13),
+            ("plant/2/temp", 46, 12),
+            ("plant/3/temp", 47, 12),
+        ]
+
+
+def test_a_range_is_replayed_into_a_place_of_its_own(
+    spark: Any, lake: Path, schema: Path, tmp_path: Path, capsys: Said
+) -> None:
+    table = tmp_path / "again"
+    two = [
+        ["--option", "offsets=5-14"],
+        ["--since", "2023-11-14T22:13:20.030", "--until", "2023-11-14T22:13:20.040"],
+    ]
+    for _ in range(2):  # what was there is replaced
+        counted = []
+        for range_ in two:
+            assert replay.main([str(lake), "--to", str(table), *range_, "--json"]) == 0
+            counted.append(told(capsys)["records"])
+        assert counted == [10, 10]
+    assert offsets(table) == [*range(5, 15), *range(30, 40)]
+    typed = ["--payloads", str(schema), "--option", "topic=plant/1/#", "--json"]
+    assert replay.main([str(lake), "--to", str(tmp_path / "typed"), *typed]) == 0
+    assert {**told(capsys), "range": ""} == {"range": "", "records": 12, "left_out": 1}
+    assert replay.main([str(lake), "--to", str(table)]) == 2
+    assert "no range is given" in capsys.readouterr().err
+
+
+def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+) -> None:
+    table = tmp_path / "bronze"
+    assert bronze.main([str(lake), "--to", str(table), "--option=maxFilesPerTrigger=1"]) == 0
+    capsys.readouterr()
+    before = tmp_path / "before"
+    shutil.copytree(table, before)
+    assert compact.main([str(table), "--json"]) == 0
+    assert told(capsys)["batches"] == 3
+    assert sorted(it.name for it in table.glob("batch=*")) == [f"batch=00000000{it}" for it in (2, 3, 4)]
+    assert offsets(table) == list(range(50))
+    made = table / "batch=000000002"
+    # Killed after its note: the batches are there, or some of them, or none; or all is done but the note.
+    note = json.dumps({"batches": [f"batch=00000000{it}" for it in (0, 1, 2)], "target": made.name})
+    for gone in ((), ("batch=000000001",), ("batch=000000000", "batch=000000001", "batch=000000002")):
+        killed = tmp_path / "killed"
+        shutil.rmtree(killed, ignore_errors=True)
+        shutil.copytree(before, killed)
+        shutil.copytree(made, killed / "_compact" / made.name)
+        (killed / "_compact" / "replaces.json").write_text(note)
+        for name in gone:
+            shutil.rmtree(killed / name)
+        assert compact.compact(spark, str(killed)).finished
+        assert offsets(killed) == list(range(50))
+        assert not (killed / "_compact").exists()
+    (killed / "_compact").mkdir()
+    (killed / "_compact" / "replaces.json").write_text(note)
+    assert compact.compact(spark, str(killed)).finished
+    assert offsets(killed) == list(range(50))
+    # The stream goes on behind it, and the gap report counts on it.
+    store(lake, unit_of(50, 59, drain_seq=6, payload=payload))
+    assert bronze.main([str(lake), "--to", str(table)]) == 0
+    assert gaps.main([str(lake), "--table", str(table)]) == 0
