@@ -389,7 +389,7 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
     `name` is for messages.  Raises DrainedFileError.
     """
     view = memoryview(data)
-    is_compressed = view[:4] == ZSTD_MAGIC
+    is_compressed = bytes(view[:4]) == ZSTD_MAGIC  # of pyarrow it may be of signed bytes
     try:
         footer = parse_footer(view)
         body = view[: len(view) - TRAILER_BYTES - footer_length(view)]

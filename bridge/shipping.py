@@ -69,7 +69,7 @@ class UnitShipping:
     begins = True
 
     def __init__(self, settings: BridgeSettings, sink: UnitSink) -> None:
-        self._edge, self._sink, self._compress = settings.edge_id, sink, settings.compress == "zstd"
+        self._edge, self._sink = settings.edge_id, sink
         name = f"brim-put-{settings.name}"
         self._executor: Executor = (
             ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _Here()
@@ -82,7 +82,7 @@ class UnitShipping:
     def _put(self, parcel: Parcel) -> Sequence[Rejected]:
         if parcel.unit is None:
             unit = build(self._edge, parcel.intent, parcel.batch)
-            parcel.unit = compressed(unit) if self._compress else unit
+            parcel.unit = compressed(unit) if parcel.intent.compressed else unit
         parcel.length = parcel.unit.length
         self._sink.put(parcel.unit)
         return ()

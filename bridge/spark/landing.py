@@ -102,7 +102,7 @@ class Landing:
         if len(data) != length:
             raise DrainedFileError(f"has {len(data)} bytes, and had {length} when it was planned", name=path)
         found = drained.parse(data, path)
-        if found.footer.name("") != _without_day(path):
+        if replace(found.name, day="") != _without_day(path):
             raise DrainedFileError(f"holds {found.name.path}, which is not what its name says", name=path)
         return found
 

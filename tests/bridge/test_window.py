@@ -139,11 +139,12 @@ def test_a_unit_that_is_given_up_leaves_its_number_and_its_loss_to_the_next(
     assert sorted(there) == [*range(64, 128), *range(oldest, 3192)]
 
 
+@pytest.mark.parametrize("stored", [False, True])
 def test_a_compressed_unit_is_a_zstd_frame_with_a_footer_that_is_read_without_it(
-    runtime_directory: Path, tmp_path: Path
+    runtime_directory: Path, tmp_path: Path, stored: bool
 ) -> None:
     sink = FailingSink(tmp_path / "lake")
-    sink.after = [SinkUnavailable("answer lost")]
+    (sink.after if stored else sink.before).append(SinkUnavailable("down"))
     chosen = settings(runtime_directory, tmp_path, compress="zstd")
     with ring(runtime_directory) as made:
         publish(made, 200)

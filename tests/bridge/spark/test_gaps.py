@@ -1,15 +1,19 @@
 """The gap report over files: names and footers, without Spark."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from bridge.drained import verify
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark.jobs import gaps
 from bridge.spark.landing import Landing
+from bridge.unit import compressed
 from tests.support.drained_files import EPOCH, store, unit_of
 
 
@@ -143,6 +147,27 @@ def test_a_file_that_was_renamed_or_has_changed_is_not_read_as_another(lake: Pat
     path.unlink()
     with pytest.raises(DrainedFileError, match="is gone"):
         landing.read(files[0].path, files[0].length)
+
+
+@pytest.mark.parametrize("only_pyarrow", [False, True])
+def test_a_compressed_file_is_read_as_any_other(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, only_pyarrow: bool
+) -> None:
+    unit = unit_of(10, 400, drain_seq=2, edge="edge-2")
+    store(lake, replace(compressed(unit), name=f"{unit.name}.zst"))
+    for name in ("compression.zstd", "backports.zstd") if only_pyarrow else ():
+        monkeypatch.setitem(sys.modules, name, None)
+    landing = Landing(str(lake))
+    (stored,) = [it for it in landing.files(["edge-2"]) if it.name.drain_seq == 2]
+    assert (stored.name.compressed, landing.footer(stored.path, stored.length)) == (True, unit.footer)
+    file = landing.read(stored.path, stored.length)
+    assert file.body == b"".join(unit.parts[:-1])
+    path = Path(stored.path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DrainedFileError):
+        verify(landing.read(stored.path, stored.length))
 
 
 def test_a_root_is_a_path_or_a_url(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
