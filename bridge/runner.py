@@ -23,16 +23,14 @@ from typing import NamedTuple
 
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved
-from bridge.errors import BadName, BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
+from bridge.errors import BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
 from bridge.lag import LagMeter
 from bridge.orders import Order, backfill, skip
 from bridge.settings import BridgeSettings
-from bridge.sink import RecordSink, Sink, open_sink
+from bridge.shipping import check
+from bridge.sink import Sink, open_sink
 from bridge.source import ColdLog, ForeignLog
 from bridge.state import BridgeState, Condition
-from bridge.transform import load
-from persistence.archive.zstd import check_available
-from persistence.errors import ArchiveUnavailable
 from ringbuf.bell import READERS_MOST, Sleeper
 
 __all__ = ["Backoff", "Bridge"]
@@ -91,18 +89,7 @@ class Bridge:
         self.settings = settings
         self._own_sink = sink is None
         self._sink = sink or open_sink(settings.to, settings.options)
-        if settings.chooses_topics and not isinstance(self._sink, RecordSink):
-            raise BadName(
-                f"{settings.to} takes files, which hold whole streams: no topics, remap or transform",
-                hint="give these topics a stream of their own, and name it in streams",
-            )
-        if settings.transform:
-            load(settings.transform)
-        if settings.compress == "zstd":
-            try:
-                check_available()
-            except ArchiveUnavailable as error:
-                raise BadName('compress = "zstd" wants a library', hint=str(error)) from error
+        check(settings, self._sink)
         self._cold = cold or (ForeignLog(settings.log_dir) if settings.log_dir else None)
         self._moved = moved
         self._backoff = Backoff(settings.backoff_min_ms / 1000, settings.backoff_max_ms / 1000)

@@ -15,16 +15,34 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from bridge.errors import SinkError
+from bridge.errors import BadName, SinkError
 from bridge.records import Records, Rejected, unchanged
 from bridge.settings import BridgeSettings
-from bridge.sink import RecordSink, UnitSink
-from bridge.transform import Pipeline
+from bridge.sink import RecordSink, Sink, UnitSink
+from bridge.transform import Pipeline, load
 from bridge.unit import Batch, Intent, Unit, build, compressed
+from persistence.archive.zstd import check_available
+from persistence.errors import ArchiveUnavailable
 
-__all__ = ["Parcel", "RecordShipping", "Shipping", "UnitShipping"]
+__all__ = ["Parcel", "RecordShipping", "Shipping", "UnitShipping", "check"]
 
 T = TypeVar("T")
+
+
+def check(settings: BridgeSettings, sink: Sink) -> None:
+    """Whether this can be shipped to that sink as the settings say.  Raises BadName, BadTransform."""
+    if settings.chooses_topics and not isinstance(sink, RecordSink):
+        raise BadName(
+            f"{settings.to} takes files, which hold whole streams: no topics, remap or transform",
+            hint="give these topics a stream of their own, and name it in streams",
+        )
+    if settings.transform:
+        load(settings.transform)
+    if settings.compress == "zstd":
+        try:
+            check_available()
+        except ArchiveUnavailable as error:
+            raise BadName('compress = "zstd" wants a library', hint=str(error)) from error
 
 
 @dataclass(slots=True)

@@ -438,14 +438,13 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
     """What a [[bridge]] tells the bridge.  Raises EdgeError: a name or URL that it cannot use."""
     from bridge.errors import BridgeError
     from bridge.settings import BridgeSettings
+    from bridge.shipping import check
     from bridge.sink import open_sink
-    from bridge.transform import load
 
     try:
-        open_sink(bridge.to, bridge.options).close()
-        if bridge.transform:
-            load(bridge.transform)
-        return BridgeSettings(
+        sink = open_sink(bridge.to, bridge.options)
+        sink.close()
+        settings = BridgeSettings(
             name=bridge.name,
             edge_id=config.edge_id,
             to=bridge.to,
@@ -475,8 +474,10 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             },
             backoff_max_ms=bridge.backoff_max_ms,
         )
+        check(settings, sink)
     except BridgeError as error:
         raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
+    return settings
 
 
 def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:

@@ -394,6 +394,15 @@ def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site, capsys):
     shutil.rmtree(lake)
 
 
+def test_what_a_bridge_cannot_do_is_a_mistake_of_the_configuration(site):
+    file = site.state_dir / "brim.toml"
+    for line, said in (('topics = ["a/#"]', "takes files"), ('transform = "no.such:thing"', "takes files")):
+        file.write_text(f'[[bridge]]\nname = "lake"\nto = "file:///srv/lake"\n{line}\n')
+        with ModuleChild("edge", "check", file) as child:
+            status, _, error = child.wait()
+        assert (status, said in error) == (2, True)
+
+
 def test_a_bridge_to_nowhere_is_a_mistake_of_the_configuration(site):
     file = site.state_dir / "brim.toml"
     file.write_text('[[bridge]]\nname = "lake"\nto = "gopher://x"\n')
