@@ -84,12 +84,10 @@ __all__ = [
     "build",
     "examine",
     "found",
-    "made",
     "place_of",
     "put",
     "read",
     "there",
-    "write",
 ]
 
 FOOTER_VERSION = 1
@@ -239,16 +237,6 @@ def found(files: Files, handle: int, header: SegmentHeader, end: int) -> bytes:
     return files.read(handle, min(length, files.size(handle)), place_of(end))
 
 
-def made(files: Files, directory: str, base: int, end: int) -> bytes | None:
-    """build() for the segment at a log position.  Raises FormatError, OSError."""
-    name = segment_name(base)
-    handle = files.open(os.path.join(directory, name))
-    try:
-        return build(files, handle, name, end)
-    finally:
-        files.close(handle)
-
-
 def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> None:
     """Puts a footer behind the end of a sealed segment.
 
@@ -268,15 +256,6 @@ def put(files: Files, directory: str, base: int, end: int, footer: bytes) -> Non
         raise
     finally:
         files.close(handle)
-
-
-def write(files: Files, directory: str, base: int, end: int) -> int:
-    """made() and put() in one: how many bytes, 0 if there is none to make.  Raises FormatError, OSError."""
-    footer = made(files, directory, base, end)
-    if footer is None:
-        return 0
-    put(files, directory, base, end, footer)
-    return len(footer)
 
 
 def there(files: Files, directory: str, base: int, end: int) -> bool:

@@ -15,6 +15,7 @@ Threads: add() and write() from one that has time; gone() from any.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from persistence import footer
 from persistence.errors import FormatError
 from persistence.files import Files
 from persistence.format import segment_name
+from persistence.quarantine import keep_aside
 from persistence.reading import LogReader
 
 __all__ = ["Indexer"]
@@ -94,7 +96,7 @@ class Indexer:
     def _write(self, reader: LogReader, base: int, end: int) -> None:
         if footer.there(self._files, self._directory, base, end):
             return
-        made = footer.made(self._files, self._directory, base, end)
+        made = self._made(reader, base, end)
         if made is None:
             return
         with self._keeps:
@@ -103,3 +105,20 @@ class Indexer:
         reader.indexed(base)
         for call in self.on_indexed:
             call(base)
+
+    def _made(self, reader: LogReader, base: int, end: int) -> bytes | None:
+        """The footer of a segment.  What is found to be damaged is noted and kept aside: a start has not
+        always read the last segment.
+        """
+        name = segment_name(base)
+        handle = self._files.open(os.path.join(self._directory, name))
+        try:
+            table, made = footer.examine(self._files, handle, name, end)
+        finally:
+            self._files.close(handle)
+        news = [it for it in table.damage if (it.segment, it.place) not in reader.damaged]
+        for damage in news:
+            refused = keep_aside(self._files, self._directory, damage)
+            log.error("damage found segment=%s place=%d %s", name, damage.place, refused)
+        reader.note(news)
+        return made

@@ -3,6 +3,7 @@
     directory/LOCK            an flock: one writer
     directory/<position>.log  segments, named by their base position
     directory/prepared.tmp    the next segment's room (room.py)
+    directory/checkpoint      how the log was closed (checkpoint.py)
     directory/quarantine/     copies of damaged bytes
 
 Owns what is between a run of records and durable: the queue of extents that are not synced yet, the active
@@ -29,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self, cast
 
+from persistence.checkpoint import write_checkpoint
 from persistence.errors import LogClosed, LogLocked
 from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of
@@ -175,6 +177,9 @@ class Log(Tended):
                     self._active.sync()
                 self._active.cut(self._active.end)
                 self._active.sync()
+                if not self._queue:
+                    its = self._active.header, self._active.end, self._durable
+                    write_checkpoint(self.files, self.directory, *its)
             self._active.close()
             self._active = None
         self._room.close()

@@ -94,9 +94,9 @@ class LogReader:
         """See Shelf.publish()."""
         self._shelf.publish(items, end)
 
-    def add_sealed(self, base: int, table: SegmentTable | None) -> None:
+    def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
         """See Shelf.add_sealed()."""
-        self._shelf.add_sealed(base, table)
+        self._shelf.add_sealed(base, table, ends_at)
 
     def remove(self, base: int) -> None:
         """That segment is about to go."""

@@ -1,11 +1,12 @@
 """What a start does with the log that it finds: it never refuses, and never shows what a power cut could take
 back.
 
-The last segment is read whole.  Its torn tail, if it has one, is copied to quarantine/ and cut off; then what
-is not proven is written over itself and synced, before anything of it is shown: after a crash of the process
-alone, the kernel may hold bytes that the disk does not, and after a sync that failed it may not even
-know.  Damaged places below the proof are copied to quarantine/ and stay where they are; what is whole around
-them stays readable.  Older segments are proven by the names of later ones and are read when they are needed.
+The last segment is read whole, unless the log was closed and not written since (checkpoint.py).  Its torn
+tail, if it has one, is copied to quarantine/ and cut off; then what is not proven is written over itself and
+synced, before anything of it is shown: after a crash of the process alone, the kernel may hold bytes that the
+disk does not, and after a sync that failed it may not even know.  Damaged places below the proof are copied
+to quarantine/ and stay where they are; what is whole around them stays readable.  Older segments are proven
+by the names of later ones and are read when they are needed.
 
 A segment without a readable header is left alone, with everything in it, and skipped.
 
@@ -22,6 +23,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from persistence.checkpoint import closed_table
 from persistence.errors import FormatError, FutureFormat
 from persistence.files import Files, size_of
 from persistence.format import EXTENT_HEADER_BYTES, CatalogueEntry, base_of_name, segment_name
@@ -68,6 +70,7 @@ class Recovered:
     catalogue: dict[int, CatalogueEntry] = field(default_factory=dict)
     end_position: int = 0
     generation: int = 1
+    closed: SegmentTable | None = None  # of the last segment, without rows: it has not been read
     carried: list[Pending] = field(default_factory=list)
     torn: Torn | None = None
     damage: list[Damage] = field(default_factory=list)
@@ -85,7 +88,11 @@ def recover(files: Files, directory: str) -> Recovered:
     _remove_temporaries(files, directory, names, state)
     tables = _last_tables(files, directory, bases, state)
     for base in bases:
-        state.reader.add_sealed(base, tables.get(base))
+        table = tables.get(base)
+        if table is not None and table is state.closed:
+            state.reader.add_sealed(base, None, ends_at=table.end)
+        else:
+            state.reader.add_sealed(base, table)
     for damage in state.damage:
         _keep_aside(files, directory, damage, state)
     state.reader.note(state.damage)
@@ -117,9 +124,13 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
         last = index == len(bases) - 1
         ends_at = None if last else begins[bisect_right(begins, base)] - base
         try:
-            table = _read(files, path, name, ends_at, state.catalogue)
-            if last:
-                table = _settle(files, directory, path, table, state)
+            table = closed_table(files, directory, base) if last and index == first else None
+            if table is not None:
+                state.closed = table
+            else:
+                table = _read(files, path, name, ends_at, state.catalogue)
+                if last:
+                    table = _settle(files, directory, path, table, state)
         except (FormatError, OSError) as error:
             size = size_of(files, path)
             state.notes.append(f"{name} ({size} bytes) is left alone: {error}")

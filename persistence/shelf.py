@@ -122,10 +122,13 @@ class Shelf:
                     table.add(item.ring_id, it.epoch, row, (min(times), max(times)), {})
             table.end = end
 
-    def add_sealed(self, base: int, table: SegmentTable | None) -> None:
-        """A segment behind the ones known, whole; `table` if it has been read already."""
+    def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
+        """A segment behind the ones known, whole; `table` if it has been read already, else perhaps the place
+        where it ends.
+        """
         with self.lock:
             self._segments.append(Shelved(base, table))
+            self._segments[-1].ends_at = ends_at
             if table is not None:
                 self._used.append(self._segments[-1])
                 self._segments[-1].ends_at = table.end

@@ -232,20 +232,22 @@ class Upkeep:
             self._roll()
 
     def _let_memory_go(self) -> None:
-        """What the kernel keeps of the segment that is written, once it is on the disk: late readers get it
-        from there, and other programs need the memory.  Sealed ones go when their footers are made.
+        """What the kernel keeps of what has been written, once it is on the disk: late readers get it from
+        there, and other programs need the memory.
         """
         position = self.log.durable_position
         bases = self.log.reader.bases()
         if position < self._let_go + LET_GO_BYTES or not bases:
             return
+        news = [base for base, after in pairwise([*bases, position + 1]) if after > self._let_go]
         self._let_go = position
-        with suppress(OSError):
-            handle = self.log.files.open(os.path.join(self.log.directory, segment_name(bases[-1])))
-            try:
-                self.log.files.advise(handle, 0, 0, "done")
-            finally:
-                self.log.files.close(handle)
+        for base in news:
+            with suppress(OSError):
+                handle = self.log.files.open(os.path.join(self.log.directory, segment_name(base)))
+                try:
+                    self.log.files.advise(handle, 0, 0, "done")
+                finally:
+                    self.log.files.close(handle)
 
     # ---- retention ----
 

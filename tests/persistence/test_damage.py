@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from persistence import LogReader, scan
 from persistence import format as segment_format
+from persistence.checkpoint import CHECKPOINT_NAME
 from persistence.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
 from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
 from tests.support.simfiles import SECTOR_BYTES, SimFiles
@@ -177,6 +178,7 @@ def test_a_record_in_a_damaged_place_keeps_its_neighbours_and_is_reported() -> N
     data = bytes(written.files.names[path].cache)
     at = data.find(bytes([4]) * 100)
     written.files.flip(path, at * 8)
+    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
     log, report = recovered(written.files)
     assert [(it.offset, it.count) for it in log.read("a-0", 7, 0, 1 << 20)] == [(0, 4), (5, 5)]
     assert [(it.ring_name, it.kept) for it in report.damage] == [("a-0", 9)]

@@ -237,7 +237,8 @@ def test_a_damaged_segment_gets_none() -> None:
     files.flip(f"{DIRECTORY}/{segment_name(base)}", 8 * 6000)
     end = log.reader.end_of(base)
     assert end is not None
-    assert footer.write(files, DIRECTORY, base, end) == 0
+    log._indexer.add(base)
+    log._indexer.write(log.reader)
     facts = reader_of(files).segments()[0]
     assert (facts.indexed, len(facts.damage)) == (False, 1)
 
@@ -313,15 +314,15 @@ def test_a_segment_that_has_its_footer_takes_no_memory(tmp_path: Path) -> None:
 def test_a_segment_removed_while_its_footer_is_made_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _, log, _ = many_topics(60, list(range(5000)))
     base = log.reader.bases()[0]
-    made = footer.made
+    examine = footer.examine
     written: list[int] = []
 
-    def removes(*arguments: object) -> bytes | None:
-        found = made(*arguments)  # type: ignore[arg-type]
+    def removes(*arguments: object) -> object:
+        found = examine(*arguments)  # type: ignore[arg-type]
         log.remove(base)
         return found
 
-    monkeypatch.setattr(footer, "made", removes)
+    monkeypatch.setattr(footer, "examine", removes)
     monkeypatch.setattr(footer, "put", lambda *arguments: written.append(arguments[2]))
     log._indexer.add(base)
     log._indexer.write(log.reader)

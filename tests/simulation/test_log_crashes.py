@@ -12,8 +12,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from persistence import Log, LogWriter, recovery, rounds, scan, walk
-from persistence.format import SegmentHeader
+from persistence import Log, LogWriter, checkpoint, recovery, rounds, scan, walk
+from persistence.format import SegmentHeader, segment_name, unpack_catalogue
 from persistence.indexing import Indexer
 from persistence.segment import ActiveSegment
 from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, Simulation, Violation
@@ -188,6 +188,20 @@ def disk(kind: type[SimFiles]) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr("tests.support.log_simulation.SimFiles", kind)
 
 
+def old_checkpoint_believed(patch: pytest.MonkeyPatch) -> None:
+    def closed(files: SimFiles, directory: str, base: int) -> scan.SegmentTable | None:
+        try:
+            data = checkpoint._read(files, f"{directory}/{checkpoint.CHECKPOINT_NAME}")
+        except FileNotFoundError:
+            return None
+        *_, end, _, _ = checkpoint._HEADER.unpack_from(data)
+        table = scan.open_table(files, files.open(f"{directory}/{segment_name(base)}"), "x")
+        table.catalogue, table.end, table.proven = unpack_catalogue(data[64:]), end, base + end
+        return table
+
+    patch.setattr(recovery, "closed_table", closed)
+
+
 def kernel_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_write_again", lambda files, handle, table: None)
 
@@ -200,6 +214,7 @@ MISTAKES = {
     "it claims as durable what is only written": (everything_claimed_durable, Log, LogWriter),
     "it shows what it has not synced": (recovered_without_sync, Log, LogWriter),
     "it believes the kernel after a failed sync": (kernel_believed, Log, LogWriter),
+    "it believes an old checkpoint": (old_checkpoint_believed, Log, LogWriter),
     "it forgets the directory": (disk(ForgetsDirectories), Log, LogWriter),
     "it names a segment too early": (disk(NamesTooEarly), Log, LogWriter),
     "it names an archive too early": (disk(NamesArchivesTooEarly), Log, LogWriter),

@@ -28,6 +28,7 @@ from random import Random
 from typing import Any
 
 from persistence import Log, LogWriter, Source
+from persistence.checkpoint import CHECKPOINT_NAME
 from persistence.idle import Here
 from persistence.upkeep import Upkeep, UpkeepRules
 from ringbuf import Range, scan_records
@@ -294,8 +295,11 @@ class Simulation:
         self.counts["different states"] += 1
         if self.random.random() < 0.25:
             files = self._cut_recovery_short(files)
+        bare = _without_checkpoints(files.kill()) if self.random.random() < 0.15 else None
         logs = [self.log(files, directory) for directory in self.directories()]
         shown = self._shown(logs)
+        if bare is not None and (found := self._recovered(bare)) != shown:
+            raise Violation(f"shown: {shown}, and without the checkpoint: {found}")
         for model in self.rings:
             self._check_acknowledged(model, shown[model.name])
         if self.random.random() < (0.5 if killed else 0.2):
@@ -395,6 +399,12 @@ class Simulation:
         if b"".join(it.view for it in found) != made:
             raise Violation("what was appended after recovery is gone")
         self._check_ring(later, model, end)
+
+
+def _without_checkpoints(files: SimFiles) -> SimFiles:
+    for name in [it for it in files.names if it.endswith(f"/{CHECKPOINT_NAME}")]:
+        del files.names[name]
+    return files
 
 
 def _ranges(log: Log, name: str, epoch: int, offset: int, end: int) -> Iterator[Range]:

@@ -1,0 +1,124 @@
+"""How a log was closed, so that the next start need not read its last segment: directory/checkpoint.
+
+Written when a log is closed, behind its last sync.  It saves time and is never needed: it counts only where
+the segment that it names is the last one, in the same life of its file, ends where it says with the bytes
+that stood there, nothing but a footer behind them, and begins with a whole catalogue.  Missing, torn,
+damaged, of another version, or older than what has been written since, it is as if it were not there, and the
+segment is read.
+
+    byte  size  field
+       0     8  magic            "BRIMCKPT"
+       8     4  version          CHECKPOINT_VERSION
+      12     4  seed             of the segment: crc32c of its header
+      16     8  base_position    of the segment
+      24     8  end              of the log and of its file, a place: all before it is on the disk
+      32     4  tail crc32c      of the last TAIL_BYTES before the end
+      36     4  catalogue        bytes of the catalogue
+      40    20  zeros
+      60     4  crc32c           of bytes 0 .. 60, then of the catalogue
+      64        catalogue        as it stands at `end` (format.py)
+
+What is damaged in that segment is found when it is read, as in older ones: by who wants the records, or when
+its footer is made.
+
+Rule for change: raise CHECKPOINT_VERSION and add golden bytes.  Older versions need not be read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+
+from persistence import footer
+from persistence.errors import FormatError
+from persistence.files import Files
+from persistence.format import CatalogueEntry, SegmentHeader, pack_catalogue, segment_name, unpack_catalogue
+from persistence.scan import SegmentTable, open_table
+from ringbuf import crc32c
+
+__all__ = ["CHECKPOINT_NAME", "closed_table", "write_checkpoint"]
+
+CHECKPOINT_NAME = "checkpoint"
+CHECKPOINT_VERSION = 1
+CHECKPOINT_MAGIC = b"BRIMCKPT"
+TAIL_BYTES = 4096
+CATALOGUE_MOST_BYTES = 64 << 20
+
+_HEADER = struct.Struct("<8sIIQQII20x")
+_CRC = struct.Struct("<I")
+
+assert _HEADER.size + _CRC.size == 64
+
+
+def write_checkpoint(
+    files: Files, directory: str, header: SegmentHeader, end: int, catalogue: Mapping[int, CatalogueEntry]
+) -> None:
+    """The log in `directory` is closed: its last segment, of that header, is synced and ends at the place
+    `end`, with that catalogue.  Raises OSError.
+    """
+    tail = _tail(files, directory, header.base_position, end)
+    packed = pack_catalogue(catalogue)
+    fields = CHECKPOINT_MAGIC, CHECKPOINT_VERSION, header.seed, header.base_position, end
+    head = _HEADER.pack(*fields, crc32c(tail), len(packed))
+    data = head + _CRC.pack(crc32c(packed, crc32c(head))) + packed
+    target = os.path.join(directory, CHECKPOINT_NAME)
+    handle = files.open(f"{target}.tmp", create=True)
+    try:
+        place = 0
+        while place < len(data):
+            place += files.pwritev(handle, [memoryview(data)[place:]], place)
+        files.fdatasync(handle)
+    finally:
+        files.close(handle)
+    files.rename(f"{target}.tmp", target)
+
+
+def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
+    """The table of the last segment, but for its rows, if the log was closed and not written since."""
+    with suppress(FormatError, OSError):
+        return _closed_table(files, directory, base)
+    return None
+
+
+def _closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
+    data = _read(files, os.path.join(directory, CHECKPOINT_NAME))
+    head, packed = data[: _HEADER.size], data[_HEADER.size + _CRC.size :]
+    if len(head) < _HEADER.size or data[_HEADER.size :][:4] != _CRC.pack(crc32c(packed, crc32c(head))):
+        return None
+    magic, version, seed, its_base, end, tail, length = _HEADER.unpack(head)
+    if (magic, version, its_base, length) != (CHECKPOINT_MAGIC, CHECKPOINT_VERSION, base, len(packed)):
+        return None
+    name = segment_name(base)
+    handle = files.open(os.path.join(directory, name))
+    try:
+        table = open_table(files, handle, name)
+        if table.seed != seed or not table.first_is_whole:
+            return None
+        if files.size(handle) != end and footer.read(files, handle, table.header, end) is None:
+            return None  # A start that wrote nothing may have put a footer there.
+    finally:
+        files.close(handle)
+    if crc32c(_tail(files, directory, base, end)) != tail:
+        return None
+    table.catalogue = unpack_catalogue(packed)
+    table.end, table.proven = end, base + end
+    return table
+
+
+def _read(files: Files, path: str) -> bytes:
+    handle = files.open(path)
+    try:
+        return files.read(handle, min(files.size(handle), CATALOGUE_MOST_BYTES), 0)
+    finally:
+        files.close(handle)
+
+
+def _tail(files: Files, directory: str, base: int, end: int) -> bytes:
+    handle = files.open(os.path.join(directory, segment_name(base)))
+    try:
+        length = min(TAIL_BYTES, end)
+        return files.read(handle, length, end - length)
+    finally:
+        files.close(handle)
