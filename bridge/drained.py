@@ -411,6 +411,8 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
 
 def _decompressed(data: memoryview) -> memoryview:
     """What the zstd frame holds that `data` begins with; the head of the next one ends it."""
+    if len(data) < _SKIPPABLE.size:
+        raise DrainedFileError(f"{len(data)} bytes before the footer are no zstd frame")
     magic, _, length = _SKIPPABLE.unpack_from(data, len(data) - _SKIPPABLE.size)
     if magic != SKIPPABLE_MAGIC or not HEADER_BYTES <= length <= BODY_MAX_BYTES:
         raise DrainedFileError(f"no zstd frame of a drained file: it would hold {length} bytes")

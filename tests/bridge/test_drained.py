@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bridge import drained
 from bridge.drained import Footer, Header, Name, parse, verify
 from bridge.errors import BadName, DrainedFileError
-from bridge.unit import Intent, Unit, build
+from bridge.unit import Intent, Unit, build, compressed
 from persistence.format import pack_extent, unpack_extent
 from ringbuf import FLAG_UNCHECKED
 from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record, unit_of
@@ -61,6 +61,21 @@ def test_the_golden_bytes_are_read_as_the_unit_they_were() -> None:
     )
     assert [extent.unchecked for extent in file.extents] == [False, True, False]
     assert file.name.path == (GOLDEN / "drained-v1.name").read_text().strip()
+
+
+def test_the_compressed_golden_bytes_are_the_same_file_and_cut_ones_are_none() -> None:
+    """Which bytes zstd makes is its own affair; what they hold is not."""
+    data = (GOLDEN / "drained-v1.brim.zst").read_bytes()
+    file = parse(data)
+    verify(file)
+    assert file.compressed
+    assert file.body == b"".join(golden_unit().parts[:-1])
+    assert file.name.path == (GOLDEN / "drained-v1.name").read_text().strip() + ".zst"
+    assert parse(content(compressed(golden_unit()))).footer == file.footer
+    tail = data[-len(golden_unit().tail) :]
+    for cut in range(1, len(data) - len(tail)):
+        with pytest.raises(DrainedFileError):
+            parse(data[:cut] + tail)
 
 
 def test_an_extent_is_that_of_the_log() -> None:
