@@ -31,6 +31,7 @@ from persistence.scan import Damage, SegmentTable
 from persistence.segment import Pending
 from persistence.shelf import Shelf, Shelved
 from persistence.stats import ReadStats
+from persistence.topic_walks import TopicWalks
 from persistence.topics import of_topic, topic_by_footer
 from persistence.verified import from_offset, from_time, gone, verified
 from ringbuf import Range
@@ -66,6 +67,7 @@ class LogReader:
         self._files = files
         self.archive = Archive(files, directory)  # of segments that are here no more
         self._shelf = Shelf(files, directory, self.archive.bases)
+        self._topic_walks = TopicWalks(self._shelf)
         self._counting = threading.Lock()
         self.stats = ReadStats()
 
@@ -317,6 +319,8 @@ class LogReader:
     ) -> Iterator[Range]:
         """Runs of records with that key in one segment, in order; about the limit, or all of them."""
         found = topic_by_footer(self._shelf, shelved, ring_name, epoch, key, offset, limit_bytes)
+        if found is None:
+            found = self._topic_walks.read(shelved, ring_name, epoch, key, offset, limit_bytes)
         if found is not None:
             self._count(found)
             yield from found

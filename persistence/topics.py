@@ -16,14 +16,13 @@ from typing import NamedTuple
 from persistence.errors import FormatError
 from persistence.extents import ExtentRows, Row
 from persistence.files import Files
-from persistence.footer import Footer, GroupFacts
 from persistence.shelf import Shelf, Shelved
 from persistence.verified import record_spans, verified
 from persistence.walk import FileBytes
 from ringbuf import FLAG_UNCHECKED, RECORD_ALIGN, RECORD_HEADER_BYTES, Range, crc32c, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["of_topic", "topic_by_footer"]
+__all__ = ["TopicRead", "by_places", "of_topic", "topic_by_footer"]
 
 READ_BYTES = 4096  # at a time: records of a topic mostly lie far from each other
 
@@ -96,8 +95,9 @@ def topic_by_footer(
             for group in footer.groups_of(ring_name, epoch):
                 places = footer.places(shelf.files, handle, group, crc32c(key))
                 if places:
-                    asked = TopicRead(group, key, places, offset, limit_bytes)
-                    found += _by_places(shelf, shelved, handle, footer, ring_name, asked)
+                    asked = TopicRead(group.ring_id, epoch, key, places, offset, limit_bytes)
+                    shelf.files.advise(handle, footer.end, 0, "sparse")
+                    found += by_places(shelf, shelved, handle, footer.end, ring_name, asked)
     except FormatError:
         shelf.distrust(shelved)
         return None
@@ -106,19 +106,22 @@ def topic_by_footer(
     return found
 
 
-def _by_places(
-    shelf: Shelf, shelved: Shelved, handle: int, footer: Footer, ring_name: str, asked: TopicRead
+def by_places(
+    shelf: Shelf, shelved: Shelved, handle: int, end: int, ring_name: str, asked: TopicRead
 ) -> list[Range]:
-    table, epoch = shelf.table(shelved), asked.group.epoch
-    rows = None if table is None else table.rings.get((asked.group.ring_id, epoch))
+    """Runs of records at places of a segment, whose log ends at the place `end`, as far as they have the key.
+
+    Raises FormatError where a place does not hold what it should, OSError.
+    """
+    table, epoch = shelf.table(shelved), asked.epoch
+    rows = None if table is None else table.rings.get((asked.ring_id, epoch))
     if table is None or rows is None:
         return []
     files = shelf.files
-    files.advise(handle, footer.end, 0, "sparse")
     return _in_segment(
         files,
         handle,
-        footer,
+        end,
         rows,
         asked,
         lambda row: verified(files, handle, table, ring_name, epoch, row, shelf.note),
@@ -128,7 +131,8 @@ def _by_places(
 class TopicRead(NamedTuple):
     """What is asked of a segment."""
 
-    group: GroupFacts
+    ring_id: int
+    epoch: int
     key: bytes
     places: array[int]  # of records whose keys have its hash
     offset: int
@@ -138,7 +142,7 @@ class TopicRead(NamedTuple):
 def _in_segment(
     files: Files,
     handle: int,
-    footer: Footer,
+    end: int,
     rows: ExtentRows,
     asked: TopicRead,
     whole: Callable[[Row], list[Range]],
@@ -154,7 +158,7 @@ def _in_segment(
     places = asked.places[max(bisect_left(asked.places, rows[first].place) - 1, 0) :]
     found: list[_Part] = []
     total = 0
-    data = FileBytes(files, handle, footer.end, READ_BYTES)
+    data = FileBytes(files, handle, end, READ_BYTES)
     for part in _parts(data, asked, rows, places, whole):
         if part.offset < asked.offset:
             continue
@@ -165,7 +169,7 @@ def _in_segment(
         total += part.length
         if total >= asked.limit_bytes:
             break
-    return [it.range(asked.group.epoch) for it in found]
+    return [it.range(asked.epoch) for it in found]
 
 
 def _parts(
@@ -191,7 +195,7 @@ def _parts(
         else:
             view = data.at(place, span)
             at = place - data.place
-            if scan_records(view, asked.group.epoch).count != 1:
+            if scan_records(view, asked.epoch).count != 1:
                 raise FormatError(f"the record at {place} does not verify")
         if key_hash != crc32c(asked.key) or not 0 <= offset - row.first_offset < row.count:
             raise FormatError(f"the record at {place} is not what a footer says")

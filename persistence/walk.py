@@ -130,6 +130,20 @@ class Walk:
             elif stop != lib.RB_WALK_MORE or self._short(int(self._state.wanted_bytes)):
                 return BAD if stop == lib.RB_WALK_MORE else stop
 
+    def go_on_in(self, data: FileBytes) -> None:
+        """Its file has become longer, or is open anew."""
+        self._data, self._state.end = data, data.end
+
+    def find(
+        self, ring_id: int, epoch: int, key_hash: int, offset: int, behind: int, most: int
+    ) -> array[int]:
+        """Places of records with that hash, if it collects topics: of a ring and epoch, behind the place
+        `behind`, rising, `most` of them; extents that end before `offset` are passed over.
+        """
+        places = ffi.new("uint64_t[]", most)
+        count = lib.rb_walk_find(self._state, ring_id, epoch, key_hash, offset, behind, places, most)
+        return array("Q", ffi.buffer(places, 8 * count)[:])
+
     def search(self, base: int) -> bool:
         """Goes to the next valid extent behind its place; False: there is none."""
         self.place += ALIGN_BYTES

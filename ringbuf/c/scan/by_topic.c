@@ -7,6 +7,8 @@
  */
 #include "scan.h"
 
+#include <stdbool.h>
+
 #define DIGIT_BITS 11u
 #define DIGITS (1u << DIGIT_BITS)
 
@@ -55,4 +57,48 @@ uint64_t rb_topics_split(const uint64_t *sorted, uint64_t count, uint32_t *topic
         places[i] = (uint32_t)sorted[i];
     }
     return made;
+}
+
+/* As many hashes are compared at once as the processor can; most of these blocks hold none. */
+#define BLOCK 64u
+
+static bool block_has(const uint32_t *hashes, uint32_t hash)
+{
+    uint32_t equal = 0;
+    for (uint32_t i = 0; i < BLOCK; i++)
+        equal |= hashes[i] == hash;
+    return equal != 0;
+}
+
+static uint64_t find_in_extent(const rb_walk *walk, const rb_extent *extent, uint32_t hash, uint64_t behind,
+                               uint64_t *places, uint64_t room)
+{
+    uint64_t found = 0, record = extent->record, end = extent->record + extent->count;
+    while (record < end && found < room) {
+        if (end - record >= BLOCK && !block_has(walk->key_hash + record, hash)) {
+            record += BLOCK;
+            continue;
+        }
+        uint64_t block_end = end - record >= BLOCK ? record + BLOCK : end;
+        for (; record < block_end && found < room; record++) {
+            uint64_t place = (uint64_t)walk->record_place[record] * RB_RECORD_ALIGN;
+            if (walk->key_hash[record] == hash && place > behind)
+                places[found++] = place;
+        }
+    }
+    return found;
+}
+
+uint64_t rb_walk_find(const rb_walk *walk, uint32_t ring_id, uint32_t epoch, uint32_t hash, uint64_t offset,
+                      uint64_t behind, uint64_t *places, uint64_t room)
+{
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < walk->extents && found < room; i++) {
+        const rb_extent *it = &walk->extent[i];
+        if (it->ring_id != ring_id || it->ring_epoch != epoch || !it->whole ||
+            it->first_offset + it->count <= offset || it->place + it->length < behind)
+            continue;
+        found += find_in_extent(walk, it, hash, behind, places + found, room - found);
+    }
+    return found;
 }

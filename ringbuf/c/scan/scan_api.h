@@ -99,3 +99,9 @@ int64_t rb_topics_sort(const rb_extent *extents, const uint32_t *order, uint64_t
 /* What was sorted as `topics` (hash, and index of its first place) and `places`; both have room for `count`
  * (topics: two words each).  How many topics. */
 uint64_t rb_topics_split(const uint64_t *sorted, uint64_t count, uint32_t *topics, uint32_t *places);
+
+/* Places, rising, of records of a walk that collects them: of a ring and epoch, with that hash of their key,
+ * behind the place `behind`; extents that end at `offset` or before are passed over.  How many were put into
+ * `places`, at most `room`. */
+uint64_t rb_walk_find(const rb_walk *walk, uint32_t ring_id, uint32_t epoch, uint32_t hash, uint64_t offset,
+                      uint64_t behind, uint64_t *places, uint64_t room);
