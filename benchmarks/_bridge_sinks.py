@@ -6,6 +6,7 @@ under way; both begin with an empty place.  A lane that this machine cannot run 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -88,6 +89,7 @@ def s3(_: Path) -> Iterator[Lane]:
         from obstore.store import S3Store
     except ImportError as error:
         raise NotThere(f"{error.name} is not installed") from error
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -31,14 +31,14 @@ from persistence.files import OsFiles
 from persistence.merged import MergedReader
 from persistence.placement import places
 from persistence.reading import Epoch, LogReader
-from ringbuf import Range, Reader, Ring, bytes_of_records, scan_records
+from ringbuf import Range, Reader, Ring, bytes_of_records, copied, scan_records
 from ringbuf.errors import Corrupt, OffsetGone, Overrun, RingError
 
 __all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName", "cut", "find_rings"]
 
 log = logging.getLogger(__name__)
 
-COPY_BYTES = 1 << 20  # at once with the GIL held: a tenth of a millisecond
+LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 
 
@@ -116,7 +116,7 @@ class RecordBuffer:
     """Memory for the records of one unit, used again for another: what take() gave is then gone."""
 
     def __init__(self) -> None:
-        self._memory = memoryview(bytearray(COPY_BYTES))
+        self._memory = memoryview(bytearray(LEAST_BYTES))
 
     def take(self, ranges: Iterable[Range]) -> tuple[Run, ...]:
         """Copies of the ranges, neighbours that are checked joined."""
@@ -128,9 +128,7 @@ class RecordBuffer:
         end = 0
         for it in ranges:
             begin, end = end, end + len(it.view)
-            for at in range(0, end - begin, COPY_BYTES):
-                part = it.view[at : at + COPY_BYTES]
-                self._memory[begin + at : begin + at + len(part)] = part
+            copied(self._memory[begin:end], it.view)
             unchecked = Run.of(self._memory[begin:end]).unchecked
             if runs and not unchecked and not runs[-1][2]:
                 begin = runs.pop()[0]
@@ -348,7 +346,7 @@ class PartitionSource:
         buffer = RecordBuffer()
         offset = first_offset
         while offset <= last_offset:
-            batch = self.read(epoch, offset, COPY_BYTES, buffer)
+            batch = self.read(epoch, offset, LEAST_BYTES, buffer)
             if batch is None or batch.first_offset != offset:
                 return None
             batch = cut(batch, last_offset)

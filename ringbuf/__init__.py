@@ -33,7 +33,7 @@ from ringbuf.constants import (
 from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
 from ringbuf.errors import RingError
 from ringbuf.reader import Range, Reader
-from ringbuf.record import Scan, bytes_of_records, crc32c, scan_records
+from ringbuf.record import Scan, bytes_of_records, copied, crc32c, scan_records
 from ringbuf.ring import Extremes, Ring, SlotFacts
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "SlotFacts",
     "Writer",
     "bytes_of_records",
+    "copied",
     "crc32c",
     "errors",
     "scan_records",

@@ -50,6 +50,13 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
         return int(lib.rb_crc32c_of(seed, ffi.from_buffer(view), view.nbytes))
 
 
+def copied(to: memoryview, data: Buffer) -> None:
+    """Copies `data` to the begin of `to`.  Releases the GIL."""
+    with memoryview(data) as view:
+        assert view.nbytes <= to.nbytes
+        lib.rb_copy(ffi.from_buffer(to, require_writable=True), ffi.from_buffer(view), view.nbytes)
+
+
 def span(length: int) -> int:
     """The bytes that a record of `length` takes in a ring or segment."""
     return -(-length // RECORD_ALIGN) * RECORD_ALIGN

@@ -62,6 +62,11 @@ uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb
     return rb_record_parts(header, bytes, room, parts) == RB_OK ? span : 0;
 }
 
+void rb_copy(uint8_t *to, const uint8_t *from, uint64_t length)
+{
+    memcpy(to, from, length);
+}
+
 int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_scan *out)
 {
     memset(out, 0, sizeof *out);

@@ -196,5 +196,8 @@ typedef struct rb_scan {
  * RB_OK when all did, RB_CORRUPT else. */
 int rb_scan_records(const uint8_t *bytes, uint64_t length, uint32_t epoch, rb_scan *out);
 
+/* Copies, without the GIL: a copy by Python of some megabytes would keep it for a millisecond. */
+void rb_copy(uint8_t *to, const uint8_t *from, uint64_t length);
+
 /* crc32c, continued from `seed` (0 to begin): for headers and footers that Python packs. */
 uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length);
