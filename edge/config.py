@@ -108,8 +108,8 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: Annotated[int, Meta(ge=1, le=64, description="one ring each")] = 1
     ring_bytes: RingBytes = 64 * MIB  # of one partition: 25 s of 10,000 messages of 200 bytes
     # What happens to a publisher when a reader that was promised every record has not kept up:
-    # overwrite: none is promised, a reader is told what it lost; block: the publisher waits; reject: it
-    # is refused.
+    # overwrite: none is promised but the log, which publishers wait for, and a reader is told what it lost;
+    # block: the publisher waits; reject: it is refused.
     when_full: Literal["overwrite", "block", "reject"] = "overwrite"
     # How long `block` waits before it rejects: well below the patience of any client.
     queue_timeout_ms: Milliseconds = 200

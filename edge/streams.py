@@ -109,9 +109,12 @@ class Streams:
 
 
 def _open(stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEnd) -> Partition:
+    logged = stream.durability != "process"  # Then somebody is promised every record: the log.
+
     def writer_of(ring: Ring) -> Writer:
+        waits = stream.when_full == "block" or (stream.when_full == "overwrite" and logged)
         return ring.writer(
-            when_full="block" if stream.when_full == "block" else "reject",
+            when_full="block" if waits else "reject",
             queue_timeout_ms=stream.queue_timeout_ms,
             gates="listed",  # the cursor file is hostile: only readers that the control socket admitted count
         )

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -55,6 +56,32 @@ def test_a_topic_keeps_its_partition_and_many_topics_use_them_all(config, epochs
     streams = Streams.open(config, epochs)
     assert {topic: streams.partition_of(topic).index for topic in first} == first
     streams.close()
+
+
+def test_publishers_wait_for_a_log_unless_they_want_to_be_refused(config, epochs):
+    """A disk that falls behind for milliseconds is no reason to drop anything."""
+    streams = tuple(
+        Stream(name=f"{durability}-{when_full}", topics=("x",), ring_bytes=RING_BYTES, durability=durability,
+               when_full=when_full, queue_timeout_ms=20_000, sync_bytes=RING_BYTES // 4)
+        for durability in ("process", "interval", "disk")
+        for when_full in ("overwrite", "reject")
+    )  # fmt: skip
+    opened = Streams.open(msgspec.structs.replace(config, stream=streams), epochs)
+    for partition in opened.all():
+        with partition.ring.reader(own=True, gating=True, name="log") as log:
+            while log.cursor + RING_BYTES - 2000 > partition.writer.end_position:
+                assert partition.writer.publish(bytes(900)) is not None
+            publishing = ThreadPoolExecutor(1)
+            published = publishing.submit(partition.writer.publish, bytes(4000))
+            waits = partition.stream in ("interval-overwrite", "disk-overwrite")
+            if not waits:
+                assert published.result() is None, partition.stream
+            while log.poll() is not None:
+                continue
+            log.release(log.cursor)
+            assert (published.result() is not None) == waits, partition.stream
+            publishing.shutdown()
+    opened.close()
 
 
 WRITER = """
