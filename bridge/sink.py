@@ -116,7 +116,7 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     file:///srv/lake              a local directory (bridge/sinks/directory.py)
     s3://bucket/prefix            and gs://, az://, abfss://, memory:///: object stores
                                   (bridge/sinks/objects.py); `options` are those of obstore, such as region
-                                  or endpoint
+                                  or endpoint.  For both: format = "parquet" (bridge/sinks/parquet.py)
     kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py), or with the option mode = "chunk" files of it
                                   (bridge/sinks/kafka_chunks.py); other `options` are those of librdkafka
     mqtt://host:1883              and mqtts://: another MQTT broker (bridge/sinks/mqtt.py, with its `options`)
@@ -126,14 +126,8 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     missing.
     """
     scheme = urlsplit(url).scheme
-    if scheme == "file":
-        from bridge.sinks.directory import DirectorySink
-
-        return DirectorySink.of_url(url, options or {})
-    if scheme in OBJECT_STORES:
-        from bridge.sinks.objects import ObjectSink
-
-        return ObjectSink.of_url(url, options or {})
+    if scheme in {"file", *OBJECT_STORES}:
+        return _open_files(url, scheme, dict(options or {}))
     if scheme == "kafka":
         return _open_kafka(url, dict(options or {}))
     if scheme in {"mqtt", "mqtts"}:
@@ -147,6 +141,26 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     schemes = ("file", *OBJECT_STORES, "kafka", "mqtt", "mqtts", "zmq", "zmq+ipc")
     known = ", ".join(f"{known}://" for known in schemes)
     raise BadName(f"no sink for {url!r}", hint=f"a sink's URL begins with one of {known}")
+
+
+def _open_files(url: str, scheme: str, options: dict[str, str]) -> UnitSink:
+    form = options.pop("format", "brim")
+    if form not in {"brim", "parquet"}:
+        raise BadName(f"{url}: format is {form!r}", hint='write "brim" or "parquet"')
+    store: UnitSink
+    if scheme == "file":
+        from bridge.sinks.directory import DirectorySink
+
+        store = DirectorySink.of_url(url, options)
+    else:
+        from bridge.sinks.objects import ObjectSink
+
+        store = ObjectSink.of_url(url, options)
+    if form == "brim":
+        return store
+    from bridge.sinks.parquet import ParquetSink
+
+    return ParquetSink(store)
 
 
 def _open_kafka(url: str, options: dict[str, str]) -> Sink:

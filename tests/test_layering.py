@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "bridge": {"persistence", "ringbuf", "edge.mqtt", "msgpack", "bridge.sinks"},
     "bridge.sinks": {"bridge", "persistence", "ringbuf", "edge.mqtt"},
     "bridge.collector": {"bridge", "zmq"},
+    "bridge.sinks.parquet": {"bridge", "bridge.spark", "pyarrow"},
     "bridge.sinks.zeromq": {"bridge", "bridge.sinks.lease", "zmq"},
     "bridge.sinks.kafka": {"bridge", "ringbuf", "confluent_kafka"},
     "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka", "confluent_kafka"},

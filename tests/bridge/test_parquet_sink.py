@@ -1,0 +1,119 @@
+"""Units as Parquet: the same rows, once, in fewer bytes, where every tool finds them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.drained import Footer, parse
+from bridge.errors import BadName, SinkBlocked, SinkConflict
+from bridge.sink import UnitSink, open_unit_sink
+from bridge.unit import compressed
+from tests.support.bridges import drain, publish, ring, run_dry, settings
+from tests.support.drained_files import EPOCH, unit_of
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
+from pyarrow import dataset, parquet  # noqa: E402
+
+from bridge.sinks.parquet import parquet_name, parquet_of  # noqa: E402
+from bridge.spark.columns import TYPES, Constants, batch_of  # noqa: E402
+from bridge.spark.decode import decode_compiled, decode_file  # noqa: E402
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> UnitSink:
+    return open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})
+
+
+def telemetry(offset: int) -> bytes:
+    return b'{"device":"press-%04d","seq":%d,"temperature":21.%02d}' % (
+        offset % 100,
+        offset,
+        offset * 7 % 100,
+    )
+
+
+def rows_of(unit: Any, schema: Any) -> Any:
+    """What Spark's own source makes of the drained file."""
+    file = parse(b"".join(unit.parts))
+    constants = Constants(file.footer.edge, file.footer.stream, file.footer.partition, file.footer.epoch)
+    decoded = decode_file(file, list(TYPES), decode_compiled)
+    return pa.Table.from_batches([batch_of(it, constants, schema) for it in decoded])
+
+
+def test_the_rows_are_those_of_the_drained_file_and_edge_and_day_are_partitions(
+    sink: UnitSink, tmp_path: Path
+) -> None:
+    units = [unit_of(0, 999, payload=telemetry), unit_of(1000, 1499, drain_seq=2, payload=telemetry)]
+    sink.put(units[0])
+    sink.put(compressed(units[1]))
+    sink.close()
+    found = dataset.dataset(tmp_path / "lake", partitioning="hive").to_table().sort_by("offset")
+    schema = pa.schema([field for field in found.schema if field.name not in {"edge", "dt"}])
+    assert [field.name for field in schema] == [
+        name for name in TYPES if name not in {"edge", "_corrupt_record"}
+    ]
+    wanted = pa.concat_tables(rows_of(unit, schema) for unit in units)
+    assert found.select(schema.names).equals(wanted)
+    assert set(found["edge"].to_pylist()) == {"edge-1"}
+    assert set(map(str, found["dt"].to_pylist())) == {"2023-11-14"}
+
+
+def test_a_file_says_whose_it_is_is_delta_encoded_and_half_as_long_as_the_compressed_one() -> None:
+    unit = unit_of(0, 19_999, payload=telemetry)
+    content = parquet_of(unit)
+    file = parquet.ParquetFile(pa.BufferReader(content))
+    assert Footer.unpack(file.metadata.metadata[b"brim"]) == unit.footer
+    group = file.metadata.row_group(0)
+    encodings = {
+        group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)
+    }
+    assert "DELTA_BINARY_PACKED" in encodings["offset"]
+    assert "DELTA_BINARY_PACKED" in encodings["timestamp"]
+    assert len(content) < 0.7 * compressed(unit).length
+
+
+def test_a_unit_that_is_put_again_is_there_once_and_another_one_is_a_conflict(
+    sink: UnitSink, tmp_path: Path
+) -> None:
+    unit = unit_of(0, 9)
+    sink.put(unit)
+    sink.put(unit)
+    with pytest.raises(SinkConflict):
+        sink.put(unit_of(0, 9, payload=lambda offset: str(9 - offset).encode()))
+    assert list(sink.names("edge=edge-1/")) == [unit.name]
+    assert [str(it.relative_to(tmp_path / "lake")) for it in tmp_path.rglob("*.parquet")] == [
+        parquet_name(unit.name)
+    ]
+    sink.close()
+
+
+def test_a_record_that_does_not_verify_stops_it(sink: UnitSink) -> None:
+    unit = unit_of(0, 9)
+    damaged = bytearray(unit.runs[0].records)
+    damaged[200] ^= 1
+    runs = (type(unit.runs[0])(memoryview(damaged), False),)
+    from dataclasses import replace
+
+    with pytest.raises(SinkBlocked, match="do not verify"):
+        sink.put(replace(unit, runs=runs))
+    sink.close()
+
+
+def test_a_drain_whose_checkpoint_is_lost_goes_on_behind_the_files_that_are_there(tmp_path: Path) -> None:
+    made = ring(tmp_path)
+    publish(made, 200, size=30)
+    for checkpoint in ("first", "second"):
+        sink = open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})
+        with drain(settings(tmp_path, tmp_path / checkpoint, unit_bytes=8192), sink) as drained:
+            run_dry(drained)
+        publish(made, 100, size=30)
+    made.close()
+    found = dataset.dataset(tmp_path / "lake", partitioning="hive").to_table()
+    assert sorted(found["offset"].to_pylist()) == list(range(300))
+    assert set(found["epoch"].to_pylist()) == {EPOCH}
+
+
+def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadName, match="orc"):
+        open_unit_sink(tmp_path.as_uri(), {"format": "orc"})
