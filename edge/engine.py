@@ -336,8 +336,8 @@ class Engine(Protocol):
     def source_position(self, source: int, /) -> int:
         """Everything below has been routed."""
 
-    def sources_wanted(self) -> bytes:
-        """A byte for each source, 1 where something waits for one of its records."""
+    def sources_floors(self, first: int, most: int, /) -> tuple[bytes, int | None]:
+        """Lowest positions waited for, uint64 by source, of about `most` records; goes on as sections do."""
 
     def retained_sweep(self, all_there_is: bool, /) -> None:
         """Begin with the topics that retain something else since the last sweep, or anything at all."""

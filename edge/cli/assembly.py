@@ -257,11 +257,13 @@ class Assembly:
         """After the parts whose reading it waits for have been put together."""
         if self.logs is None:
             return
-        from edge.cli.holds import BridgeHolds
+        from edge.cli.holds import BridgeHolds, SessionHolds
         from edge.log_upkeep import LogUpkeep
 
         upkeep = LogUpkeep(self.logs, self.config, without=[self.config.log_directory / SESSIONS_RING])
         upkeep.holds.append(BridgeHolds(self.config))
+        holds = SessionHolds(self.listener.broker, self.listener.ask, self.logs.reader.read_at)
+        upkeep.holds.append(holds)
         self.logs.upkeep = upkeep.status
         self._upkeep = upkeep
         upkeep.start()

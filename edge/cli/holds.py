@@ -1,4 +1,5 @@
-"""Who still wants what of the log: bridges, by their checkpoints, whoever runs them; and named consumers.
+"""Who still wants what of the log: bridges, by their checkpoints, whoever runs them; named consumers; and
+MQTT sessions, whose queues have left the ring.
 
 Owns nothing but what it has read.  A bridge that has never drained a partition, and begins at the oldest
 record, wants everything.
@@ -7,18 +8,32 @@ record, wants everything.
 from __future__ import annotations
 
 import os
+import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge.checkpoint import cursors_in
 from bridge.source import RingName
 from edge.config import Bridge, Config
+from edge.state.restoring import NOTHING_WAITS
 from persistence.retention import Floor
 
-__all__ = ["BridgeHolds", "consumer_holds"]
+if TYPE_CHECKING:
+    from edge.broker import Broker
+    from edge.cold import ReadAt
+
+__all__ = ["BridgeHolds", "SessionHolds", "consumer_holds"]
 
 Offsets = dict[str, tuple[int, int]]
+Ask = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
+
+LOOK_S = 5.0  # sessions are looked at no more often
+STEP_RECORDS = 50_000  # of queues, in one turn of the broker: a fraction of a millisecond
+ANSWER_S = 0.5
 
 
 def consumer_holds(groups: Callable[[], Sequence[dict[str, Any]]], ring_name: str) -> Iterator[Floor]:
@@ -27,6 +42,59 @@ def consumer_holds(groups: Callable[[], Sequence[dict[str, Any]]], ring_name: st
         for place in group["places"]:
             if place["ring"] == ring_name:
                 yield Floor(f"consumers {group['name']}", place["epoch"], place["floor"])
+
+
+class SessionHolds:
+    """What MQTT sessions wait for, or have in flight.  Until that could be seen once, they want everything.
+
+    Called on the upkeep's thread; the broker is asked in small steps, so that nobody it serves notices.
+    """
+
+    def __init__(self, broker: Broker, ask: Ask, read_at: ReadAt) -> None:
+        """`read_at`: of the log, which knows the offsets of positions."""
+        self._broker = broker
+        self._ask = ask
+        self._read_at = read_at
+        self._floors: dict[tuple[str, int], tuple[int, int]] | None = None  # position and offset
+        self._next_s = 0.0
+
+    def __call__(self, ring_name: str) -> Iterator[Floor]:
+        """Of one ring."""
+        if time.monotonic() >= self._next_s:
+            self._look()
+            self._next_s = time.monotonic() + LOOK_S
+        if self._floors is None:
+            yield Floor("sessions", 0, 0)
+            return
+        for (name, epoch), (_, offset) in self._floors.items():
+            if name == ring_name:
+                yield Floor("sessions", epoch, offset)
+
+    def _look(self) -> None:
+        lowest: dict[tuple[str, int], int] = {}
+        first: int | None = 0
+        while first is not None:
+            try:
+                found, first = self._ask(partial(self._some, first)).result(ANSWER_S)
+            except (TimeoutError, CancelledError):
+                return  # it starts, or stops: what was seen last holds on
+            for ring, position in found.items():
+                lowest[ring] = min(position, lowest.get(ring, position))
+        before = self._floors or {}
+        floors: dict[tuple[str, int], tuple[int, int]] = {}
+        for ring, position in lowest.items():
+            if ring in before and before[ring][0] == position:
+                floors[ring] = before[ring]
+            elif runs := self._read_at(*ring, position, 1):
+                floors[ring] = position, runs[0].offset
+        self._floors = floors
+
+    def _some(self, first: int) -> tuple[dict[tuple[str, int], int], int | None]:
+        """On the broker's thread: the lowest positions of some sessions, by ring and epoch."""
+        words, following = self._broker.engine.sources_floors(first, STEP_RECORDS)
+        floors = array("Q", words)
+        sources = self._broker.keeper.sources.items()
+        return {ring: floors[it] for it, ring in sources if floors[it] != NOTHING_WAITS}, following
 
 
 class BridgeHolds:

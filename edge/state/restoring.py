@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,13 +56,14 @@ if TYPE_CHECKING:
     from edge.sessions import Session
     from persistence import Epoch
 
-__all__ = ["Found", "PastLog", "Restored", "find", "restore"]
+__all__ = ["NOTHING_WAITS", "Found", "PastLog", "Restored", "find", "restore"]
 
 log = logging.getLogger(__name__)
 
 RANGE_BYTES = 1 << 20  # read at a time
 NEVER_ENDS = 1 << 56  # a position that no ring reaches
 ALIGN_MASK = ~31
+NOTHING_WAITS = 0xFFFF_FFFF_FFFF_FFFF  # in Engine.sources_floors()
 
 _RECORD = struct.Struct("<IIQQIHH")  # ringbuf/c/record.h
 
@@ -373,9 +375,10 @@ class _Restart:
 
     def _forget_sources(self) -> None:
         """Past rings that nothing waits for."""
-        wanted = self._engine.sources_wanted()
+        words, _ = self._engine.sources_floors(0, 0xFFFF_FFFF)
+        floors = array("Q", words)
         for source in self._past_sources.values():
-            if not wanted[source]:
+            if floors[source] == NOTHING_WAITS:
                 self._broker.router.remove_past(source)
 
     def _counted(self, duration_ms: float) -> Restored:

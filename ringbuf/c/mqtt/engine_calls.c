@@ -479,7 +479,7 @@ static PyMethodDef engine_methods[] = {
     {"retained_changes", ONE(engine_retained_changes), "(bytes) -> (records, whether there are more)"},
     {"add_past", ONE(engine_add_past), "(logged) -> source without a ring"},
     {"source_position", ONE(engine_source_position), "(source) -> position: what is below was routed"},
-    {"sources_wanted", NONE(engine_sources_wanted), "() -> a byte for each source"},
+    {"sources_floors", FAST(engine_sources_floors), "(first, most) -> (lowest positions, next or None)"},
     {"restore_begin", NONE(engine_restore_begin), "()"},
     {"restore_session", FAST(engine_restore_session), "(number, session)"},
     {"restore_source", FAST(engine_restore_source), "(number, source, end, routed)"},

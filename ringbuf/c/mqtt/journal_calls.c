@@ -6,6 +6,7 @@
 #include "mqtt_calls.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- writing ---- */
 
@@ -148,27 +149,46 @@ PyObject *engine_source_position(engine_object *self, PyObject *object)
     return PyLong_FromUnsignedLongLong(position);
 }
 
-/* A byte for each source: whether something waits for a record of it. */
-PyObject *engine_sources_wanted(engine_object *self, PyObject *Py_UNUSED(ignored))
+/* A copy counts where its record was: a restart looks for it there. */
+static void lower(uint64_t *lowest, uint64_t where)
 {
-    uint8_t wanted[MQ_SOURCES_MAX] = {0};
-    for (uint32_t i = 0; i < self->engine->sessions.made; i++) {
-        const mq_session *session = mq_slab_at(&self->engine->sessions, i);
-        mq_walk walk = {0};
-        if (!(session->item.generation & 1))
-            continue;
-        for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-            uint64_t where = session->sent[n & (session->sent_room - 1)].where;
-            if (where != MQ_NOWHERE)
-                wanted[mq_where_source(where)] = 1;
-        }
-        while (mq_queue_next(session, &walk)) {
-            uint64_t where = mq_entry_at(walk.at).where;
-            if (where != MQ_NOWHERE)
-                wanted[mq_where_source(where)] = 1;
-        }
+    if (where != MQ_NOWHERE && mq_where_source(where) == 0)
+        where = mq_where_blob(where)->origin;
+    if (where != MQ_NOWHERE && mq_where_position(where) < lowest[mq_where_source(where)])
+        lowest[mq_where_source(where)] = mq_where_position(where);
+}
+
+/* What `session` waits for, or has in flight; how many records that is. */
+static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
+{
+    mq_walk walk = {0};
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++)
+        lower(lowest, session->sent[n & (session->sent_room - 1)].where);
+    while (mq_queue_next(session, &walk))
+        lower(lowest, mq_entry_at(walk.at).where);
+    return session->queue_count + session->sent_next - session->sent_first;
+}
+
+/* A word for each source: the lowest position that something waits for, of sessions from number `first` on,
+ * as many as have about `most` records; and the number to go on with. */
+PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, most;
+    uint64_t lowest[MQ_SOURCES_MAX], seen = 0;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &most) != 0)
+        return NULL;
+    memset(lowest, 0xff, sizeof lowest);
+    uint32_t next = (uint32_t)first, made = self->engine->sessions.made;
+    for (; next < made && seen < most; next++) {
+        const mq_session *session = mq_slab_at(&self->engine->sessions, next);
+        seen += 1 + (session->item.generation & 1 ? lower_by(lowest, session) : 0);
     }
-    return PyBytes_FromStringAndSize((const char *)wanted, sizeof wanted);
+    lowest[0] = UINT64_MAX; /* copies of what was in no ring */
+    PyObject *words = PyBytes_FromStringAndSize((const char *)lowest, sizeof lowest);
+    if (words == NULL)
+        return NULL;
+    return next < made ? Py_BuildValue("(NI)", words, next) : Py_BuildValue("(NO)", words, Py_None);
 }
 
 /* ---- reading back ---- */

@@ -89,7 +89,7 @@ PyObject *engine_retained_sweep(engine_object *self, PyObject *argument);
 PyObject *engine_retained_changes(engine_object *self, PyObject *argument);
 PyObject *engine_add_past(engine_object *self, PyObject *argument);
 PyObject *engine_source_position(engine_object *self, PyObject *argument);
-PyObject *engine_sources_wanted(engine_object *self, PyObject *argument);
+PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_begin(engine_object *self, PyObject *argument);
 PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t count);
