@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
-from bridge.records import Records, Rejected
+from bridge.records import Records, Rejected, unchanged
 from ringbuf import FLAG_PROPERTIES
 
 if TYPE_CHECKING:
@@ -319,12 +319,13 @@ class KafkaSink:
         producer, on_delivery = cluster.producer(), cluster.on_delivery
         produce, topic = producer.produce, cluster.topic.replace("{stream}", records.stream)
         source = (SOURCE_HEADER, source_of(records))
-        for number, message in enumerate(records):
-            offset, stamp, flags = message.offset, message.timestamp_ns, message.flags
+        plain = topic_of is unchanged
+        for number, (message, offset, stamp, flags) in enumerate(_numbered(records)):
             headers: Headers = [source, (RECORD_HEADER, b"%d %d %d" % (offset, stamp, flags & 7))]
             if flags & FLAG_PROPERTIES:
                 headers.append((PROPERTIES_HEADER, message.properties))
-            value, key, stamp_ms = message.bytes(), topic_of(message.key), stamp // 1_000_000
+            key = message.key if plain else topic_of(message.key)
+            value, stamp_ms = message.bytes(), stamp // 1_000_000
             try:
                 produce(topic, value, key, -1, on_delivery, None, stamp_ms, headers)
             except BufferError:
@@ -335,6 +336,16 @@ class KafkaSink:
                 yield Rejected(offset, error.args[0].str())
             if number % POLL_EVERY == 0:
                 producer.poll(0)
+
+
+def _numbered(records: Records) -> Iterator[tuple[Any, int, int, int]]:
+    """Each with its offset, timestamp and flags; by columns, where C has made them."""
+    batch: Any
+    for batch in records.batches:
+        if hasattr(batch, "offsets"):  # ringbuf.Batch
+            yield from zip(batch, batch.offsets, batch.timestamps_ns, batch.flags, strict=True)
+        else:
+            yield from ((it, it.offset, it.timestamp_ns, it.flags) for it in batch)
 
 
 def source_of(records: Records) -> bytes:

@@ -5,7 +5,7 @@ import random
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
 
@@ -235,3 +235,37 @@ def test_what_a_ring_holds_is_drained_once_in_either_form(
     assert len(plain) == 500
     assert len({file.footer.drain_seq for file in chunks}) >= 3
     assert rows == records == {offset: str(offset).encode().rjust(30, b".") for offset in range(500)}
+
+
+class Made(NamedTuple):
+    """A record that a plug-in has made."""
+
+    offset: int
+    timestamp_ns: int
+    key: bytes
+    flags: int
+    properties: bytes
+    payload: bytes
+
+    def bytes(self) -> bytes:
+        return self.payload
+
+
+def test_what_a_plug_in_has_made_goes_under_its_topic_at_the_sink(
+    brokers: str, opened: list[KafkaSink]
+) -> None:
+    sink = KafkaSink.of_url(f"kafka://{brokers}/made", {})
+    opened.append(sink)
+    sink.begin("edge-1")
+    made = (Made(3, T0_NS, b"a/b", 1, b"", b"three"), Made(5, T0_NS, b"c", 8, b"\x02\x01\x01", b"five"))
+    records = Records("edge-1", "s", 2, EPOCH, 0, 9, 100, (made,), lambda key: b"site/" + key)
+    assert list(sink.send(records).result(SETTLED_S)) == []
+    found = {it.value(): (it.key(), headers_of(it)) for it in messages(brokers, "made", 2)}
+    source = f"edge-1/s/2/{EPOCH}".encode()
+    assert found == {
+        b"three": (b"site/a/b", {"brim-source": source, "brim-record": b"3 %d 1" % T0_NS}),
+        b"five": (
+            b"site/c",
+            {"brim-source": source, "brim-record": b"5 %d 0" % T0_NS, "mqtt-properties": b"\x02\x01\x01"},
+        ),
+    }
