@@ -6,10 +6,13 @@ under way; both begin with an empty place.  A lane that this machine cannot run 
 
 from __future__ import annotations
 
-import logging
+import http.client
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -82,17 +85,16 @@ def free_port() -> int:
 
 @contextmanager
 def s3(_: Path) -> Iterator[Lane]:
-    """An S3 server (moto, in a thread of this process), by obstore."""
+    """An S3 server (moto, in a process of its own), by obstore."""
     try:
+        import moto.server  # noqa: F401
         import obstore
-        from moto.server import ThreadedMotoServer
         from obstore.store import S3Store
     except ImportError as error:
         raise NotThere(f"{error.name} is not installed") from error
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=free_port(), verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+    host, port = "127.0.0.1", free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     options = {
         "endpoint": f"http://{host}:{port}",
         "access_key_id": "x",
@@ -108,15 +110,27 @@ def s3(_: Path) -> Iterator[Lane]:
     def push(unit: Unit) -> None:
         obstore.put(store, unit.name, list(unit.parts), mode="create", use_multipart=False)
 
-    import http.client
-
-    with closing(http.client.HTTPConnection(host, port)) as asking:
-        asking.request("PUT", "/lake")
-        asking.getresponse().read()
     try:
+        _make_bucket(host, port)
         yield Lane(clear, lambda: open_sink("s3://lake", options), lambda units: _at_once(push, units))
     finally:
-        server.stop()
+        server.kill()
+        server.wait()
+
+
+def _make_bucket(host: str, port: int) -> None:
+    """Once the server answers."""
+    deadline = time.monotonic() + 30
+    while True:
+        with closing(http.client.HTTPConnection(host, port)) as asking:
+            try:
+                asking.request("PUT", "/lake")
+                asking.getresponse().read()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+        time.sleep(0.1)
 
 
 LANES = {"directory": directory, "s3": s3}

@@ -130,8 +130,13 @@ def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW) 
             drain.step()  # attached, and the sink has been asked: that is not done for each unit
             drain.held = False
             begun = time.perf_counter()
-            while not (drain.step() > 0 and not drain.in_flight and drain.drained()):
-                drain.wait_for_one()
+            while True:
+                if drain.step() <= 0:
+                    continue
+                if drain.in_flight:
+                    drain.wait_for_one()
+                elif drain.drained():
+                    break
             return time.perf_counter() - begun
         finally:
             drain.close()

@@ -55,7 +55,7 @@ Moved = Callable[[str, int, int, Lost], object]
 
 SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this
 FINISH_S = 32.0  # a sink answers within half a minute
-SAVE_S = 1.0  # how often the checkpoint of a sink for records is saved while there is something to do
+SAVE_S = 1.0  # how often what has arrived is written down while more is under way: it may be sent again
 
 
 @dataclass(slots=True)
@@ -226,10 +226,12 @@ class Drain:
         decided: list[Flight] = []
         left_out: set[tuple[RingName, bool]] = set()
         moved = False
-        most, window = self._most, self.settings.window
-        if window < len(self._window) <= most:
+        window = self.settings.window
+        if len(self._window) > window:
             return [], SETTLE_S  # enough for now: the next ones are written down together
-        while len(self._window) < most:
+        # One alone while the sink has nothing to do; some while it has.
+        room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
+        while len(self._window) < room:
             found = self.partitions.wants(self.checkpoint.move)
             wants = [it for it in found if (it.name, it.live) not in left_out]
             if not (wants := self._beside(wants)):
@@ -247,7 +249,7 @@ class Drain:
                 if flight:
                     continue
             left_out.add((chosen.name, chosen.live))
-        full = len(self._window) >= most
+        full = len(self._window) >= self._most
         wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
         return self._begun_flights(decided), 0.0 if moved else wait_s
 
@@ -458,10 +460,8 @@ class Drain:
 
     def _save(self) -> None:
         now = self.clock.monotonic()
-        if self.checkpoint.saved or (
-            not self._shipping.begins and self._window.flights and now - self._saved_at < SAVE_S
-        ):
-            return
+        if self.checkpoint.saved or (self._window.flights and now - self._saved_at < SAVE_S):
+            return  # the next units are written down soon, and this with them
         self.checkpoint.save()
         self._saved_at = now
 
