@@ -5,7 +5,6 @@ Each measurement gives its figures by name, or raises NotThere for what this bui
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import math
@@ -55,28 +54,36 @@ def memory() -> Iterator[Path]:
 
 def amplification(directory: Path, payload_bytes: int, seconds: float) -> Figures:
     """Bytes that the device wrote for each byte of payload, and of records: in commits of 1000, over several
-    segments, and of one each, with a segment that is ready.  The device counts what everybody writes.
+    segments, and of one each, in a segment whose room was ready.
+
+    The device counts what everybody writes: what it wrote while the log was idle, before and after, is taken
+    off.  What is left over is the file system's journal, and others whose writes come and go.
     """
     device = Device(directory)
     if not device.known:
         raise NotThere(f"{directory} is on no block device that counts its writes; use --directory")
-    ways: dict[str, tuple[int, dict[str, Any]]] = {"batched": (1000, {}), "singly": (1, {})}
-    if "direct" in inspect.signature(Log.__init__).parameters:
-        ways["singly_direct"] = (1, {"direct": True})
+    ways: dict[str, tuple[int, dict[str, Any]]] = {
+        "batched": (1000, {}),
+        "singly_cached": (1, {"direct": False}),
+        "singly": (1, {}),
+    }
     found: Figures = {}
     for way, (count, options) in ways.items():
         brim = BrimLog(directory / f"log-{way}", payload_bytes, **options)
         try:
             brim.warm()
             _ready(brim)
+            idle = _idle_rate(device, seconds)
             stats = brim.log.stats
             records, record_bytes, before = stats.records, stats.record_bytes, device.written_bytes()
-            until = time.perf_counter() + seconds
-            while time.perf_counter() < until or (
+            started = time.perf_counter()
+            while time.perf_counter() - started < seconds or (
                 count > 1 and stats.records - records < SEVERAL_BYTES // payload_bytes
             ):
                 brim.commit(count)
-            written = device.written_bytes() - before
+            took, written = time.perf_counter() - started, device.written_bytes() - before
+            _settled(brim)
+            written -= int((idle + _idle_rate(device, seconds)) / 2 * took)
         finally:
             brim.close()
             shutil.rmtree(brim.directory)
@@ -86,10 +93,28 @@ def amplification(directory: Path, payload_bytes: int, seconds: float) -> Figure
 
 
 def _ready(brim: BrimLog) -> None:
-    """Until the next segment is there, so that making it is not counted for the few records of this one."""
+    """Goes on in a segment whose room was ready, with the next one's ready, too, as a log does that is not
+    overtaken by its records: making them is not counted for the few records of this one.
+    """
+    _settled(brim)
+    brim.roll()
+    brim.commit(1)
+    _settled(brim)
+    os.sync()
+
+
+def _settled(brim: BrimLog) -> None:
+    """Until nothing is left to do behind its records."""
     until = time.perf_counter() + PATIENCE_S
-    while brim.log.wants_prepared and time.perf_counter() < until:
+    while brim.log.wants_tending and time.perf_counter() < until:
         time.sleep(0.01)
+
+
+def _idle_rate(device: Device, seconds: float) -> float:
+    """Bytes a second that others write."""
+    before = device.written_bytes()
+    time.sleep(seconds)
+    return (device.written_bytes() - before) / seconds
 
 
 # ---- many rings ----

@@ -100,6 +100,10 @@ class BrimLog:
         while self.log.stats.segments_removed < removed + 3 and time.perf_counter() < until:
             self.run(0.2)
 
+    def roll(self) -> None:
+        """The next record begins a segment."""
+        self._thread.roll()
+
     def close(self) -> None:
         """Ring and log are gone; the log's files stay."""
         self._stack.close()
