@@ -15,7 +15,7 @@ machine cannot do is said loudly, and absent from the JSON.
     vs_lmdb_, vs_rocksdb_  LMDB's and RocksDB's, both synced.  Under vs_inline: the log as a library, where
                            who commits writes and syncs, too, instead of a thread that serves all
     written_per_payload_byte_batched, _singly, _singly_cached      as the device counts, less what it writes
-                           while the log is idle; "cached" is through the page cache ([log] direct = false); and
+                           while the log is idle; cached: through the page cache ([log] direct = false); and
     written_per_record_byte_...            of records as they stand in the ring, with topic and header
     rings_1000_over_1      rate of 1,000 rings over that of one with the same records
     recovery_s_per_gib     of a start that has to look through everything; _singly: one record a run
