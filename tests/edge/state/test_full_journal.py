@@ -1,4 +1,4 @@
-"""A journal that is full and cannot be let go of: nobody is told anything until it can, and nothing is lost."""
+"""A journal that is full and cannot be let go of: nobody is told anything until it can; nothing is lost."""
 
 from __future__ import annotations
 
