@@ -242,6 +242,7 @@ RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
     "it syncs again after a sync has failed": BUSY | {"failures": 0.5},
     "it takes an older ring for this one": {**BAD_STARTS, "cuts": 1.0},
     "it believes the kernel after a failed sync": BAD_STARTS,
+    "it believes an old checkpoint": {"bad_starts": 0.0, "cuts": 0.0, "upkept": False},
 }
 
 
