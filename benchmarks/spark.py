@@ -1,6 +1,6 @@
 """Drained files in Spark beside Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
 
-    ./dev bench spark [--rounds 5] [--records 2000000] [--only rows,typed,stream] [--keep DIR]
+    ./dev bench spark [--rounds 5] [--records 4000000] [--only rows,typed,stream] [--keep DIR]
 
 All read the same records, in one session on this machine, and take turns in each round; a ratio compares
 what was measured within one round.  Nothing is written (Spark's noop sink).  Processor time is that of the
@@ -95,9 +95,9 @@ class Reads:
 
     def rows(self) -> dict[str, Run]:
         """Whole rows."""
-        two = self._brim("json").schema("partition int, offset long")
+        two = self.spark.read.format("brim").schema("partition int, offset long")
         return {
-            "brim": lambda: _noop(self._brim("json").load(str(self.root / "json"))),
+            "brim": lambda: _noop(self.spark.read.format("brim").load(str(self.root / "json"))),
             "parquet": lambda: _noop(self.spark.read.parquet(str(self.root / "parquet"))),
             "json": lambda: _noop(self.spark.read.schema(_text(DDL)).json(str(self.root / "lines"))),
             "binaryfile": lambda: _noop(self._binary_files()),
@@ -125,10 +125,6 @@ class Reads:
                 streaming.schema(parquet).parquet(str(self.root / "parquet"))
             ),
         }
-
-    def _brim(self, name: str) -> Any:
-        assert name
-        return self.spark.read.format("brim")
 
     def _typed(self) -> Any:
         reader = self.spark.read.format("brim").option("payloads", str(self.payloads))
@@ -199,6 +195,7 @@ def measured(runs: dict[str, Run], rounds: int, records: int, megabytes: float) 
             cpu, begun = Machine.cpu_s(), time.monotonic()
             run()
             wall, spent = time.monotonic() - begun, Machine.cpu_s() - cpu
+            print(f"   {name}: {wall:.2f} s, {spent:.2f} CPU s", flush=True)
             for what, value in (
                 ("rows_s", records / wall),
                 ("mb_s", megabytes / wall),
@@ -249,7 +246,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--only", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     parser.add_argument("--keep", type=Path, help="where the data is made, and kept for the next run")
     arguments = parser.parse_args()
@@ -262,7 +259,8 @@ def main() -> None:
         print(f"   making {arguments.records} records ...", flush=True)
         _spark_lake.make(root, arguments.records, spark)
         megabytes = sum(path.stat().st_size for path in (root / "json").rglob("*.brim")) / 1e6
-        reads, found = Reads(spark, root), {}
+        reads = Reads(spark, root)
+        found: Figures = {}
         for name in names:
             found |= measured(getattr(reads, name)(), arguments.rounds, arguments.records, megabytes)
         table(found)
