@@ -3,9 +3,9 @@
 import itertools
 import random
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -15,10 +15,9 @@ from bridge.records import Records
 from bridge.sink import RecordSink, open_sink
 from bridge.sinks.kafka import KafkaSink
 from bridge.sinks.kafka_chunks import KafkaChunkSink
-from bridge.unit import Unit
 from ringbuf import Batch
 from tests.support.bridges import drain, publish, ring, run_dry, settings
-from tests.support.drained_files import EPOCH, T0_NS, record, unit_of
+from tests.support.drained_files import EPOCH, T0_NS, record, records_of, unit_of
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
 pytest.importorskip("backports.zstd", reason="needs zstd: pip install 'brim[archive]'")
@@ -35,17 +34,6 @@ SETTLED_S = 40.0
 def brokers() -> Iterator[str]:
     with mock_brokers() as servers:
         yield servers
-
-
-def records_of(unit: Unit) -> Records:
-    """As the drain hands them to a record sink."""
-    footer, offset, batches = unit.footer, unit.footer.first_offset, []
-    for run in unit.runs:
-        batches.append(Batch.of(run.records, footer.epoch, offset, None))
-        offset += len(batches[-1])
-    place = (footer.edge, footer.stream, footer.partition, footer.epoch)
-    columns = cast(tuple[Sequence[Any], ...], tuple(batches))
-    return Records(*place, footer.first_offset, footer.last_offset, unit.length, columns)
 
 
 def headers_of(message: "Message") -> dict[str, Any]:

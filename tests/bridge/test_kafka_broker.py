@@ -11,8 +11,8 @@ import pytest
 from bridge.drained import parse, verify
 from bridge.errors import SinkUnavailable
 from bridge.sink import RecordSink, open_sink
-from tests.bridge.test_kafka import headers_of, records_of
-from tests.support.drained_files import unit_of
+from tests.bridge.test_kafka import headers_of
+from tests.support.drained_files import records_of, unit_of
 from tests.support.kafka_broker import KafkaBroker, kafka_broker, why_not
 from tests.support.kafka_mock import messages
 

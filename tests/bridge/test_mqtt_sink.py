@@ -18,9 +18,8 @@ from edge.client import Message, connect
 from edge.mqtt import Properties, Version
 from edge.mqtt.properties import record_properties
 from ringbuf import FLAG_PROPERTIES
-from tests.bridge.test_kafka import records_of
 from tests.support.bridges import drain, publish, ring, run_dry, settings
-from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, batch_of, unit_of
+from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, batch_of, records_of, unit_of
 from tests.support.mosquitto import BINARY, Mosquitto, running
 from tests.support.waiting import until
 

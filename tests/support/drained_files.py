@@ -1,12 +1,15 @@
 """Records and drained files made by hand, for tests of the bridge and of Spark."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
+from bridge.records import Records
 from bridge.sinks.directory import DirectorySink
 from bridge.unit import Batch, Intent, Run, Unit, build
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
+from ringbuf import Batch as Columns
 from ringbuf.record import encode
 
 EPOCH = 1_700_000_000
@@ -77,6 +80,17 @@ def unit_of(
     )
     intent = Intent(drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last, lost, skipped)
     return build(edge, intent, batch)
+
+
+def records_of(unit: Unit) -> Records:
+    """As the drain hands them to a record sink."""
+    footer, offset, batches = unit.footer, unit.footer.first_offset, []
+    for run in unit.runs:
+        batches.append(Columns.of(run.records, footer.epoch, offset, None))
+        offset += len(batches[-1])
+    place = (footer.edge, footer.stream, footer.partition, footer.epoch)
+    columns = cast(tuple[Sequence[Any], ...], tuple(batches))
+    return Records(*place, footer.first_offset, footer.last_offset, unit.length, columns)
 
 
 def store(root: Path, *units: Unit) -> list[Path]:
