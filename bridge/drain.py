@@ -129,13 +129,13 @@ class Drain:
 
         Raises SinkError, CheckpointError: nothing is lost, call again.
         """
+        now = self.clock.monotonic()
+        if now >= self._scan_at:  # before the sink is asked: how much waits is known while it is away, too
+            self.partitions.scan(self.is_busy)
+            self._scan_at = now + self.settings.scan_interval_ms / 1000
         if not self._begun:
             self._begin()
         progress = self._settle()
-        now = self.clock.monotonic()
-        if now >= self._scan_at:
-            self.partitions.scan(self.is_busy)
-            self._scan_at = now + self.settings.scan_interval_ms / 1000
         progress |= self._send(self._window.to_send())
         wait_s = SETTLE_S
         if not (self._window.probing or self._window.restoring or self.held):

@@ -111,6 +111,8 @@ def test_a_lake_out_of_reach_is_told_of_before_there_is_anything_to_drain(
     with running(chosen) as bridge:
         wait_until(lambda: bridge.state().condition == "retrying")
         assert "mount" in bridge.state().remedy
+        with ring(runtime_directory):
+            wait_until(lambda: [it.stream for it in bridge.state().partitions] == ["default"])
         (tmp_path / "mount").mkdir()
         wait_until(lambda: bridge.state().condition == "idle")
 
