@@ -132,20 +132,30 @@ def test_rounds_past_the_cache_hold_what_steps_hold(
 ) -> None:
     """Whole blocks at every write, also where writes are short; and not one that is durable is touched."""
     random = Random(seed)
-    write, written = rounds_module._Disk._on_write, 0
+    disk_type, written = rounds_module._Disk, 0
+    write, submit = disk_type._on_write, disk_type._on_submit
 
-    def checked(disk: Any, context: Any, pieces: Any, count: int, place: int) -> int:
+    def check(disk: Any, data: Any, length: int, place: int) -> None:
         nonlocal written
         written += 1
-        assert (count, place % 512, pieces[0].length % 512) == (1, 0, 0)
-        old = sides[0].files.read(disk.handle, pieces[0].length, place)
+        assert (place % 512, length % 512) == (0, 0)
+        old = sides[0].files.read(disk.handle, length, place)
         known = max(
             int(sides[0].writer._rounds.c.durable_position) - sides[0].log.reader.bases()[-1] - place, 0
         )
-        assert bytes(ffi.buffer(pieces[0].base, pieces[0].length))[:known] == old[:known]
+        assert bytes(ffi.buffer(data, length))[:known] == old[:known]
+
+    def checked_write(disk: Any, context: Any, pieces: Any, count: int, place: int) -> int:
+        assert count == 1
+        check(disk, pieces[0].base, pieces[0].length, place)
         return write(disk, context, pieces, count, place)
 
-    monkeypatch.setattr(rounds_module._Disk, "_on_write", checked)
+    def checked_submit(disk: Any, context: Any, data: Any, length: int, place: int, slot: int) -> int:
+        check(disk, data, length, place)
+        return submit(disk, context, data, length, place, slot)
+
+    monkeypatch.setattr(disk_type, "_on_write", checked_write)
+    monkeypatch.setattr(disk_type, "_on_submit", checked_submit)
     with both(runtime_directory, segment_bytes=12288, direct=True) as sides:
         sides[0].files.short_writes = True
         for side in sides:

@@ -16,7 +16,7 @@ from persistence import Log, LogWriter, checkpoint, recovery, rounds, scan, walk
 from persistence.format import SegmentHeader, segment_name, unpack_catalogue
 from persistence.indexing import Indexer
 from persistence.segment import ActiveSegment
-from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, Simulation, Violation
+from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, SEGMENT_BYTES, Simulation, Violation
 from tests.support.simfiles import SimFiles
 from tests.support.walk_twin import WalkTwin
 
@@ -230,7 +230,7 @@ MISTAKES = {
 
 BAD_STARTS = {"bad_starts": 1.0, "upkept": False, "aged": False}
 LAZY = {"world": [(name, "interval", DIRECTORY) for name in ("a-0", "b-0")], "kind": "mixed"}  # Few syncs.
-BUSY = {"upkept": False, "aged": False, "block_bytes": 512}
+BUSY = {"upkept": False, "aged": False, "block_bytes": 512, "segment_bytes": SEGMENT_BYTES}
 RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
     # By blocks there are no zeros between a log's end and an earlier life of the file.
     "it gives a recycled file no new seed": BUSY
@@ -241,7 +241,7 @@ RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
     "it stays in a segment that has failed": BUSY | {"failures": 0.5},
     "it syncs again after a sync has failed": BUSY | {"failures": 0.5},
     "it takes an older ring for this one": {**BAD_STARTS, "cuts": 1.0},
-    "it believes the kernel after a failed sync": BAD_STARTS,
+    "it believes the kernel after a failed sync": LAZY | BUSY | {"failures": 0.4, "cuts": 0.0},
     "it believes an old checkpoint": {"bad_starts": 0.0, "cuts": 0.0, "upkept": False},
 }
 
@@ -287,11 +287,28 @@ def failed_sync_believed_in_c(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds._Disk, "_on_sync", lambda self, context: 0 * sync(self, context))
 
 
+def block_not_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rounds._Disk, "_read_into", lambda self, out, length, place: length)
+
+
+def under_way_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A write that is not done when the next one begins is never done."""
+    patch.setattr(SimFiles, "result", lambda self, slot: len(self._under_way.pop(slot).given))
+
+
+DIRECT = BUSY | {"direct": True, "kind": "large", "segment_bytes": 4 * SEGMENT_BYTES}
+
 MISTAKES_IN_C = {
     "it never syncs": (no_sync_in_c, Log, LogWriter),
     "it believes a sync that has failed": (failed_sync_believed_in_c, Log, LogWriter),
     "it loses what a round could not write": (None, ForgetsWhatFailed, LogWriter),
     "it acknowledges what it has only read": (None, Log, PublishesTooEarlyInC),
+    "it goes on in a block that it has not read": (block_not_read, Log, LogWriter),
+    "it syncs while writes are under way": (under_way_forgotten, Log, LogWriter),
+}
+RARE_IN_C: dict[str, dict[str, Any]] = {
+    "it goes on in a block that it has not read": DIRECT,
+    "it syncs while writes are under way": DIRECT,
 }
 
 
@@ -303,5 +320,12 @@ def test_a_mistake_planted_around_rounds_is_caught(
     if patch is not None:
         patch(monkeypatch)
     with pytest.raises(Violation) as caught:
-        run_seeds(range(MUTANT_SEEDS), runtime_directory, log_type, writer_type, in_c=True)
+        run_seeds(
+            range(MUTANT_SEEDS),
+            runtime_directory,
+            log_type,
+            writer_type,
+            in_c=True,
+            **RARE_IN_C.get(mistake, {}),
+        )
     print(f"{mistake}: {caught.value}")

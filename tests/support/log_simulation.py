@@ -77,6 +77,7 @@ class Simulation:
         self.in_c = seed % 2 == 1  # Rounds in C, or the same step by step in Python.
         self.direct = self.random.random() < 0.5  # Past the page cache, where rounds are C's.
         self.block_bytes = self.random.choice((512, 512, 512, 4096))
+        self.segment_bytes = self.random.choice((1, 1, 4)) * SEGMENT_BYTES
         self.world = self._world()
         vars(self).update(forced)
         self.counts: Counter[str] = Counter()  # what was done, for the ledger
@@ -135,7 +136,7 @@ class Simulation:
         return self.log_type(
             directory,
             files,
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=self.segment_bytes,
             retain_bytes=0 if self.upkept else self.keep_bytes,
             direct=self.direct,
             clock_ns=self.wall_ns,

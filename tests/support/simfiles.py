@@ -12,6 +12,8 @@ What it models
   * A sync that fails has written any subset of the dirty sectors, and forgets the others: they read well as
     long as the machine is up, and no later sync writes them.
   * A write that fails may have written a part; any write may be short.
+  * Several writes may be under way at once (submit, reap).  Each is done at any moment from the one to the
+    other, so in any order; its memory must stay as it is meanwhile.
   * Room is limited, if `room_bytes` says so: a write that would take more fails with ENOSPC.
 
 crash() makes the disk that the next start finds; the one it is asked of goes on.  kill() is the death of the
@@ -119,6 +121,15 @@ class SimFile:
         del disk[size:]
 
 
+class _Write:
+    """One that is under way."""
+
+    def __init__(self, handle: int, data: memoryview, position: int) -> None:
+        self.handle, self.data, self.position = handle, data, position
+        self.given = bytes(data)
+        self.result: int | OSError | None = None  # once it is done
+
+
 class SimFiles:
     """The calls.  `hook(operation, path)` comes before each that changes something; it may raise.
 
@@ -131,6 +142,8 @@ class SimFiles:
     ) -> None:
         self.random = random
         self.block_bytes = block_bytes  # of the device: written whole or not at all
+        self.chunk_bytes = 4096  # of a write beside others
+        self._under_way: dict[int, _Write] = {}  # by slot
         self.names: dict[str, SimFile] = dict(files or {})
         self.synced: dict[str, SimFile] = dict(files or {})  # names on the disk
         self.pending: list[tuple[str, str, SimFile]] = []  # of the others: removed name, new name, file
@@ -254,9 +267,40 @@ class SimFiles:
             file.write(data[: self.random.randrange(max(len(data), 1))], position)
             raise
         if self.short_writes and self.random.random() < 0.1:
-            data = data[: self.random.randrange(1, len(data) + 1)]
+            whole = not (len(data) | position) % self.block_bytes
+            least = self.block_bytes if whole else 1
+            data = data[: self.random.randrange(least, len(data) + 1) // least * least]
         file.write(data, position)
         return len(data)
+
+    def submit(self, handle: int, data: memoryview, position: int, slot: int) -> None:
+        """See persistence.rounds.QueuedFiles."""
+        assert slot not in self._under_way
+        write = self._under_way[slot] = _Write(handle, data, position)
+        if self.random.random() < 0.5:
+            self._do(write)
+
+    def reap(self) -> int:
+        """See persistence.rounds.QueuedFiles."""
+        return self.random.choice(list(self._under_way))
+
+    def result(self, slot: int) -> int:
+        """See persistence.rounds.QueuedFiles."""
+        write = self._under_way.pop(slot)
+        if write.data != write.given:
+            raise AssertionError("bytes have changed while they were on their way to the disk")
+        if write.result is None:
+            self._do(write)
+        if isinstance(write.result, OSError):
+            raise write.result
+        assert write.result is not None
+        return write.result
+
+    def _do(self, write: _Write) -> None:
+        try:
+            write.result = self.pwritev(write.handle, [write.given], write.position)
+        except OSError as error:
+            write.result = error
 
     def fdatasync(self, handle: int) -> None:
         path, file = self._handles[handle]

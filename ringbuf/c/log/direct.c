@@ -39,18 +39,23 @@
 #define SIMULATED_BLOCK_BYTES 512u /* of a disk that is not the operating system's */
 #define NOT_LOADED UINT64_MAX
 
-_Static_assert(RB_DISK_HELD_BYTES + 2 * CHUNK_BYTES + EXTENT_HEADER_BYTES <= STAGE_BYTES,
-               "what is held, and the chunks that it begins and ends in, have room");
+_Static_assert(CHUNKS / 2 + 2 < CHUNKS, "what is held, and the chunks that it begins and ends in, have room");
 _Static_assert(STAGE_BYTES % HUGE_BYTES == 0 && CHUNK_BYTES % RB_DISK_PAGE_BYTES == 0, "whole pages");
 
 static uint8_t *at(const rb_disk *disk, uint64_t place)
 {
-    return disk->stage + place % STAGE_BYTES;
+    return disk->stage + (place & (CHUNKS * (uint64_t)disk->chunk_bytes - 1));
 }
 
-static uint64_t slot_of(uint64_t place)
+static uint64_t slot_of(const rb_disk *disk, uint64_t place)
 {
-    return place / CHUNK_BYTES % CHUNKS;
+    return place / disk->chunk_bytes % CHUNKS;
+}
+
+/* Of an extent of no more, the checksum is taken as it is copied. */
+static uint64_t held_bytes(const rb_disk *disk)
+{
+    return CHUNKS / 2 * (uint64_t)disk->chunk_bytes;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -67,12 +72,12 @@ static int write_now(rb_log *log, uint64_t from, uint64_t to)
     rb_disk *disk = &in->disk;
     while (from < to) {
         rb_log_piece piece = {at(disk, from), to - from};
-        int64_t written = in->write != NULL ? in->write(in->context, &piece, 1, from)
+        int64_t written = in->calls.write != NULL ? in->calls.write(in->calls.context, &piece, 1, from)
                                             : pwrite(disk->descriptor, piece.base, piece.length, (off_t)from);
-        if (written < 0 && in->write == NULL && errno == EINTR)
+        if (written < 0 && in->calls.write == NULL && errno == EINTR)
             continue;
         if (written < 0)
-            return in->write != NULL ? (int)written : -errno;
+            return in->calls.write != NULL ? (int)written : -errno;
         if (written < disk->block_bytes)
             return -ENOSPC; /* it takes no more bytes, and does not say why */
         from += (uint64_t)written - (uint64_t)written % disk->block_bytes;
@@ -80,25 +85,37 @@ static int write_now(rb_log *log, uint64_t from, uint64_t to)
     return 0;
 }
 
+/* Waits for some that are in flight: slots and results; how many, or a negative errno. */
+static int wait_for(rb_log_inside *in, struct io_event *events)
+{
+    if (in->calls.reap != NULL) {
+        int64_t result = 0;
+        events[0].data = in->calls.reap(in->calls.context, &result);
+        events[0].res = result;
+        return 1;
+    }
+    long count = syscall(SYS_io_getevents, in->disk.context, 1l, (long)CHUNKS, events, NULL);
+    return count < 0 ? -errno : (int)count;
+}
+
 /* At least one that is in flight is done. */
 static void reap(rb_log *log)
 {
     rb_disk *disk = &log->inside->disk;
     struct io_event events[CHUNKS];
-    long count = syscall(SYS_io_getevents, disk->context, 1l, (long)CHUNKS, events, NULL);
-    if (count < 0 && errno != EINTR) { /* cannot be: then nothing is known of any of them */
-        disk->error = -errno;
+    int count = wait_for(log->inside, events);
+    if (count < 0 && count != -EINTR) { /* cannot be: then nothing is known of any of them */
+        disk->error = count;
         disk->in_flight = 0;
     }
-    for (long i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         uint64_t slot = events[i].data, from = disk->places[slot], to = from + disk->lengths[slot];
         disk->in_flight &= ~((uint64_t)1 << slot);
         int64_t written = events[i].res;
         if (written < 0 && disk->error == 0)
             disk->error = (int)written;
         else if (written >= 0 && (uint64_t)written < to - from && disk->error == 0)
-            disk->error = write_now(log, from + (uint64_t)written / disk->block_bytes * disk->block_bytes,
-                                    to);
+            disk->error = write_now(log, from + (uint64_t)written / disk->block_bytes * disk->block_bytes, to);
     }
 }
 
@@ -111,10 +128,9 @@ static int failure(rb_log *log)
     return disk->error;
 }
 
-/* On its way.  False: the kernel takes none now. */
-static bool submit(rb_disk *disk, uint64_t from, uint64_t to)
+/* Whether the kernel has taken it. */
+static bool begun(rb_disk *disk, uint64_t slot, uint64_t from, uint64_t to)
 {
-    uint64_t slot = slot_of(from);
     struct iocb block = {.aio_data = slot,
                          .aio_lio_opcode = IOCB_CMD_PWRITE,
                          .aio_fildes = (uint32_t)disk->descriptor,
@@ -122,8 +138,21 @@ static bool submit(rb_disk *disk, uint64_t from, uint64_t to)
                          .aio_nbytes = to - from,
                          .aio_offset = (int64_t)from};
     struct iocb *blocks[] = {&block};
-    if (disk->context == 0 || syscall(SYS_io_submit, disk->context, 1l, blocks) != 1)
+    return disk->context != 0 && syscall(SYS_io_submit, disk->context, 1l, blocks) == 1;
+}
+
+/* On its way.  False: the disk takes none now. */
+static bool submit(rb_log *log, uint64_t from, uint64_t to)
+{
+    const rb_log_calls *calls = &log->inside->calls;
+    rb_disk *disk = &log->inside->disk;
+    uint64_t slot = slot_of(disk, from);
+    if (calls->submit != NULL) {
+        if (calls->submit(calls->context, at(disk, from), to - from, from, (uint32_t)slot) != 0)
+            return false;
+    } else if (!begun(disk, slot, from, to)) {
         return false;
+    }
     disk->places[slot] = from;
     disk->lengths[slot] = to - from;
     disk->in_flight |= (uint64_t)1 << slot;
@@ -137,10 +166,10 @@ static int hand_over(rb_log *log, uint64_t to)
 {
     rb_disk *disk = &log->inside->disk;
     while (disk->begin < to && disk->error == 0) {
-        uint64_t end = least(to, disk->begin - disk->begin % CHUNK_BYTES + CHUNK_BYTES);
-        bool alone = end % CHUNK_BYTES != 0 &&
+        uint64_t end = least(to, disk->begin - disk->begin % disk->chunk_bytes + disk->chunk_bytes);
+        bool alone = end % disk->chunk_bytes != 0 &&
                      disk->in_flight == 0; /* the end of a flush: no need to hurry */
-        if (alone || !submit(disk, disk->begin, end))
+        if (alone || !submit(log, disk->begin, end))
             disk->error = write_now(log, disk->begin, end);
         disk->begin = end;
     }
@@ -158,11 +187,11 @@ static int load(rb_log *log)
     memset(at(disk, block), 0, disk->block_bytes);
     if (block == log->end)
         return 0;
-    int64_t found = in->read != NULL
-                        ? in->read(in->context, at(disk, block), disk->block_bytes, block)
+    int64_t found = in->calls.read != NULL
+                        ? in->calls.read(in->calls.context, at(disk, block), disk->block_bytes, block)
                         : pread(disk->descriptor, at(disk, block), disk->block_bytes, (off_t)block);
     if (found < 0)
-        disk->error = in->read != NULL ? (int)found : -errno;
+        disk->error = in->calls.read != NULL ? (int)found : -errno;
     else if (block + (uint64_t)found < log->end)
         disk->error = -EIO;
     return disk->error;
@@ -171,7 +200,7 @@ static int load(rb_log *log)
 /* The chunk that begins at `place` has room. */
 static void await(rb_log *log, uint64_t place)
 {
-    while (log->inside->disk.in_flight >> slot_of(place) & 1)
+    while (log->inside->disk.in_flight >> slot_of(&log->inside->disk, place) & 1)
         reap(log);
 }
 
@@ -181,7 +210,7 @@ int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *c
     if (disk->begin == NOT_LOADED && load(log) != 0)
         return disk->error;
     for (uint64_t done = 0; done < length;) {
-        if (disk->end % CHUNK_BYTES == 0) {
+        if (disk->end % disk->chunk_bytes == 0) {
             if (crc == NULL && hand_over(log, disk->end) != 0)
                 return disk->error;
             await(log, disk->end);
@@ -200,7 +229,7 @@ int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *c
 int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body)
 {
     rb_disk *disk = &log->inside->disk;
-    bool held = header->length <= RB_DISK_HELD_BYTES; /* until the checksum is there */
+    bool held = header->length <= held_bytes(disk); /* until the checksum is there */
     uint32_t crc = header->crc;
     if (!held)
         header->crc = rb_crc32c(crc, body, header->length);
@@ -214,7 +243,7 @@ int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body)
         header->crc = crc;
         memcpy(at(disk, behind - sizeof *header), header, sizeof *header);
     }
-    return hand_over(log, disk->end - disk->end % CHUNK_BYTES);
+    return hand_over(log, disk->end - disk->end % disk->chunk_bytes);
 }
 
 int rb_direct_flush(rb_log *log)
@@ -224,7 +253,7 @@ int rb_direct_flush(rb_log *log)
         return failure(log);
     uint64_t block = disk->block_bytes, to = (disk->end + block - 1) / block * block;
     if (to == disk->end && disk->end - disk->flushed >= MARKED_BYTES && to + block <= log->room) {
-        if (to % CHUNK_BYTES == 0)
+        if (to % disk->chunk_bytes == 0)
             await(log, to);
         to += block;
     }
@@ -252,7 +281,7 @@ static void close_file(rb_log *log)
 {
     rb_disk *disk = &log->inside->disk;
     rb_direct_enter(log);
-    if (disk->descriptor >= 0 && log->inside->write == NULL)
+    if (disk->descriptor >= 0 && log->inside->calls.write == NULL)
         close(disk->descriptor);
     disk->descriptor = -1;
 }
@@ -305,8 +334,9 @@ int rb_log_direct(rb_log *log)
     close_file(log);
     if (!make_stage(disk))
         return -ENOMEM;
-    int block = SIMULATED_BLOCK_BYTES, descriptor = log->descriptor;
-    if (log->inside->write == NULL) {
+    int block = (int)log->inside->calls.block_bytes, descriptor = log->descriptor;
+    disk->chunk_bytes = log->inside->calls.write == NULL ? CHUNK_BYTES : log->inside->calls.chunk_bytes;
+    if (log->inside->calls.write == NULL) {
         char path[32];
         snprintf(path, sizeof path, "/proc/self/fd/%d", log->descriptor);
         if ((descriptor = open(path, O_RDWR | O_DIRECT | O_CLOEXEC)) < 0)

@@ -35,13 +35,13 @@ static int64_t write_cached(rb_log *log, rb_log_piece *pieces, int count, uint64
 {
     rb_log_inside *in = log->inside;
     while (count > 0) {
-        int64_t written = in->write != NULL
-                              ? in->write(in->context, pieces, count, place)
+        int64_t written = in->calls.write != NULL
+                              ? in->calls.write(in->calls.context, pieces, count, place)
                               : pwritev(log->descriptor, (struct iovec *)pieces, count, (off_t)place);
-        if (written < 0 && in->write == NULL && errno == EINTR)
+        if (written < 0 && in->calls.write == NULL && errno == EINTR)
             continue;
         if (written <= 0)
-            return written == 0 ? full() : in->write != NULL ? written : -errno;
+            return written == 0 ? full() : in->calls.write != NULL ? written : -errno;
         place += (uint64_t)written;
         for (; count > 0 && (uint64_t)written >= pieces->length; pieces++, count--)
             written -= (int64_t)pieces->length;
@@ -58,7 +58,7 @@ static void start_writing(rb_log *log, uint64_t end)
 {
     rb_disk *disk = &log->inside->disk;
     end -= end % RB_DISK_PAGE_BYTES;
-    if (log->inside->write != NULL || end < disk->started + START_BYTES)
+    if (log->inside->calls.write != NULL || end < disk->started + START_BYTES)
         return;
     sync_file_range(log->descriptor, (off_t)disk->started, (off_t)(end - disk->started),
                     SYNC_FILE_RANGE_WRITE);
@@ -79,8 +79,8 @@ int64_t rb_disk_write(rb_log *log, rb_log_piece *pieces, int count, uint64_t pla
 int rb_disk_sync(rb_log *log)
 {
     rb_log_inside *in = log->inside;
-    if (in->sync != NULL)
-        return in->sync(in->context);
+    if (in->calls.sync != NULL)
+        return in->calls.sync(in->calls.context);
     if (fdatasync(log->descriptor) != 0)
         return -errno;
     in->disk.started = log->end - log->end % RB_DISK_PAGE_BYTES;

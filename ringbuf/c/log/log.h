@@ -43,7 +43,6 @@ _Static_assert(sizeof(extent_header) == EXTENT_HEADER_BYTES, "an extent's header
 
 #define RB_DISK_PAGE_BYTES 4096u
 #define RB_DISK_BATCH_BYTES (256u << 10) /* so much ends at a page, less at a block of the device */
-#define RB_DISK_HELD_BYTES (2u << 20)    /* of an extent of no more, the checksum is taken as it is copied */
 #define RB_DISK_CHUNKS 8u
 
 typedef struct rb_disk {
@@ -51,7 +50,7 @@ typedef struct rb_disk {
     /* past it (direct.c) */
     int descriptor; /* O_DIRECT, or -1 */
     int of;         /* the segment's own descriptor, and seed */
-    uint32_t of_seed, block_bytes;
+    uint32_t of_seed, block_bytes, chunk_bytes;
     int error; /* a negative errno: nothing more is written to this segment */
     uint8_t *stage;
     uint64_t begin, end, flushed;                             /* places: handed over, staged, flushed */
@@ -74,10 +73,7 @@ struct rb_log_inside {
 
     rb_log_ring **moved; /* rings with a settled extent, in one settle() */
 
-    rb_log_write_call write;
-    rb_log_sync_call sync;
-    rb_log_read_call read;
-    void *context;
+    rb_log_calls calls;
     rb_disk disk;
 
     extent_header headers[RB_LOG_EXTENTS_MOST];

@@ -87,13 +87,25 @@ typedef struct rb_log {
 rb_log *rb_log_new(rb_bell *bell);
 void rb_log_free(rb_log *log);
 
-/* For another disk than the operating system's: called instead of it, with `context`.  They return what
- * pwritev(), fdatasync() and pread() do, or a negative errno. */
+/* For another disk than the operating system's.  The calls return what pwritev(), pread() and fdatasync() do, or
+ * a negative errno.  submit() begins a write, of memory that stays as it is until reap() has told of it: 0, or
+ * not now; reap() waits for one that has begun: its slot, and what came of it as of a write. */
 typedef int64_t (*rb_log_write_call)(void *context, const rb_log_piece *pieces, int count, uint64_t place);
-typedef int (*rb_log_sync_call)(void *context);
 typedef int64_t (*rb_log_read_call)(void *context, void *out, uint64_t length, uint64_t place);
-void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, rb_log_read_call read,
-                  void *context);
+typedef int (*rb_log_sync_call)(void *context);
+typedef int (*rb_log_submit_call)(void *context, const void *bytes, uint64_t length, uint64_t place,
+                                  uint32_t slot);
+typedef uint32_t (*rb_log_reap_call)(void *context, int64_t *result);
+typedef struct rb_log_calls {
+    rb_log_write_call write; /* NULL: it is the operating system's */
+    rb_log_read_call read;
+    rb_log_sync_call sync;
+    rb_log_submit_call submit; /* NULL: each write is waited for */
+    rb_log_reap_call reap;
+    void *context;
+    uint32_t block_bytes, chunk_bytes; /* powers of two; writes past a cache, and how large they are at most */
+} rb_log_calls;
+void rb_log_files(rb_log *log, const rb_log_calls *calls);
 
 /* From the next round on the ring is logged, or not.  RB_INVALID: its index is out of range. */
 int rb_log_add(rb_log *log, rb_log_ring *ring);

@@ -67,13 +67,9 @@ void rb_log_free(rb_log *log)
     free(log);
 }
 
-void rb_log_files(rb_log *log, rb_log_write_call write, rb_log_sync_call sync, rb_log_read_call read,
-                  void *context)
+void rb_log_files(rb_log *log, const rb_log_calls *calls)
 {
-    log->inside->write = write;
-    log->inside->sync = sync;
-    log->inside->read = read;
-    log->inside->context = context;
+    log->inside->calls = *calls;
 }
 
 void rb_log_go_on(rb_log *log)
