@@ -230,6 +230,7 @@ MISTAKES = {
 
 BAD_STARTS = {"bad_starts": 1.0, "upkept": False, "aged": False}
 LAZY = {"world": [(name, "interval", DIRECTORY) for name in ("a-0", "b-0")], "kind": "mixed"}  # Few syncs.
+EAGER = [(name, "disk", DIRECTORY) for name in ("a-0", "b-0")]
 BUSY = {"upkept": False, "aged": False, "block_bytes": 512, "segment_bytes": SEGMENT_BYTES}
 RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
     # By blocks there are no zeros between a log's end and an earlier life of the file.
@@ -240,6 +241,8 @@ RARE: dict[str, dict[str, Any]] = {  # What brings about what is rare.
     "it skips what a failed segment has lost": BUSY | {"kind": "mixed", "failures": 0.5, "keep_bytes": 0},
     "it stays in a segment that has failed": BUSY | {"failures": 0.5},
     "it syncs again after a sync has failed": BUSY | {"failures": 0.5},
+    "it names a segment before that holds what the last one loses": BUSY
+    | {"world": EAGER, "kind": "mixed", "failures": 0.05, "bad_starts": 1.0, "cuts": 0.0},
     "it takes an older ring for this one": {**BAD_STARTS, "cuts": 1.0},
     "it believes the kernel after a failed sync": LAZY | BUSY | {"failures": 0.4, "cuts": 0.0},
     "it believes an old checkpoint": {"bad_starts": 0.0, "cuts": 0.0, "upkept": False},
