@@ -72,8 +72,9 @@ static int write_now(rb_log *log, uint64_t from, uint64_t to)
     rb_disk *disk = &in->disk;
     while (from < to) {
         rb_log_piece piece = {at(disk, from), to - from};
-        int64_t written = in->calls.write != NULL ? in->calls.write(in->calls.context, &piece, 1, from)
-                                            : pwrite(disk->descriptor, piece.base, piece.length, (off_t)from);
+        int64_t written = in->calls.write != NULL
+                              ? in->calls.write(in->calls.context, &piece, 1, from)
+                              : pwrite(disk->descriptor, piece.base, piece.length, (off_t)from);
         if (written < 0 && in->calls.write == NULL && errno == EINTR)
             continue;
         if (written < 0)
@@ -115,7 +116,8 @@ static void reap(rb_log *log)
         if (written < 0 && disk->error == 0)
             disk->error = (int)written;
         else if (written >= 0 && (uint64_t)written < to - from && disk->error == 0)
-            disk->error = write_now(log, from + (uint64_t)written / disk->block_bytes * disk->block_bytes, to);
+            disk->error = write_now(log, from + (uint64_t)written / disk->block_bytes * disk->block_bytes,
+                                    to);
     }
 }
 

@@ -87,9 +87,9 @@ typedef struct rb_log {
 rb_log *rb_log_new(rb_bell *bell);
 void rb_log_free(rb_log *log);
 
-/* For another disk than the operating system's.  The calls return what pwritev(), pread() and fdatasync() do, or
- * a negative errno.  submit() begins a write, of memory that stays as it is until reap() has told of it: 0, or
- * not now; reap() waits for one that has begun: its slot, and what came of it as of a write. */
+/* For another disk than the operating system's.  The calls return what pwritev(), pread() and fdatasync() do,
+ * or a negative errno.  submit() begins a write, of memory that stays as it is until reap() has told of it:
+ * 0, or not now; reap() waits for one that has begun: its slot, and what came of it as of a write. */
 typedef int64_t (*rb_log_write_call)(void *context, const rb_log_piece *pieces, int count, uint64_t place);
 typedef int64_t (*rb_log_read_call)(void *context, void *out, uint64_t length, uint64_t place);
 typedef int (*rb_log_sync_call)(void *context);
@@ -103,7 +103,8 @@ typedef struct rb_log_calls {
     rb_log_submit_call submit; /* NULL: each write is waited for */
     rb_log_reap_call reap;
     void *context;
-    uint32_t block_bytes, chunk_bytes; /* powers of two; writes past a cache, and how large they are at most */
+    uint32_t block_bytes,
+        chunk_bytes; /* powers of two; writes past a cache, and how large they are at most */
 } rb_log_calls;
 void rb_log_files(rb_log *log, const rb_log_calls *calls);
 
