@@ -254,3 +254,29 @@ def test_a_url_or_option_that_cannot_be_is_refused(url: str, options: dict[str, 
 def test_an_endpoint_that_is_taken_is_said(tmp_path: Path) -> None:
     with collecting(tmp_path / "lake") as collector, pytest.raises(BridgeError, match="in use"):
         Collector(DirectorySink(tmp_path / "other"), collector.endpoint)
+
+
+def test_no_more_is_under_way_than_the_collector_gives_credit_for(
+    tmp_path: Path, opened: Callable[..., ZmqSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = [unit_of(10 * n, 10 * n + 9, drain_seq=n + 1) for n in range(12)]
+    under_way, most, turn = 0, 0, threading.Lock()
+    put = DirectorySink.put
+
+    def counted(self: DirectorySink, unit: Any) -> None:
+        nonlocal under_way, most
+        with turn:
+            under_way += 1
+            most = max(most, under_way)
+        put(self, unit)
+        with turn:
+            under_way -= 1
+
+    monkeypatch.setattr(DirectorySink, "put", counted)
+    with collecting(tmp_path / "lake", credit_bytes=units[0].length) as collector:
+        sink = opened(collector)
+        sink.begin("edge-1")
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(sink.put, units))
+        sink.close()
+    assert most == 1
