@@ -37,6 +37,7 @@ __all__ = ["KafkaChunkSink"]
 
 RANGE_HEADER = "brim-range"
 CHUNK_BYTES = 256 << 10
+POLL_S = 0.002  # another thread may have been told of our chunks: then nothing wakes this one
 CHUNK_BYTES_LEAST, CHUNK_BYTES_MOST = 4 << 10, 16 << 20
 
 
@@ -62,7 +63,7 @@ class KafkaChunkSink:
         except ArchiveUnavailable as error:
             hint = "pip install 'brim[kafka]'"
             raise SinkUnavailable(f"{url}: zstd is not installed", hint=hint) from error
-        defaults = {"compression.type": "none", "delivery.report.only.error": False}
+        defaults = {"compression.type": "none", "linger.ms": 1, "delivery.report.only.error": False}
         return cls(cluster_of_url(url, rest, **defaults), int(text))
 
     def begin(self, edge: str) -> None:
@@ -87,7 +88,7 @@ class KafkaChunkSink:
             self._cluster.produce(topic, chunk.data, place.encode(), stamp, headers, delivery.told)
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
         while delivery.ended < delivery.began and time.monotonic() < deadline:
-            producer.poll(0.05)
+            producer.poll(POLL_S)
         self._check(delivery)
 
     def _check(self, delivery: _Delivery) -> None:
