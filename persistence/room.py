@@ -8,8 +8,9 @@ One file is kept ready, and two from when there was none once.  Filling one give
 each synced, with rests that are longer than the work while another is there, so that the acks of the active
 segment wait behind little, and seldom.
 
-A segment that goes is the next room, also one that is shorter: segments that had to grow end where their last
-write did, and if they were made again from nothing each time, so would be those after them, for ever.
+A segment that goes is the next room, and ends a fill that is under way, for it has its blocks.  Also one
+that is shorter: segments that had to grow end where their last write did, and if they were made again from
+nothing each time, so would be those after them, for ever.
 
 Threads: prepare() and recycle() may run beside take(); their lock is their own.  A name that was taken is not
 given again before the next is taken: by then it is a segment's, or gone.
@@ -48,6 +49,7 @@ class Room:
         self._names = [os.path.join(directory, name) for name in names]
         self._ready: list[tuple[int, str]] = []  # handle and path, the next one last
         self._preparing = threading.Lock()
+        self._comes = threading.Event()  # a segment that is no longer wanted, while zeros are being written
         self._most = 1
         self._taken = ""  # the name that was taken last
 
@@ -79,13 +81,13 @@ class Room:
         leave it half done.
         """
         with self._preparing:
-            if not self.wanted:
+            if not self.wanted or self._comes.is_set():
                 return
             path = self._free_name()
             handle = self._files.open(path, create=True)
             filled = False
             try:
-                filled = self._fill(handle, 0, stopped)
+                filled = self._fill(handle, 0, lambda: stopped() or self._comes.is_set())
             except OSError:
                 self._discard(path)
                 raise
@@ -121,18 +123,19 @@ class Room:
         """Makes a segment that is no longer wanted the next one's room; what it lacks is filled.  False: it
         is of no use.  Raises OSError.
         """
-        useful = size >= self._segment_bytes // RECYCLED_SHARE
-        if not self.wanted or not useful or not self._preparing.acquire(blocking=False):
+        if not self.wanted or size < self._segment_bytes // RECYCLED_SHARE:
             return False
-        try:
+        self._comes.set()
+        with self._preparing:
+            self._comes.clear()
+            if not self.wanted:
+                return False
             name = self._free_name()
             self._files.rename(path, name)
             self._files.dirsync(self._directory)
             handle = self._files.open(name, create=True)
             if self._topped_up(handle, name):
                 self._ready.insert(0, (handle, name))
-        finally:
-            self._preparing.release()
         return True
 
     def _topped_up(self, handle: int, name: str) -> bool:

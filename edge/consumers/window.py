@@ -259,6 +259,8 @@ class Window:
             first, end = max(offset, self.floor), min(offset + count, self.next)
             for it in [it for it in self._between(first, end) if it.member == member] if first < end else ():
                 a, b = max(first, it.first), min(end, it.end)
+                if not self._open(a, b):
+                    continue  # done before: nothing comes again, and nothing behind it either
                 if len(self._spans) + 2 > self._rules.spans_max:
                     a, b = it.first, it.end  # no room for pieces: all of it
                 returned += self._open(a, b)

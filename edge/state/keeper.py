@@ -123,6 +123,11 @@ class Keeper:
         """Whether anything is kept."""
         return self._place is not None
 
+    @property
+    def writing(self) -> bool:
+        """Whether a checkpoint is on its way, on the thread."""
+        return self._writing
+
     # ---- beginning and ending ----
 
     def begin(self, place: Place, kept: Kept, call: Call | None = None) -> None:

@@ -42,6 +42,7 @@ from edge.stats import Stats
 from ringbuf import Ring, Writer
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
+from tests.support.waiting import wait_until
 
 __all__ = ["Bench", "OwnPartition", "Wire", "packets_of"]
 
@@ -193,7 +194,9 @@ class Bench:
         return OwnPartition(name, ring, ring.writer(**(writer or {})), durability)
 
     def settle(self, ms: int = 0) -> int:
-        """Let `ms` pass, and everything happen that then does; how many events there were."""
+        """Let `ms` pass, and everything happen that then does, checkpoints on their thread as well; how many
+        events there were.
+        """
         self.now_ms += ms
         total = 0
         while True:
@@ -204,8 +207,11 @@ class Bench:
                 self.calls.popleft()()
             self.broker.tick()
             total += len(events) + calls
-            if not self.engine.step(self.now_ms, self.now_ns) and not self.calls:
+            if self.engine.step(self.now_ms, self.now_ns) or self.calls:
+                continue
+            if not self.broker.keeper.writing:
                 return total
+            wait_until(lambda: bool(self.calls))
 
     @property
     def now_ns(self) -> int:

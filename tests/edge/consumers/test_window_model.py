@@ -208,3 +208,11 @@ class QueueMachine(WindowMachine):
 TestOrderedWindow = WindowMachine.TestCase
 TestQueueWindow = QueueMachine.TestCase
 TestOrderedWindow.settings = TestQueueWindow.settings = settings(max_examples=100, stateful_step_count=40)
+
+
+def test_who_gives_back_what_is_done_keeps_what_is_behind_it() -> None:
+    window = Window(0, Rules(ordered=True))
+    window.deliver(0, 3, "ann", 100.0)
+    assert window.ack([(1, 1)], "ann") == 1
+    assert window.give_back([(1, 1)], "ann", 100.0, None) == 0
+    assert window.in_flight("ann") == 2
