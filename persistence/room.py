@@ -128,7 +128,7 @@ class Room:
         self._comes.set()
         with self._preparing:
             self._comes.clear()
-            if not self.wanted:
+            if self.ready >= self._most:
                 return False
             name = self._free_name()
             self._files.rename(path, name)

@@ -34,6 +34,7 @@ class Tended:
     """The part of a Log that is tended beside its writing."""
 
     reader: LogReader
+    retain_bytes: int
     _stats: LogStats
     _lock: int | None
     _active: ActiveSegment | None
@@ -95,20 +96,29 @@ class Tended:
         `on_sealed` raises is logged, and stops nothing.
         """
         while not self._sealed.empty() and not stopped():
-            base = self._sealed.get()
-            for call in list(self.on_sealed):
-                try:
-                    call(base)
-                except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
-                    log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+            self._tell(self._sealed.get())
         pause_s = None if stopped() else self._indexer.write(self.reader, paced=paced)
         self.prepare(stopped)
         return pause_s
 
+    def _tell(self, base: int) -> None:
+        for call in list(self.on_sealed):
+            try:
+                call(base)
+            except Exception as error:  # noqa: BLE001  One that fails must not keep the others from it.
+                log.warning("sealed segment=%s reason=%r", segment_name(base), error)
+
+    def _one_goes(self) -> bool:
+        """Whether another segment makes one go at the latest, whose file is room then."""
+        with self._sizing:
+            return 0 < self.retain_bytes < sum(self._sizes.values()) + 2 * self.segment_bytes
+
     @property
     def wants_prepared(self) -> bool:
         """Whether prepare() would do something."""
-        return self._room.wanted and self._active is not None and self._lock is not None
+        if self._active is None or self._lock is None or not self._room.wanted:
+            return False
+        return not self._room.ready or not self._one_goes()
 
     def prepare(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """See Room.prepare().  May run in another thread than the rest."""
