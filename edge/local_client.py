@@ -35,7 +35,15 @@ from ringbuf.errors import WriterAlive
 if TYPE_CHECKING:
     from edge.zmq_client import ZmqSubscription
 
-__all__ = ["Place", "RingBatch", "ShmSubscription", "producer", "subscribe_shm", "subscribe_zmq"]
+__all__ = [
+    "Place",
+    "RingBatch",
+    "ShmSubscription",
+    "checked_filters",
+    "producer",
+    "subscribe_shm",
+    "subscribe_zmq",
+]
 
 BATCH_RECORDS = 256  # in one batch at most: enough that a batch costs little, few enough to be lapped seldom
 
@@ -55,7 +63,7 @@ def subscribe_shm(
     subscription stood.  `gating`: the broker waits for this reader (on streams that block or reject, for
     users that may) instead of overwriting what it has not read.  `name` is for people, in `brim status`.
     """
-    found = _checked(filters)
+    found = checked_filters(filters)
     return ShmSubscription(found, runtime_dir, start=start, gating=gating, name=name, limit=limit)
 
 
@@ -74,7 +82,7 @@ def subscribe_zmq(
     from edge.zmq_client import ZmqSubscription
 
     place = endpoint or f"ipc://{(runtime_dir or default_runtime_dir()) / 'zmq.sock'}"
-    return ZmqSubscription(_checked(filters), place, receive_high_water=receive_high_water)
+    return ZmqSubscription(checked_filters(filters), place, receive_high_water=receive_high_water)
 
 
 @contextmanager
@@ -103,7 +111,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = N
             )
 
 
-def _checked(filters: str | Iterable[str]) -> tuple[str, ...]:
+def checked_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
     """As a tuple.  Raises EdgeError for what is no topic filter."""
     found = (filters,) if isinstance(filters, str) else tuple(filters)
     for topic_filter in found:

@@ -10,41 +10,32 @@ are no subscribers: then the thread sleeps and the rings are not looked at.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import zmq
 
-from edge.errors import EdgeError, PortTaken
+from edge.errors import EdgeError
 from edge.frames import VERSION, Header, PreviousOffsets, encode_header
 from edge.logs import pairs
 from edge.ring_poll import RingPoll
+from edge.zeromq_server import ZmqServer
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Bell, KeyFilter, Reader, Record, Ring
 from ringbuf.errors import Corrupt, Overrun
 
-__all__ = ["Stoppable", "ZmqPublisher", "ZmqStats", "key_pair", "let_in_only"]
+__all__ = ["ZmqPublisher", "ZmqStats"]
 
 log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 256  # of one ring before the others have a turn, and new subscriptions are looked at
 PREFIXES_MAX = 10_000  # beyond it everything is sent: a subscriber must not make us remember without end
 SUBSCRIPTION_MAX_BYTES = 65_536
-LINGER_MS = 500  # at the end, for what is queued
 _MORE = int(zmq.SNDMORE)  # a plain number: to combine enum members costs as much as to send
 _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
 POLL_MS = 1_000  # a lost wake-up costs no more than this
-
-
-class Stoppable(Protocol):
-    """A thread of ZeroMQ's that says who may connect."""
-
-    def stop(self) -> None:
-        """Ends it."""
 
 
 @dataclass(slots=True)
@@ -78,18 +69,12 @@ class ZmqPublisher:
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
-        keys = key_pair(secret_key_file) if secret_key_file is not None else None
-        self.endpoint = endpoint
         self.stats = ZmqStats()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.XPUB)
+        self._server = ZmqServer(zmq.XPUB, "zmq", endpoint, secret_key_file, client_keys_dir)
+        self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)
-        self._socket.set(zmq.LINGER, LINGER_MS)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
         self._socket.set(zmq.XPUB_NODROP, 1)  # so that a full queue is told; see _send()
-        self._authenticator: Stoppable | None = None
-        if keys is not None and client_keys_dir is not None:
-            self._authenticator = let_in_only(self._socket, keys, client_keys_dir)
         self._added: deque[_Source] = deque()
         self._prefixes: set[bytes] = set()
         self._previous = PreviousOffsets()
@@ -97,6 +82,11 @@ class ZmqPublisher:
         self._poll: RingPoll[_Source] = RingPoll(self._bell)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="brim-zmq", daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is to be bound, and once it is, where it is."""
+        return self._server.endpoint
 
     def add(self, ring: Ring, *, own: bool = True) -> None:
         """Publish `ring` too, from its next record on.  `own`: this process writes it; else it is checked.
@@ -109,20 +99,14 @@ class ZmqPublisher:
     def start(self) -> None:
         """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
         try:
-            self._socket.bind(self.endpoint)
-        except zmq.ZMQError as error:
+            self._server.bind()
+        except EdgeError:
             self.close()
-            if error.errno == errno.EADDRINUSE:
-                text = f"zmq.endpoint {self.endpoint} is in use"
-                raise PortTaken(text, hint="stop the other program, or set zmq.endpoint") from error
-            raise EdgeError(f"zmq.endpoint {self.endpoint}: {error.strerror}", hint="set it") from error
-        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).chmod(0o660)
+            raise
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes everything, before the rings close.  What is queued has LINGER_MS."""
+        """Ends the thread and closes everything, before the rings close."""
         if self._thread.is_alive():
             self._stopping = True
             self._poll.wake()
@@ -131,19 +115,14 @@ class ZmqPublisher:
 
     def close(self) -> None:
         """Gives everything back.  May be called twice."""
-        if self._context.closed:
+        if self._server.closed:
             return
         for source in (*self._poll.items(), *self._added):
             self._poll.remove(source.reader)
             source.reader.close()
         self._poll.close()
         self._bell.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._socket.close()
-        self._context.term()
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        self._server.close()
 
     # ---- the thread ----
 
@@ -249,30 +228,3 @@ class ZmqPublisher:
         send(payload, 0)
         if self.stats.full_queues != full:
             self._socket.set(zmq.XPUB_NODROP, 1)
-
-
-def key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
-    """(public, secret) of a certificate."""
-    from zmq.auth import load_certificate
-
-    try:
-        public_key, secret_key = load_certificate(secret_key_file)
-    except (OSError, ValueError) as error:
-        text = f"zmq.secret_key_file {secret_key_file}: {error}"
-        raise EdgeError(text, hint="make one with zmq.auth.create_certificates()") from error
-    if secret_key is None:
-        text = f"zmq.secret_key_file {secret_key_file} has no secret key"
-        raise EdgeError(text, hint="name the file that ends with .key_secret")
-    return public_key, secret_key
-
-
-def let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> Stoppable:
-    """Makes `socket` a CURVE server for those whose public certificate is in `client_keys_dir`."""
-    from zmq.auth.thread import ThreadAuthenticator
-
-    authenticator = ThreadAuthenticator(socket.context)
-    authenticator.start()
-    authenticator.configure_curve(domain="*", location=client_keys_dir)
-    socket.curve_publickey, socket.curve_secretkey = keys
-    socket.curve_server = True
-    return authenticator

@@ -34,9 +34,8 @@ from edge.consumers.core import ConsumerBatch, ConsumerCore, Offsets, Settings
 from edge.consumers.groups import Mode
 from edge.consumers.messages import VERSION, Acked, Answer, Asked, Letter, Publish, Published
 from edge.consumers.wire import Asker, Curve, Wire, endpoint_of
-from edge.errors import BrokerUnreachable, EdgeError
-from edge.mqtt.errors import ProtocolError
-from edge.mqtt.topics import check_filter
+from edge.errors import BrokerUnreachable
+from edge.local_client import checked_filters
 from ringbuf import Record
 
 __all__ = ["Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
@@ -68,14 +67,7 @@ def consumer(
     batch takes.  `batch_bytes`: about as much comes at once.  `ahead`: batches fetched ahead of their use.
     Raises EdgeError: no topic filter.
     """
-    found = (filters,) if isinstance(filters, str) else tuple(filters)
-    for topic_filter in found:
-        try:
-            check_filter(topic_filter)
-        except ProtocolError as error:
-            raise EdgeError(error.detail) from error
-    if not found:
-        raise EdgeError("no topic filter", hint='name at least one, such as "#"')
+    found = checked_filters(filters)
     settings = Settings(group, found, mode, start, name, session_s, batch_bytes, ahead)
     return Consumer(settings, endpoint_of(runtime_dir, endpoint), curve, connect_timeout_s)
 

@@ -25,9 +25,9 @@ import zmq
 from edge.consumers.ledger import RingEntry
 from edge.consumers.messages import LETTERS_MAX, REQUEST_MAX_BYTES
 from edge.consumers.service import Service
-from edge.errors import EdgeError, PortTaken
+from edge.errors import EdgeError
 from edge.ring_poll import RingPoll
-from edge.zeromq import Stoppable, key_pair, let_in_only
+from edge.zeromq_server import ZmqServer
 from ringbuf import Bell, Reader
 
 __all__ = ["ConsumersEndpoint"]
@@ -38,7 +38,6 @@ FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the longest that MQTT has her
 SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
-LINGER_MS = 500
 STATUS_S = 1.0
 JOIN_S = 10.0
 
@@ -55,8 +54,8 @@ class ConsumersEndpoint:
         client_keys_dir: Path | None = None,
     ) -> None:
         """`make_service` is called with what wakes this endpoint."""
-        keys = key_pair(secret_key_file) if secret_key_file is not None else None
-        self.endpoint = endpoint
+        self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, secret_key_file, client_keys_dir)
+        self._socket = self._server.socket
         self.unsent = 0  # answers that a peer had no room for, or was gone
         self._bell = Bell()
         self._poll: RingPoll[tuple[str, Reader]] = RingPoll(self._bell)
@@ -65,27 +64,26 @@ class ConsumersEndpoint:
         self._groups: list[dict[str, Any]] = []
         self._status_s = 0.0
         self._stopping = False
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._authenticator: Stoppable | None = None
         try:
             self._service = make_service(self._poll.wake)
-            self._set_up(keys, client_keys_dir)
+            self._set_up()
         except BaseException:
             self._close_socket()
             raise
         self._thread = threading.Thread(target=self._run, name="brim-consumers", daemon=True)
 
-    def _set_up(self, keys: tuple[bytes, bytes] | None, client_keys_dir: Path | None) -> None:
+    def _set_up(self) -> None:
         socket = self._socket
         socket.set(zmq.ROUTER_MANDATORY, 1)  # so that what cannot be sent is told
         socket.set(zmq.ROUTER_HANDOVER, 1)
         socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
         socket.set(zmq.MAXMSGSIZE, FRAME_MAX_BYTES)
-        socket.set(zmq.LINGER, LINGER_MS)
-        if keys is not None and client_keys_dir is not None:
-            self._authenticator = let_in_only(socket, keys, client_keys_dir)
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is to be bound, and once it is, where it is."""
+        return self._server.endpoint
 
     def add(self, entry: RingEntry, listening: Reader) -> None:
         """Serve that ring too.  `listening`: a reader of it with a slot, the endpoint's from now on.
@@ -107,16 +105,10 @@ class ConsumersEndpoint:
     def start(self) -> None:
         """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
         try:
-            self._socket.bind(self.endpoint)
-        except zmq.ZMQError as error:
+            self._server.bind()
+        except EdgeError:
             self.close()
-            if error.errno == errno.EADDRINUSE:
-                text = f"consumers.endpoint {self.endpoint} is in use"
-                raise PortTaken(text, hint="stop the other program, or set consumers.endpoint") from error
-            raise EdgeError(f"consumers.endpoint {self.endpoint}: {error.strerror}", hint="set it") from error
-        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).chmod(0o660)
+            raise
         self._take_added()
         self._tell_status()
         self._thread.start()
@@ -131,7 +123,7 @@ class ConsumersEndpoint:
 
     def close(self) -> None:
         """Gives everything back.  May be called twice."""
-        if self._context.closed:
+        if self._server.closed:
             return
         self._take_added()
         try:
@@ -149,12 +141,7 @@ class ConsumersEndpoint:
     def _close_socket(self) -> None:
         self._poll.close()
         self._bell.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
-        self._socket.close()
-        self._context.term()
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        self._server.close()
 
     # ---- the thread ----
 

@@ -177,22 +177,8 @@ bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *n
     }
 }
 
-/* The hand of a clock: who was used since it last came by is spared once. */
-mq_topic *mq_topic_recyclable(mq_engine *engine)
-{
-    for (uint32_t steps = 0; steps < 2 * engine->topics.made; steps++) {
-        mq_topic *topic = mq_slab_at(&engine->topics, engine->clock_hand);
-        engine->clock_hand = (engine->clock_hand + 1) % engine->topics.made;
-        if (!(topic->item.generation & 1) || topic->retained != NULL || topic->changed || topic->unshown > 0)
-            continue;
-        if (!topic->used)
-            return topic;
-        topic->used = false;
-    }
-    return NULL;
-}
-
-/* The same hand, of which the caller says how far it goes: those who were not used since it last came by. */
+/* The hand of a clock, of which the caller says how far it goes: who was used since it last came by is spared
+ * once. */
 mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
 {
     while (*steps > 0 && engine->topics.made > 0) {
@@ -206,6 +192,13 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
         topic->used = false;
     }
     return NULL;
+}
+
+/* Twice around: who is spared the first time is found the second. */
+mq_topic *mq_topic_recyclable(mq_engine *engine)
+{
+    uint32_t steps = 2 * engine->topics.made;
+    return mq_topic_idle(engine, &steps);
 }
 
 /* What topics that are gone have left behind.  Out of memory: the table stays as large as it is. */

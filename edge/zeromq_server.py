@@ -1,0 +1,116 @@
+"""What a ZeroMQ socket that Brim serves has: a context of its own, who may connect, an endpoint, a clean end.
+
+Owns the context, the socket, the thread of ZeroMQ's that checks keys, and the file of an ipc endpoint.  Never
+sends or receives: that is the thread's whose socket it is.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from edge.errors import EdgeError, PortTaken
+
+__all__ = ["ZmqServer"]
+
+LINGER_MS = 500  # at the end, for what is queued
+IPC = "ipc://"
+
+
+class Stoppable(Protocol):
+    """A thread of ZeroMQ's that says who may connect."""
+
+    def stop(self) -> None:
+        """Ends it."""
+
+
+class ZmqServer:
+    """A socket for `endpoint`, bound by bind().  `table` has that setting in the configuration file; keys are
+    those of [zmq] for all.
+
+    With both key files only those get in whose public certificate is in `client_keys_dir`.  Raises EdgeError:
+    the secret key cannot be read.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        table: str,
+        endpoint: str,
+        secret_key_file: Path | None = None,
+        client_keys_dir: Path | None = None,
+    ) -> None:
+        keys = _key_pair(secret_key_file) if secret_key_file is not None else None
+        self.endpoint = endpoint  # where it is bound, after bind()
+        self._table = table
+        self._context = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(kind)
+        self.socket.set(zmq.LINGER, LINGER_MS)
+        self._authenticator: Stoppable | None = None
+        if keys is None or client_keys_dir is None:
+            return
+        try:
+            self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return bool(self._context.closed)
+
+    def bind(self) -> None:
+        """Raises PortTaken, or EdgeError when ZeroMQ cannot bind there; close() is still to be called."""
+        setting = f"{self._table}.endpoint"
+        try:
+            self.socket.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            if error.errno == errno.EADDRINUSE:
+                text = f"{setting} {self.endpoint} is in use"
+                raise PortTaken(text, hint=f"stop the other program, or set {setting}") from error
+            raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint="set it") from error
+        self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.endpoint.startswith(IPC):
+            Path(self.endpoint.removeprefix(IPC)).chmod(0o660)
+
+    def close(self) -> None:
+        """What is queued has LINGER_MS.  May be called twice."""
+        if self.closed:
+            return
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self.socket.close()
+        self._context.term()
+        if self.endpoint.startswith(IPC):
+            Path(self.endpoint.removeprefix(IPC)).unlink(missing_ok=True)
+
+
+def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
+    """(public, secret) of a certificate."""
+    from zmq.auth import load_certificate
+
+    try:
+        public_key, secret_key = load_certificate(secret_key_file)
+    except (OSError, ValueError) as error:
+        text = f"zmq.secret_key_file {secret_key_file}: {error}"
+        raise EdgeError(text, hint="make one with zmq.auth.create_certificates()") from error
+    if secret_key is None:
+        text = f"zmq.secret_key_file {secret_key_file} has no secret key"
+        raise EdgeError(text, hint="name the file that ends with .key_secret")
+    return public_key, secret_key
+
+
+def _let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> Stoppable:
+    """Makes `socket` a CURVE server for those whose public certificate is in `client_keys_dir`."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(socket.context)
+    authenticator.start()
+    authenticator.configure_curve(domain="*", location=client_keys_dir)
+    socket.curve_publickey, socket.curve_secretkey = keys
+    socket.curve_server = True
+    return authenticator
