@@ -50,6 +50,7 @@ class ZmqServer:
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
         self._authenticator: Stoppable | None = None
+        self._file: Path | None = None  # of an ipc endpoint that is bound
         if keys is None or client_keys_dir is None:
             return
         try:
@@ -75,7 +76,8 @@ class ZmqServer:
             raise EdgeError(f"{setting} {self.endpoint}: {error.strerror}", hint="set it") from error
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.endpoint.startswith(IPC):
-            Path(self.endpoint.removeprefix(IPC)).chmod(0o660)
+            self._file = Path(self.endpoint.removeprefix(IPC))
+            self._file.chmod(0o660)
 
     def close(self) -> None:
         """What is queued has LINGER_MS.  May be called twice."""
@@ -85,8 +87,8 @@ class ZmqServer:
             self._authenticator.stop()
         self.socket.close()
         self._context.term()
-        if self.endpoint.startswith(IPC):
-            Path(self.endpoint.removeprefix(IPC)).unlink(missing_ok=True)
+        if self._file is not None:  # Else it may be another's.
+            self._file.unlink(missing_ok=True)
 
 
 def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
