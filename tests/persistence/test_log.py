@@ -490,6 +490,22 @@ def test_two_rooms_are_kept_once_there_was_none() -> None:
     assert read_all(recovered(written.files.kill())[0], "a-0", 7) == written.records["a-0", 7]
 
 
+def test_no_second_room_is_made_of_zeros_where_the_next_segment_makes_one_go() -> None:
+    written = Written.empty(segment_bytes=1 << 16, retain_bytes=4 << 16)
+    while len(written.log.sealed()) < 3:
+        written.add("a-0", 7, [bytes(1000)] * 20)
+        written.sync()
+        written.log.tend()
+    room = written.log._room
+    room._most = 2  # as after a segment for which there was no room
+    assert room.ready == 1
+    assert not written.log.wants_prepared
+    written.log.retain_bytes = 8 << 16
+    assert written.log.wants_prepared
+    written.log.tend()
+    assert room.ready == 2
+
+
 def test_rows_are_found_by_offset() -> None:
     rows = ExtentRows()
     for first, count in ((3, 2), (5, 1), (9, 4)):
