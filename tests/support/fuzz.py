@@ -97,10 +97,13 @@ def _seeds_of_unpack() -> list[bytes]:
     )
     packed = [msgpack.packb(it) for it in said]
     rows = b"".join(bytes([len(it)]) + it for it in packed)
-    return [
+    wanted = [msgpack.packb({"a": it}) for it in said]  # each as long as it says, less one byte
+    cut = [bytes((0, kind, len(it) - 1)) + it[:-1] for it in wanted for kind in range(5)]
+    mixed = [
         bytes((number % 6, *range(number % 6 * 10, number % 6 * 10 + 6))) + rows[number % 7 :]
         for number in range(60)
-    ] + [bytes((0, head)) + rows for head in range(0, 255, 3)]
+    ]
+    return cut + mixed + [bytes((0, head)) + rows for head in range(0, 255, 3)]
 
 
 SEEDS: Mapping[str, Callable[[], list[bytes]]] = {
