@@ -5,7 +5,9 @@
     upstream            when the sinks of all bridges that drain the ring have it
 
 While the log of a ring takes no records, its publishers are refused, at `interval`, too: else a power cut
-would cost more than sync_interval_ms.
+would cost more than sync_interval_ms.  refusal() is the one rule for all of them: MQTT clients and consumers'
+peers are refused by the engine, local producers by a word in their ring (Ring.refuse()); both once
+queue_timeout_ms is over.
 
 Owns no ring and no thread.  A ring becomes a source of the engine when its first topic is known; what was
 said of it before is remembered.  Everything here runs on the broker's thread, but for Upstream.moved().
@@ -22,13 +24,15 @@ from typing import NamedTuple
 from edge.config import Config, Durability
 from edge.engine import GATE_DURABLE, GATE_NONE, GATE_UPSTREAM, Engine
 from edge.logs import pairs
+from ringbuf import REFUSAL_NO_LOG, REFUSAL_NO_ROOM
 
-__all__ = ["Levels", "Lost", "Upstream", "gate_of", "reason_code"]
+__all__ = ["Levels", "Lost", "Upstream", "gate_of", "reason_code", "refusal"]
 
 log = logging.getLogger(__name__)
 
 QUOTA_EXCEEDED, IMPLEMENTATION_SPECIFIC = 0x97, 0x83  # reason codes of MQTT 5
 _GATES = {"disk": GATE_DURABLE, "upstream": GATE_UPSTREAM}
+_REASONS = {0: 0, REFUSAL_NO_ROOM: QUOTA_EXCEEDED, REFUSAL_NO_LOG: IMPLEMENTATION_SPECIFIC}
 _WANT_OF_ROOM = ("(ENOSPC)", "(EDQUOT)", "(EFBIG)")
 
 Lost = Collection[tuple[int, int]]  # ranges of offsets, both ends included
@@ -39,11 +43,16 @@ def gate_of(durability: Durability) -> int:
     return _GATES.get(durability, GATE_NONE)
 
 
-def reason_code(failure: str) -> int:
-    """How MQTT 5 says why a log takes no records; 0 for "": it does."""
+def refusal(failure: str) -> int:
+    """REFUSAL_* for whoever publishes, by why the log takes no records; 0 for "": it does."""
     if not failure:
         return 0
-    return QUOTA_EXCEEDED if failure.endswith(_WANT_OF_ROOM) else IMPLEMENTATION_SPECIFIC
+    return REFUSAL_NO_ROOM if failure.endswith(_WANT_OF_ROOM) else REFUSAL_NO_LOG
+
+
+def reason_code(failure: str) -> int:
+    """How MQTT 5 says that."""
+    return _REASONS[refusal(failure)]
 
 
 class Levels:

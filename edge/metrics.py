@@ -161,6 +161,9 @@ def _ring(out: _Page, ring: Status) -> None:
         behind = ring["not_durable_bytes"]
         out.add("gauge", "ring_not_durable_bytes", "Durable lag: bytes not yet on the disk.", behind, **names)
     out.add("counter", "ring_rejected", "Records refused: the ring was full.", ring.get("rejected"), **names)
+    for cause, count in ring.get("refused", {}).items():
+        about = "Records of a local producer that were refused, by cause."
+        out.add("counter", "ring_refused", about, count, **names, cause=cause)
     for reader in ring["readers"]:
         who = {**names, "reader": reader["name"] or "reader", "pid": reader["pid"]}
         out.add("gauge", "ring_reader_lag_records", "Records that a reader is behind.", reader["lag"], **who)

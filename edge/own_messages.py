@@ -28,7 +28,7 @@ class _Message:
 
 
 class OwnMessages:
-    """Stores messages that no client has sent."""
+    """Stores messages that no client has sent, or one that is answered at once: see store()."""
 
     def __init__(self, engine: Engine, router: Router) -> None:
         self.dropped = 0
@@ -64,6 +64,17 @@ class OwnMessages:
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
         return self._publish(_Message(topic, payload, flags, properties))
 
+    def store(
+        self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
+    ) -> bool:
+        """As publish(), for somebody who is told: a message that has no room now is not stored, and does not
+        wait; nor does it overtake those that do.
+        """
+        if self._waiting:
+            return False
+        flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
+        return self._append(_Message(topic, payload, flags, properties)) == OK
+
     def tick(self) -> None:
         """Try again what waits; behind one that still has no room the others keep their places."""
         waiting, self._waiting = self._waiting, deque()
@@ -73,12 +84,15 @@ class OwnMessages:
     def _publish(self, message: _Message) -> bool:
         if self._waiting:
             return self._wait(message)
+        result = self._append(message)
+        return self._wait(message) if result == FULL else result == OK
+
+    def _append(self, message: _Message) -> int | None:
         topic = self.topic_of(message.topic)
         if topic is None:
             self.dropped += 1
-            return False
-        result = self._engine.publish(topic, message.payload, message.flags, message.properties)
-        return self._wait(message) if result == FULL else result == OK
+            return None
+        return self._engine.publish(topic, message.payload, message.flags, message.properties)
 
     def _wait(self, message: _Message) -> bool:
         if len(self._waiting) >= WAITING_MAX:

@@ -10,7 +10,8 @@ with SIGBUS in whoever reads it: list only users whose processes may stop the br
 
 Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
 attaches what is there.  Of a stream that has a log their records are logged, too (persistence/foreign.py);
-but no producer is told when: what it has published is as durable as memory until the log has read it.
+but no producer is told when: what it has published is as durable as memory until the log has read it.  While
+that takes no records, producers are refused as all who publish are (levels.py), by a word in their rings.
 """
 
 from __future__ import annotations
@@ -95,6 +96,14 @@ class Producers:
         end = LogEnd(*self._log_ends.get(path.name, ()))
         ring = ring_to_read(path, settings.ring_bytes, self._epochs, log_end=end, mode=mode)
         return self._attached(producer, self._streams[stream], ring)
+
+    def refuse(self, refusal_of: Callable[[str], int]) -> None:
+        """From now on producers are refused as `refusal_of` says of their rings: levels.refusal()."""
+        for it in self.all():
+            try:
+                it.ring.refuse(refusal_of(it.name))
+            except OSError as error:
+                log.warning("producer not told to stop %s", pairs(name=it.name, reason=error))
 
     def _left_behind(self, file: Path) -> Ring:
         return attached_to_read(file.with_suffix(""), LogEnd(*self._log_ends.get(file.stem, ())))

@@ -35,6 +35,11 @@ SAMPLE_S = (
 )
 CLIENTS_SHOWN = 100
 READERS_SHOWN = 16  # of one ring
+_REFUSED = {
+    "full": "the ring was full",
+    "no_room": "the log or its stream was full",
+    "no_log": "the log took no records",
+}
 _RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
 
 
@@ -134,6 +139,7 @@ class Reporter:
                 **_ring_facts(producer.ring),
                 "stream": producer.stream.name,
                 "producer": producer.producer,
+                "refused": producer.ring.refused(),  # since the ring was made
             }
 
     def _zmq(self) -> Status | None:
@@ -188,7 +194,9 @@ def _lost(status: Status) -> dict[str, int]:
         lost[f"mqtt: {cause}"] += count
     lost["local ring: overrun"] += status["mqtt"]["source_lost"]
     for ring in status["rings"]:
-        lost[f"{ring['name']}: refused, the ring was full"] += ring.get("rejected", 0)
+        refused = ring.get("refused", {"full": ring.get("rejected", 0)})
+        for cause, count in refused.items():
+            lost[f"{ring['name']}: refused, {_REFUSED[cause]}"] += count
         for reader in ring["readers"]:
             if reader["name"] not in {"zmq", "mqtt"}:
                 lost[f"{ring['name']}: overrun of {reader['name'] or 'reader'} ({reader['pid']})"] += reader[

@@ -29,6 +29,8 @@ from ringbuf.constants import (
     FORMAT_VERSION,
     RECORD_ALIGN,
     RECORD_HEADER_BYTES,
+    REFUSAL_NO_LOG,
+    REFUSAL_NO_ROOM,
 )
 from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
 from ringbuf.errors import RingError
@@ -45,6 +47,8 @@ __all__ = [
     "FORMAT_VERSION",
     "RECORD_ALIGN",
     "RECORD_HEADER_BYTES",
+    "REFUSAL_NO_LOG",
+    "REFUSAL_NO_ROOM",
     "Batch",
     "Bell",
     "Claim",

@@ -25,6 +25,15 @@ FLAG_EXPIRY: Final[int] = lib.RB_FLAG_EXPIRY
 FLAG_UNCHECKED: Final[int] = lib.RB_FLAG_UNCHECKED
 FLAGS_CRITICAL: Final[int] = lib.RB_FLAGS_CRITICAL
 
+# Why a writer refuses: the log may not grow (its disk, or its stream, is full), or takes none otherwise.
+REFUSAL_NO_ROOM: Final[int] = lib.RB_REFUSAL_NO_ROOM
+REFUSAL_NO_LOG: Final[int] = lib.RB_REFUSAL_NO_LOG
+REFUSAL_CAUSES: Final[dict[str, int]] = {
+    "full": lib.RB_REFUSAL_FULL,
+    "no_room": lib.RB_REFUSAL_NO_ROOM,
+    "no_log": lib.RB_REFUSAL_NO_LOG,
+}
+
 SLOT_STATES: Final[dict[int, str]] = {
     lib.RB_SLOT_FREE: "free",
     lib.RB_SLOT_PLAIN: "plain",

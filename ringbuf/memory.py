@@ -37,7 +37,7 @@ _CLOSED.close()
 
 
 class Mapping:
-    """A file mapped whole.  `view` is its memory; `pointer` the same for C.
+    """A file mapped whole, or its beginning.  `view` is its memory; `pointer` the same for C.
 
     `descriptor` is for locks and fstat; -1 once closed, or after a fork.
     """
@@ -82,13 +82,17 @@ class Mapping:
             os.close(descriptor)
 
     @classmethod
-    def open(cls, path: Path, *, writable: bool) -> Self:
-        """An existing file.  Raises FileNotFoundError, PermissionError, or NotARing if it is empty."""
+    def open(cls, path: Path, *, writable: bool, size_most: int | None = None) -> Self:
+        """An existing file, or its first `size_most` bytes.
+
+        Raises FileNotFoundError, PermissionError, or NotARing if it is empty.
+        """
         descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             if size == 0:
                 raise NotARing(f"{path}: is empty; remove it")
+            size = min(size, size_most or size)
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=prot)
             return cls(descriptor, path, memory, writable=writable)

@@ -20,6 +20,7 @@ from ringbuf.constants import (
     FORMAT_VERSION,
     HEADER_BYTES,
     NAME_MAX_BYTES,
+    REFUSAL_CAUSES,
     SLOT_STATES,
 )
 from ringbuf.core import Writer, ffi, lib
@@ -91,6 +92,7 @@ class Ring:
         self._bell: tuple[Any, int] | None = None
         self._bells: list[Any] = []  # Bells that the writer may still be ringing on another thread.
         self._trail: Any = ffi.NULL
+        self._word: Mapping | None = None  # the header, to refuse by, where another process writes the ring
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         facts = _inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
@@ -365,6 +367,27 @@ class Ring:
         """Free the slots of readers whose process died; how many.  The Writer calls this when full."""
         return self._foreign.sweep() if self._cursors.descriptor >= 0 else 0
 
+    def refuse(self, why: int) -> None:
+        """Have the ring's writer, another process, take no records; `why`: REFUSAL_*, 0: it may again.
+
+        Its publishes are then refused when its queue timeout is over.  For whoever may write the file, and
+        has the ring by attach().  Raises PermissionError.
+        """
+        self._require_open()
+        if self._word is None:
+            if not why and not lib.rb_is_refused(self._memory.pointer):
+                return
+            same = Path(f"/proc/self/fd/{self._memory.descriptor}")  # whatever the name stands for by now
+            self._word = Mapping.open(same, writable=True, size_most=HEADER_BYTES)
+        lib.rb_refuse(self._word.pointer, why, time.monotonic_ns())
+
+    def refused(self) -> dict[str, int]:
+        """How many records the writer has refused since the ring was made: because the ring was full, or by
+        refuse(), by cause.
+        """
+        self._require_open()
+        return {cause: lib.rb_refused(self._memory.pointer, why) for cause, why in REFUSAL_CAUSES.items()}
+
     def slots(self) -> list[SlotFacts]:
         """All taken slots, own ones first."""
         self._require_open()
@@ -394,6 +417,8 @@ class Ring:
         self._readers.clear()
         self._memory.close()
         self._cursors.close()
+        if self._word is not None:
+            self._word.close()
 
     def unlink(self) -> None:
         """Remove the files.  Whoever has them mapped keeps the memory."""

@@ -33,7 +33,7 @@ from edge.engine import EngineLimits, engine_of
 from edge.epochs import Epochs
 from edge.errors import EdgeError
 from edge.feed import Feed
-from edge.levels import Upstream, reason_code
+from edge.levels import Upstream, reason_code, refusal
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.logs import pairs
@@ -75,6 +75,7 @@ class Assembly:
         self._upkeep: LogUpkeep | None = None
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._state: StateHome | None = None  # None: sessions end with the broker
+        self._on_log_state: list[Callable[[], object]] = []  # on the MQTT thread
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._reloading = asyncio.Lock()
         self._down = AsyncExitStack()  # how each part that was started is ended
@@ -291,7 +292,19 @@ class Assembly:
             self._down.push_async_callback(asyncio.to_thread, self.logs.stop)
             producers.on_ring.append(self._log_foreign)
         producers.attach_left_behind()
+        self._refuse_producers(producers)
         return producers
+
+    def _refuse_producers(self, producers: Producers) -> None:
+        """While their stream's log takes no records, as MQTT's publishers."""
+        failure_of = self.logs.failure_of if self.logs is not None else lambda _: ""
+
+        def look() -> None:
+            producers.refuse(lambda name: refusal(failure_of(name)))
+
+        self._on_log_state.append(look)
+        producers.on_ring.append(lambda _: self.listener.call(look))
+        self.listener.call(look)
 
     def _log_foreign(self, added: ProducerRing) -> None:
         """A log that cannot be opened is said; the producer is served all the same."""
@@ -321,6 +334,8 @@ class Assembly:
             for name in epochs:
                 rests_on = keeper.trouble if name in on_disk else ""  # QoS 2 does
                 levels.refuse(name, reason_code(logs.failure_of(name) or rests_on))
+            for tell in self._on_log_state:
+                tell()
 
         logs.on_change = partial(self.listener.call, look)
         self.listener.call(look)  # what the first rounds of the log have met

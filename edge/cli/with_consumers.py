@@ -72,7 +72,7 @@ class BrokerOutlet:
         if message.topic.startswith("$") or own.topic_of(message.topic) is None:
             return "refused"
         flag = FLAG_EXPIRY if message.expires else 0
-        stored = own.publish(
+        stored = own.store(
             message.topic, message.payload, message.qos, message.retain, message.properties, flag
         )
         return "stored" if stored else "full"

@@ -292,8 +292,8 @@ class Records(Message, frozen=True):
 
 
 class Published(Message, frozen=True):
-    """How many were stored.  `full`: numbers, from 0, of letters for which a ring had no room; `refused`: of
-    those whose topics are none.
+    """How many were stored.  `full`: numbers, from 0, of letters for which a ring or its log had no room;
+    `refused`: of those whose topics are none.
     """
 
     stored: int

@@ -3,7 +3,9 @@
  * Writer and Claim.
  *
  * publish returns the record's offset, or None when a gating reader is in the way: full is a state, not an
- * error.  A foreign reader that is in the way for longer than the queue timeout is evicted; the writer's own
+ * error.  So is a refusal, by the word that the broker puts into the header of a producer's ring: the log has
+ * no room for more, say.  It is looked at with each record: one load of a line that stays in the cache.  A
+ * foreign reader that is in the way for longer than the queue timeout is evicted; the writer's own
  * (log, bridge) never are.
  */
 #include "calls.h"
@@ -137,13 +139,27 @@ static int full(writer_object *self, uint64_t length, uint32_t prefix)
         rb_room(&self->writer, length, prefix) == RB_OK)
         return RB_OK;
     self->rejected++;
+    rb_refused_count(self->writer.header, RB_REFUSAL_FULL);
     return RB_FULL;
 }
 
-/* 0 and *payload set, 1 full, -1 with an exception. */
+static uint32_t refusal_now(const writer_object *self)
+{
+    const rb_header *header = self->writer.header;
+    if (atomic_load_explicit(&header->refusal, memory_order_relaxed) == 0)
+        return 0;
+    return rb_refusal(header, (uint64_t)monotonic_ns(), (uint64_t)self->queue_timeout_ns);
+}
+
+/* 0 and *payload set, 1 full or refused, -1 with an exception. */
 static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now,
                  uint8_t **payload)
 {
+    uint32_t why = refusal_now(self);
+    if (why != 0) {
+        rb_refused_count(self->writer.header, why);
+        return 1;
+    }
     int result = rb_claim(&self->writer, key, length, flags, now, payload);
     if (result == RB_FULL) {
         result = full(self, length, key->length + key->properties_length);
@@ -491,6 +507,11 @@ static PyObject *writer_rejected(writer_object *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLongLong(self->rejected);
 }
 
+static PyObject *writer_refusal(writer_object *self, void *Py_UNUSED(closure))
+{
+    return writer_usable(self) != 0 ? NULL : PyLong_FromUnsignedLong(refusal_now(self));
+}
+
 static PyObject *writer_record_max(writer_object *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLongLong(self->writer.largest);
@@ -498,11 +519,11 @@ static PyObject *writer_record_max(writer_object *self, void *Py_UNUSED(closure)
 
 static PyMethodDef writer_methods[] = {
     {"publish", (PyCFunction)(void (*)(void))writer_publish, METH_FASTCALL | METH_KEYWORDS,
-     "Copy one record in; its offset, or None when a gating reader is in the way."},
+     "Copy one record in; its offset, or None when a gating reader is in the way or it is refused."},
     {"publish_many", (PyCFunction)(void (*)(void))writer_publish_many, METH_FASTCALL | METH_KEYWORDS,
      "Copy a sequence of payloads in; how many went in."},
     {"claim", (PyCFunction)(void (*)(void))writer_claim, METH_FASTCALL | METH_KEYWORDS,
-     "Room for `length` payload bytes to fill in place, or None when a gating reader is in the way."},
+     "Room for `length` payload bytes to fill in place, or None as publish()."},
     {"close", (PyCFunction)writer_close, METH_NOARGS, "Refuse further use."},
     {0},
 };
@@ -513,6 +534,8 @@ static PyGetSetDef writer_fields[] = {
     {"end_offset", (getter)writer_end_offset, NULL, "Offset of the next record.", NULL},
     {"end_position", (getter)writer_end_position, NULL, "Position of the next record.", NULL},
     {"rejected", (getter)writer_rejected, NULL, "How many publishes found the ring full.", NULL},
+    {"refusal", (getter)writer_refusal, NULL,
+     "Why publishes are refused now, REFUSAL_*; 0: they are not, or only while the ring is full.", NULL},
     {"record_max_bytes", (getter)writer_record_max, NULL, "Longest record, header and key included.", NULL},
     {0},
 };

@@ -14,7 +14,8 @@
  *   0x0000  geometry       constant once `magic` is there; magic is stored last, with release
  *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
  *                          says which holds: a writer killed between two stores leaves the other pair whole
- *   0x0100  reserve        how far the writer is about to take; who joins looks at it
+ *   0x0100  reserve        how far the writer is about to take; who joins looks at it.  Beside it how many
+ *                          records the writer has refused, by cause
  *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
  *                          slots sleep, and how often one that gates was placed (the cursor file has both
  *                          words for its own slots): else the writer goes by what it knows of their cursors
@@ -24,6 +25,9 @@
  *                          would make the writer wait at the fence behind reserve.  Beside it, because
  *                          readers look here anyway: whether they are shown what is durable alone, and
  *                          what the log may not take yet, because it rests on what another has not synced
+ *   0x0300  refusal        why the ring shall take no records, or 0: the one word that is not the writer's.
+ *                          Where the writer is a local producer, the broker stores it, which made the file
+ *                          and keeps the log; cursor files, which every reader may write, are no place for it
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
  *   0x4000  records
@@ -99,6 +103,7 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) rb_geometry geometry;
     _Alignas(RB_LINE_BYTES) rb_end end;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t reserve;
+    _Atomic uint64_t refused[RB_REFUSALS]; /* by RB_REFUSAL_*; for people */
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
     uint32_t unused;
     _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
@@ -108,6 +113,7 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
     _Atomic uint32_t shows_durable; /* 1: readers are shown what is durable, 0: what is committed */
     _Atomic uint64_t held; /* the log takes nothing yet that begins at this - 1 or behind it; 0: it does */
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t refusal; /* RB_REFUSAL_* | ms of the monotonic clock << 8 */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
 } rb_header;
@@ -129,6 +135,8 @@ _Static_assert(offsetof(rb_header, end) == 0x0080, "end at 0x80");
 _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
 _Static_assert(offsetof(rb_header, granted) == 0x0280, "granted at 0x280");
 _Static_assert(offsetof(rb_header, held) == 0x0290, "held at 0x290");
+_Static_assert(offsetof(rb_header, refused) == 0x0108, "refused at 0x108");
+_Static_assert(offsetof(rb_header, refusal) == 0x0300, "refusal at 0x300");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
 _Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");

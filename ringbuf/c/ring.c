@@ -160,6 +160,44 @@ void rb_shows_durable_set(void *memory, int yes)
     atomic_store_explicit(&((rb_header *)memory)->shows_durable, yes != 0, memory_order_relaxed);
 }
 
+#define WHY_BITS 8
+#define MS_NS 1000000ull
+
+void rb_refuse(void *memory, uint32_t why, uint64_t now_ns)
+{
+    _Atomic uint64_t *word = &((rb_header *)memory)->refusal;
+    uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+    uint64_t since = before != 0 ? before >> WHY_BITS : now_ns / MS_NS; /* another reason, the same time */
+    atomic_store_explicit(word, why != 0 ? since << WHY_BITS | why : 0, memory_order_relaxed);
+}
+
+uint32_t rb_refusal(const rb_header *header, uint64_t now_ns, uint64_t patience_ns)
+{
+    uint64_t word = atomic_load_explicit(&header->refusal, memory_order_relaxed);
+    uint64_t since = word >> WHY_BITS, now = now_ns / MS_NS, why = word & (((uint64_t)1 << WHY_BITS) - 1);
+    if (why == 0 || why >= RB_REFUSALS)
+        return 0;
+    /* `since` of the future is that of a machine that has been started again, or a clock of its own */
+    return since > now || now - since >= patience_ns / MS_NS ? (uint32_t)why : 0;
+}
+
+void rb_refused_count(rb_header *header, uint32_t why)
+{
+    uint64_t count = atomic_load_explicit(&header->refused[why], memory_order_relaxed); /* one writer */
+    atomic_store_explicit(&header->refused[why], count + 1, memory_order_relaxed);
+}
+
+int rb_is_refused(const void *memory)
+{
+    return atomic_load_explicit(&((const rb_header *)memory)->refusal, memory_order_relaxed) != 0;
+}
+
+uint64_t rb_refused(const void *memory, uint32_t why)
+{
+    const rb_header *header = memory;
+    return why < RB_REFUSALS ? atomic_load_explicit(&header->refused[why], memory_order_relaxed) : 0;
+}
+
 rb_slot *rb_slot_of(void *memory, bool own, int slot)
 {
     if (memory == NULL || slot < 0 || slot >= (own ? RB_OWN_SLOTS : RB_FOREIGN_SLOTS))

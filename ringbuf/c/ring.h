@@ -161,6 +161,10 @@ bool rb_capacity_fits(uint64_t capacity);
 uint64_t rb_chunk_bytes(uint64_t capacity);
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
 rb_slot *rb_slot_of(void *memory, bool own, int slot);
+/* Why the writer shall refuse what is published now, RB_REFUSAL_*, or 0: it was not told so, or not for as
+ * long as `patience_ns`. */
+uint32_t rb_refusal(const rb_header *header, uint64_t now_ns, uint64_t patience_ns);
+void rb_refused_count(rb_header *header, uint32_t why); /* by the writer alone */
 void rb_futex_wake(_Atomic uint32_t *word);
 /* As a futex word: its changes are those of the whole, but for 4 GiB exactly. */
 static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)

@@ -61,6 +61,13 @@ enum { /* reader slots */
     RB_SLOT_EVICTED = 3
 };
 
+enum { /* why a writer has taken no record */
+    RB_REFUSAL_FULL = 0,    /* nobody told it to: a gating reader was in the way */
+    RB_REFUSAL_NO_ROOM = 1, /* the log may not grow any more: its disk, or its stream, is full */
+    RB_REFUSAL_NO_LOG = 2,  /* the log takes no records, for another reason */
+    RB_REFUSALS = 3
+};
+
 typedef struct rb_writer rb_writer;
 typedef struct rb_reader rb_reader;
 
@@ -101,6 +108,13 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out);
 void rb_durable_store(void *memory, void *cursors, uint64_t position);
 /* Whether readers are shown what is durable alone, or what is committed. */
 void rb_shows_durable_set(void *memory, int yes);
+
+/* Tells the writer of `memory`, in whatever process, to take no records since `now_ns` of the monotonic
+ * clock, and why; RB_REFUSAL_FULL: it may take them again.  It heeds that once its queue timeout is over. */
+void rb_refuse(void *memory, uint32_t why, uint64_t now_ns);
+int rb_is_refused(const void *memory);
+/* How many records the writer has refused for that cause, since the ring was made. */
+uint64_t rb_refused(const void *memory, uint32_t why);
 
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 

@@ -10,12 +10,14 @@ from tests.support.ports import free_port
 
 
 class BrimProcess:
-    """A broker with a bridge to a directory.  `async`-free; a context manager that starts and stops it.
+    """A broker, with a `bridge` to a directory or none; a context manager that starts and stops it.
 
     `settings` is TOML to add, such as streams.
     """
 
-    def __init__(self, runtime_dir: Path, directory: Path, settings: str = "") -> None:
+    def __init__(
+        self, runtime_dir: Path, directory: Path, settings: str = "", *, bridge: bool = True
+    ) -> None:
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
@@ -23,8 +25,9 @@ class BrimProcess:
         names = {"edge_id": "here", "runtime_dir": str(runtime_dir), "state_dir": str(directory / "state")}
         lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
         lines += ["[[listener]]", f"port = {self.port}"]
-        lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}", settings]
-        self._config.write_text("\n".join(lines))
+        if bridge:
+            lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}"]
+        self._config.write_text("\n".join([*lines, settings]))
         self._child: ModuleChild | None = None
 
     def start(self) -> None:
