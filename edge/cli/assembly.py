@@ -50,8 +50,8 @@ from ringbuf import Ring
 
 if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
+    from edge.cli.holds import ConsumerHolds
     from edge.log_set import LogSet
-    from edge.log_upkeep import LogUpkeep
 
 __all__ = ["Assembly", "bridge_settings"]
 
@@ -72,7 +72,7 @@ class Assembly:
         self._version = version
         self._failed = failed
         self.upstream: Upstream
-        self._upkeep: LogUpkeep | None = None
+        self._consumer_holds: ConsumerHolds | None = None  # with a log
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._state: StateHome | None = None  # None: sessions end with the broker
         self._on_log_state: list[Callable[[], object]] = []  # on the MQTT thread
@@ -258,15 +258,17 @@ class Assembly:
         """After the parts whose reading it waits for have been put together."""
         if self.logs is None:
             return
-        from edge.cli.holds import BridgeHolds, SessionHolds
+        from edge.cli.holds import BridgeHolds, ConsumerHolds, SessionHolds
         from edge.log_upkeep import LogUpkeep
 
         upkeep = LogUpkeep(self.logs, self.config, without=[self.config.log_directory / SESSIONS_RING])
         upkeep.holds.append(BridgeHolds(self.config))
         holds = SessionHolds(self.listener.broker, self.listener.ask, self.logs.reader.read_at)
         upkeep.holds.append(holds)
+        if self.config.consumers.enabled:
+            self._consumer_holds = ConsumerHolds()
+            upkeep.holds.append(self._consumer_holds)
         self.logs.upkeep = upkeep.status
-        self._upkeep = upkeep
         upkeep.start()
         self._down.push_async_callback(asyncio.to_thread, upkeep.stop)
 
@@ -384,15 +386,14 @@ class Assembly:
         """Before MQTT ends, it does: it has messages to publish, and takes no more."""
         if not self.config.consumers.enabled:
             return None
-        from edge.cli.holds import consumer_holds
         from edge.cli.with_consumers import consumers_endpoint
 
         reader = self.logs.reader if self.logs is not None else None
         endpoint = consumers_endpoint(self.config, streams, producers, self.listener, reader)
         self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
-        if self._upkeep is not None:
-            self._upkeep.holds.append(partial(consumer_holds, endpoint.groups))
         endpoint.start()
+        if self._consumer_holds is not None:
+            self._consumer_holds.groups = endpoint.all_groups
         return endpoint.groups
 
     def _start_feed(self, producers: Producers) -> None:

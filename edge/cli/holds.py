@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edge.broker import Broker
     from edge.cold import ReadAt
 
-__all__ = ["BridgeHolds", "SessionHolds", "consumer_holds"]
+__all__ = ["BridgeHolds", "ConsumerHolds", "SessionHolds"]
 
 Offsets = dict[str, tuple[int, int]]
 Ask = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
@@ -36,12 +36,21 @@ STEP_RECORDS = 50_000  # of queues, in one turn of the broker: a fraction of a m
 ANSWER_S = 0.5
 
 
-def consumer_holds(groups: Callable[[], Sequence[dict[str, Any]]], ring_name: str) -> Iterator[Floor]:
-    """What groups of named consumers want of one ring; `groups` as ConsumersEndpoint.groups()."""
-    for group in groups():
-        for place in group["places"]:
-            if place["ring"] == ring_name:
-                yield Floor(f"consumers {group['name']}", place["epoch"], place["floor"])
+class ConsumerHolds:
+    """What groups of named consumers want.  Until it is known which there are, they want everything."""
+
+    def __init__(self) -> None:
+        self.groups: Callable[[], Sequence[dict[str, Any]]] | None = None  # ConsumersEndpoint.all_groups()
+
+    def __call__(self, ring_name: str) -> Iterator[Floor]:
+        """Of one ring."""
+        if self.groups is None:
+            yield Floor("consumers", 0, 0)
+            return
+        for group in self.groups():
+            for place in group["places"]:
+                if place["ring"] == ring_name:
+                    yield Floor(f"consumers {group['name']}", place["epoch"], place["floor"])
 
 
 class SessionHolds:

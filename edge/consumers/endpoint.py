@@ -39,6 +39,7 @@ SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
 STATUS_S = 1.0
+GROUPS_SHOWN = 50
 JOIN_S = 10.0
 
 
@@ -99,7 +100,11 @@ class ConsumersEndpoint:
         self._poll.wake()
 
     def groups(self) -> list[dict[str, Any]]:
-        """For `brim status`: the groups, as they were a second ago at most.  From any thread."""
+        """For `brim status`: all_groups(), but of many those that are furthest behind."""
+        return self._groups[:GROUPS_SHOWN]
+
+    def all_groups(self) -> list[dict[str, Any]]:
+        """The groups, as they were a second ago at most.  From any thread."""
         return self._groups
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
-from edge.cli.holds import BridgeHolds, consumer_holds
+from edge.cli.holds import BridgeHolds, ConsumerHolds
 from edge.config import Config, parse
 from edge.control import Connection, Report, Status
 from edge.errors import ConfigError
@@ -143,11 +143,11 @@ def test_a_bridge_holds_what_its_checkpoint_lacks(tmp_path: Path) -> None:
 def test_named_consumers_hold_what_is_not_done() -> None:
     places = [{"ring": "t-0", "epoch": 7, "floor": 40}, {"ring": "t-1", "epoch": 7, "floor": 2}]
     groups = [{"name": "g", "places": places}, {"name": "h", "places": places[:1]}]
-    assert list(consumer_holds(lambda: groups, "t-0")) == [
-        Floor("consumers g", 7, 40),
-        Floor("consumers h", 7, 40),
-    ]
-    assert list(consumer_holds(lambda: groups, "t-2")) == []
+    holds = ConsumerHolds()
+    assert list(holds("t-2")) == [Floor("consumers", 0, 0)]
+    holds.groups = lambda: groups
+    assert list(holds("t-0")) == [Floor("consumers g", 7, 40), Floor("consumers h", 7, 40)]
+    assert list(holds("t-2")) == []
 
 
 def test_the_log_of_the_sessions_is_left_alone(tmp_path: Path) -> None:

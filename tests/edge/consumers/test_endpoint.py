@@ -18,7 +18,7 @@ from edge.consumers.client import Letter, consumer, publish
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
 from edge.consumers.ledger import Ledger, RingEntry, Settings
-from edge.consumers.messages import VERSION, GroupList, Groups, Join, Publish, Read, Records, encode
+from edge.consumers.messages import VERSION, GroupList, Groups, Join, Joined, Publish, Read, Records, encode
 from edge.consumers.offsets import OffsetStore
 from edge.consumers.service import Service
 from edge.consumers.source import Source
@@ -66,6 +66,14 @@ async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
             assert [bytes(it) for it in batch] == [str(number).encode()]
             assert await records.ack(batch) == 1
         assert records.rings == ("some-0",)
+
+
+def test_all_groups_are_known_also_where_not_all_are_shown(endpoint):
+    with Asker(endpoint=endpoint.endpoint) as asker:
+        for number in range(60):
+            asker.ask(Join(asker.number(), VERSION, f"g{number}", ("a/#",)), Joined)
+    wait_until(lambda: len(endpoint.all_groups()) == 60)
+    assert len(endpoint.groups()) == 50
 
 
 def test_without_asyncio_it_is_the_same(endpoint, ring):
