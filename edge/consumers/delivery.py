@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class ColdThread:
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
         self._thread: ThreadPoolExecutor | None = None
-        self._answers: list[Callable[[], None]] = []
+        self._answers: deque[Callable[[], None]] = deque()
 
     def read(
         self,
@@ -57,9 +58,8 @@ class ColdThread:
 
     def run(self) -> None:
         """Gives out the answers that are in."""
-        answers, self._answers = self._answers, []
-        for answer in answers:
-            answer()
+        while self._answers:
+            self._answers.popleft()()
 
     def close(self) -> None:
         """Waits for the read that is under way."""

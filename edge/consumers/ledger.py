@@ -146,19 +146,16 @@ class Ledger:
             for holding in group.holdings.values():
                 yield group, holding
 
-    def collect(self) -> set[str]:
-        """Notes what has changed in windows; of which rings."""
-        changed = set()
+    def collect(self) -> None:
+        """Notes what has changed in windows."""
         for group, holding in self.holdings():
             done = holding.window.take_changes()
             if done is not None:
                 self.store.note_place(
                     group.name, holding.ring, holding.epoch, holding.window.floor, done, self._wall_ns()
                 )
-                changed.add(holding.ring)
             if (tried := holding.window.take_tried()) is not None:
                 self.store.note_tried(group.name, holding.ring, holding.epoch, tried)
-        return changed
 
     def place_of(self, group: str, ring: str) -> Place | None:
         """Where the group is in the ring, as the store has it."""

@@ -109,6 +109,7 @@ class OffsetStore:
     def __init__(self, journal: Journal) -> None:
         self.groups: dict[str, GroupState] = {}
         self.unreadable = 0  # bodies that say nothing we know
+        self.moved: set[str] = set()  # rings of which flush() has a place to write
         self._journal = journal
         self._waiting: list[Body] = []
         for data in journal.recover():
@@ -172,12 +173,17 @@ class OffsetStore:
             self._waiting.clear()
         if sync:
             journal.sync()
+        self.moved.clear()
 
     def close(self) -> None:
         """Lets go of the file."""
         self._journal.close()
 
     def _note(self, body: Body) -> None:
+        if isinstance(body, PlaceBody):
+            self.moved.add(body.ring)
+        elif isinstance(body, GoneBody) and body.group in self.groups:
+            self.moved.update(self.groups[body.group].places)
         self._apply(body)
         if not self._journal.broken:  # else the next file holds all there is
             self._waiting.append(body)

@@ -64,7 +64,6 @@ IDLE_S = 1.0
 READS_MAX = 64  # of all peers, that wait for the log
 PUBLISHING_MAX = 256  # requests whose messages are on their way to the broker's thread
 FLUSH_RETRY_S = 1.0
-GROUPS_SHOWN = 50
 
 Frames = Sequence[bytes]
 
@@ -131,7 +130,7 @@ class Service:
         return bool(self._fetches)
 
     def status(self) -> list[dict[str, Any]]:
-        """For people: the groups in short, those that are furthest behind first."""
+        """The groups in short, those that are furthest behind first."""
         found = sorted(self._inspection.groups(""), key=lambda it: -it.lag)
         return [
             {
@@ -150,7 +149,7 @@ class Service:
                     for place in it.places
                 ],
             }
-            for it in found[:GROUPS_SHOWN]
+            for it in found
         ]
 
     def close(self) -> None:
@@ -205,16 +204,17 @@ class Service:
         until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
         if any(group.members for group in self.ledger.groups.values()) or self._publishing:
             until_s = min(until_s, self._sweep_s)
-        return max(min(until_s, self._sync_s, now_s + IDLE_S) - now_s, 0.0)
+        sync_s = max(self._sync_s, self._flush_retry_s) if self.ledger.store.broken else self._sync_s
+        return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
 
     def _flush(self, now_s: float) -> None:
         """Writes what has changed, and lets go the answers that waited for it."""
-        changed = self.ledger.collect()
+        self.ledger.collect()
         store = self.ledger.store
         if store.broken and now_s < self._flush_retry_s:
             self._refuse_held("its journal cannot be written")
             return
-        entries = [self.ledger.rings[ring] for ring in changed if ring in self.ledger.rings]
+        entries = [self.ledger.rings[ring] for ring in store.moved if ring in self.ledger.rings]
         now_synced = any(it.durability == "disk" for it in entries) or now_s >= self._sync_s
         try:
             store.flush(sync=now_synced)

@@ -1,0 +1,93 @@
+"""Groups and the disk: what a power cut leaves of them, a journal that fails, and answers of the log."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from edge.consumers.delivery import ColdThread
+from edge.consumers.journal import Journal
+from edge.consumers.messages import Done, Forget, Reset
+from edge.consumers.offsets import OffsetStore
+from edge.consumers.source import Source
+from ringbuf import Ring
+from tests.support.consumer_desk import Desk
+from tests.support.simfiles import SimFiles
+
+
+@pytest.fixture
+def disk():
+    files = SimFiles(Random(1))
+    files.makedirs("/state")
+    return files
+
+
+def after_power_cuts(disk: SimFiles) -> list[OffsetStore]:
+    """What a start may find, if the power goes now."""
+    return [OffsetStore(Journal(disk.crash(Random(seed)), "/state", "offsets")) for seed in range(20)]
+
+
+def test_where_a_group_is_put_outlives_a_power_cut_like_the_records(runtime_directory, disk):
+    """Else one that began at the latest record would begin behind what it was to get."""
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="disk") as desk:
+        desk.publish("early")
+        ann = desk.member("g", start="latest")
+        assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {1}
+        ann.leave()
+        desk.ask(Reset, Done, "g", "oldest")
+        assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {0}
+        desk.ask(Forget, Done, "g")
+        assert not any(store.groups for store in after_power_cuts(disk))
+
+
+def test_where_a_group_is_put_is_synced_in_time_at_interval(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="interval") as desk:
+        desk.member("g")
+        assert not all("g" in store.groups for store in after_power_cuts(disk))
+        assert desk.service.turn() <= 1.0
+        desk.turn(1.0)
+        assert all("g" in store.groups for store in after_power_cuts(disk))
+
+
+def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_directory, disk):
+    with Desk(runtime_directory, files=disk, journal=Path("/state"), durability="interval") as desk:
+        ann = desk.member()
+        desk.publish("a")
+        ann.ack(ann.got())
+
+        def refuse(operation: str, path: str) -> None:
+            raise OSError(errno.EIO, "the disk has an error")
+
+        disk.hook = refuse
+        desk.now_s += 2.0  # when what was acknowledged is to be synced
+        pauses = []
+        for _ in range(5):
+            pauses.append(desk.service.turn())
+            desk.now_s += pauses[-1]
+        assert min(pauses) > 0.0
+        disk.hook = None
+        desk.turn(1.0)
+        assert {store.groups["g"].places["some-0"].floor for store in after_power_cuts(disk)} == {1}
+
+
+def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
+    """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
+    taken: list[object] = []
+    cold = ColdThread(lambda: None)
+
+    class Interrupted(type(cold._answers)):  # type: ignore[misc]
+        def append(self, answer):
+            cold.run()
+            super().append(answer)
+
+    cold._answers = Interrupted()
+    with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
+        source = Source(ring)
+        cold.read(source, 1, 0, 1 << 16, None, taken.append)
+        cold.close()
+        cold.run()
+        source.close()
+    assert taken == [None]
