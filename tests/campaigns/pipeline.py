@@ -1,0 +1,220 @@
+"""From publishers to the table, with the upstream cut and the bridge and Spark killed with -9: the outside
+ledger says whether each record is there exactly once, or declared lost to the offset.
+
+`pipeline`: the log keeps what waits.  Publishers by MQTT at QoS 1, some of which lose their connection and
+repeat, and one by shared memory, go on all the time.  The bridge lives for a moment each time, often while it
+starts; the line to S3 is cut in each of the ways of cut_line.py; the bronze job reads the lake as it grows,
+and is killed while it writes.  In the end everything acknowledged is in the table once, by its number and by
+its offset, and the report of gaps names nothing.
+
+`overflow`: rings and log are too small for a cut.  The report must name exactly the offsets that are missing.
+What it leaves out is what drain.py says is not covered: a put that the store carries out after it has said
+that there is no such name, when the records are gone; so what is on its way ends with the bridge.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from tests.campaigns.running import Campaign, Outcome
+from tests.support.cut_line import KINDS, Kind
+from tests.support.directories import memory_directory
+from tests.support.lake_ledger import (
+    check_complete,
+    check_report,
+    lost_of,
+    missing_in,
+    table_at,
+)
+from tests.support.outside_client import Lost
+from tests.support.pipeline import Form, Pipeline, Stuck
+from tests.support.s3_server import s3_server
+
+__all__ = ["OVERFLOW", "PIPELINE", "Storm"]
+
+BRIDGE_KILLS = 30  # of one seed
+CUT_S = (0.2, 3.0)
+CALM_S = (0.3, 4.0)
+LIFE_S = (0.0, 0.7)  # of a bridge, from when it answers
+START_S = 0.6  # a start that is killed lives at most so long
+SPARK_LATE_S = (0.0, 3.0)  # from a batch of its own to its kill
+SPARK_PATIENCE_S = 60.0
+EACH: dict[Form, int] = {"kept": 100_000, "small": 100_000}  # records of a publisher
+SPARK_KILLS: dict[Form, int] = {"kept": 1, "small": 0}
+UNIT_BYTES = (1 << 15, 1 << 17, 1 << 19)
+
+
+class Storm:
+    """One history: things happen to a pipeline, at random times, until all of them have."""
+
+    def __init__(self, pipeline: Pipeline, random: Random, each: int, spark_kills: int) -> None:
+        self.pipeline = pipeline
+        self.random = random
+        self.counts: Counter[str] = Counter()
+        self._each, self._spark_kills = each, spark_kills
+        self._cuts: list[Kind] = random.sample(KINDS, len(KINDS))
+        self._cut: Kind | None = None
+        self._cut_at = time.monotonic() + random.uniform(*CALM_S)
+        self._kill_at: float | None = None  # None: when the bridge answers
+        self._kill_spark_at: float | None = None
+        self._batches = 0
+        self._spark_since = 0.0
+
+    def rage(self) -> None:
+        """All of it, then calm, until all is drained.  Raises Stuck."""
+        pipeline = self.pipeline
+        self._start_bridge()
+        while not self._over:
+            share = min((self.counts["bridge kills"] + 1) / BRIDGE_KILLS, 1)
+            pipeline.allow(min(pipeline.publishers[0].allowed + 500, int(self._each * share)))
+            pipeline.work(0.01)
+            now = time.monotonic()
+            self._line(now)
+            self._bridge(now)
+            self._spark(now)
+            if pipeline.form == "kept" and self.random.random() < 0.01:
+                pipeline.reconnect(self.random.randrange(len(pipeline.publishers)))
+                self.counts["connections lost"] += 1
+        pipeline.publish(self._each)
+        pipeline.settle()
+        self.counts["records"] += pipeline.records
+        self.counts["sent again"] += sum(end - first for it in pipeline.ledgers for first, end in it.again)
+        self.counts["objects"] += len(pipeline.objects())
+
+    @property
+    def _over(self) -> bool:
+        killed = self.counts["bridge kills"] >= BRIDGE_KILLS and self._spark_kills == 0
+        return killed and not self._cuts and self._cut is None and not self.pipeline.spark_runs
+
+    def _line(self, now: float) -> None:
+        if now < self._cut_at:
+            return
+        if self._cut is not None:
+            self.pipeline.line.mend()
+            self.counts["cuts"] += 1
+            self.counts[f"cuts {self._cut}"] += 1
+            self._cut = None
+            self._cut_at = now + self.random.uniform(*CALM_S)
+        elif self._cuts:
+            self._cut = self._cuts.pop()
+            self.pipeline.line.cut(self._cut)
+            self._cut_at = now + self.random.uniform(*CUT_S)
+
+    def _start_bridge(self) -> None:
+        self.pipeline.start_bridge()
+        early = self.random.random() < 0.15
+        self._kill_at = time.monotonic() + self.random.uniform(0, START_S) if early else None
+
+    def _bridge(self, now: float) -> None:
+        if self._kill_at is None:
+            if self.pipeline.state() is not None:
+                self._kill_at = now + self.random.uniform(*LIFE_S)
+        elif now >= self._kill_at and self.counts["bridge kills"] < BRIDGE_KILLS:
+            self.pipeline.kill_bridge()
+            if self.pipeline.form == "small":
+                self.pipeline.line.reset()
+            self.counts["bridge kills"] += 1
+            self._start_bridge()
+
+    def _spark(self, now: float) -> None:
+        pipeline = self.pipeline
+        if self._spark_kills == 0:
+            return
+        if not pipeline.spark_runs:
+            if self.counts["bridge kills"] > 3 and pipeline.objects():
+                pipeline.start_spark()
+                self._kill_spark_at, self._batches, self._spark_since = None, self._written(), now
+        elif self._kill_spark_at is None:
+            if self._written() > self._batches or now > self._spark_since + SPARK_PATIENCE_S:
+                self._kill_spark_at = now + self.random.uniform(*SPARK_LATE_S)
+        elif now >= self._kill_spark_at and pipeline.kill_spark():
+            self.counts["Spark kills"] += 1
+            self._spark_kills -= 1
+
+    def _written(self) -> int:
+        """Batches that Spark has decided on."""
+        return len(list((self.pipeline.table / "_checkpoint" / "offsets").glob("[0-9]*")))
+
+
+def check(pipeline: Pipeline, counts: Counter[str]) -> None:
+    """The table, by the ledger, when all has been drained and the job has run to its end.  Raises Lost."""
+    report = pipeline.finish_spark()
+    table = table_at(pipeline.table)
+    if pipeline.form == "kept":
+        check_complete(table, pipeline.ledgers)
+        missing = missing_in(table)
+        if any(missing.values()):
+            raise Lost(f"offsets are not in the table: {missing}")
+        check_report(report, missing)
+        return
+    gone = dict(lost_of(table, it) for it in pipeline.ledgers)
+    check_report(report, gone)
+    counts["lost, and declared"] += sum(last - first + 1 for its in gone.values() for first, last in its)
+    counts["ranges lost, and declared"] += sum(map(len, gone.values()))
+
+
+def run_seed(form: Form, seed: int) -> Outcome:
+    """One history."""
+    random = Random(seed)
+    settings = f"unit_bytes = {random.choice(UNIT_BYTES)}\nwindow = {random.choice([1, 4])}\n"
+    settings += f'compress = "{random.choice(["none", "zstd"])}"'
+    wrong = []
+    with (
+        TemporaryDirectory() as disk,
+        memory_directory() as memory,
+        s3_server() as s3,
+        Pipeline(form, memory, Path(disk), s3, seed=seed, settings=settings) as pipeline,
+    ):
+        storm = Storm(pipeline, random, EACH[form], SPARK_KILLS[form])
+        try:
+            storm.rage()
+            check(pipeline, storm.counts)
+        except (Lost, Stuck) as error:
+            wrong.append(f"seed {seed}: {error}")
+    return storm.counts, wrong
+
+
+def run_kept(seed: int) -> Outcome:
+    """Nothing is lost."""
+    return run_seed("kept", seed)
+
+
+def run_small(seed: int) -> Outcome:
+    """Something is."""
+    return run_seed("small", seed)
+
+
+def missing() -> str:
+    """Why it cannot run here."""
+    for module, extra in (
+        ("moto", "moto[s3,server]"),
+        ("obstore", "brim[objects]"),
+        ("pyspark", "brim[spark]"),
+    ):
+        if importlib.util.find_spec(module) is None:
+            return f"needs {module}: pip install '{extra}'"
+    return "" if shutil.which("java") else "needs Java 17 or newer"
+
+
+PIPELINE = Campaign(
+    name="pipeline",
+    what="from publishers to the table, with upstream cut, bridge and Spark killed",
+    unit="records",
+    wanted=10_000_000,
+    run_seed=run_kept,
+    missing=missing,
+)
+OVERFLOW = Campaign(
+    name="overflow",
+    what="the same with a buffer that is too small: what is lost is declared, to the offset",
+    unit="lost, and declared",
+    wanted=1_000_000,
+    run_seed=run_small,
+    missing=missing,
+)

@@ -1,0 +1,368 @@
+"""All of Brim as processes: publishers, a broker, a bridge of its own, a line that is cut, S3, and Spark.
+
+Two forms.  `kept`: all that the broker takes is in its log until the bridge has drained it, so all of it must
+arrive, once.  `small`: rings and a log that are deliberately too small for a cut, so something is lost, and
+must be declared to the offset.  Publishers, line and ledger live in the process of whoever uses this; the
+others may be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from bridge.control import ask
+from bridge.errors import BridgeUnreachable
+from edge.local_client import producer
+from tests.support import s3_server
+from tests.support.children import ModuleChild
+from tests.support.cut_line import CutLine
+from tests.support.house import ROOT
+from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
+from tests.support.outside_client import pump
+from tests.support.ports import free_port
+
+__all__ = ["Form", "Pipeline", "Stuck"]
+
+Form = Literal["kept", "small"]
+
+BUCKET, PREFIX = "lake", "some"
+BRIDGE = "lake"
+SETTLE_S = 180.0  # what waits is drained, on a machine that does other things as well
+IDLE_S = 1.1  # longer than what a bridge says of itself may be old
+SPARK_S = 600.0
+FILES_A_BATCH = 16
+# moto looks at who asks, and not at the signature.
+SIGNED = {
+    "Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, "
+    "SignedHeaders=host, Signature=0"
+}
+
+STREAMS: dict[Form, str] = {
+    "kept": """
+[log]
+segment_bytes = 4194304
+retain_bytes = 0
+[[stream]]
+name = "kept"
+topics = ["kept/#"]
+partitions = 2
+ring_bytes = 1048576
+durability = "interval"
+sync_interval_ms = 20
+sync_bytes = 65536
+[[producer]]
+name = "cam"
+stream = "kept"
+ring_bytes = 1048576
+""",
+    "small": """
+[log]
+segment_bytes = 1048576
+retain_bytes = 1048576
+[[stream]]
+name = "memory"
+topics = ["memory/#"]
+ring_bytes = 65536
+[[stream]]
+name = "disk"
+topics = ["disk/#"]
+ring_bytes = 65536
+durability = "interval"
+sync_interval_ms = 20
+sync_bytes = 8192
+hold_bytes = 0
+[[producer]]
+name = "cam"
+stream = "memory"
+ring_bytes = 65536
+""",
+}
+# Topics of the MQTT publishers with the sizes of their messages, and those of the local producer.
+TOPICS: dict[Form, dict[str, int]] = {
+    "kept": {"kept/a": 16, "kept/b": 40, "kept/c": 100, "kept/d": 300},
+    "small": {"memory/a": 40, "disk/a": 100},
+}
+PRODUCER: dict[Form, tuple[str, str, int]] = {
+    "kept": ("kept", "kept/cam", 64),
+    "small": ("memory", "memory/cam", 64),
+}
+
+FINISH = """
+import sys
+from bridge.spark.jobs import bronze, gaps
+lake, table, *settings = sys.argv[1:]
+status = bronze.main([lake, "--to", table, "--json", *settings])
+sys.exit(status or gaps.main([lake, "--table", table, "--json", *settings]))
+"""
+SPARK_SETTINGS = [f"--conf=spark.sql.{it}" for it in ("shuffle.partitions=1", "adaptive.enabled=false")]
+
+
+class Stuck(AssertionError):
+    """Something does not get to its end."""
+
+
+class Pipeline:
+    """A context manager: at its end all processes are gone.
+
+    `memory` is a directory on tmpfs, `disk` one for all else.  `bridge` and `spark` are what runs as bridge
+    and as bronze job; others may have a mistake planted.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        memory: Path,
+        disk: Path,
+        s3_url: str,
+        *,
+        seed: int = 0,
+        settings: str = "",
+        bridge: Sequence[str] = ("edge",),
+        spark: str = "bridge.spark.jobs.bronze",
+    ) -> None:
+        self.form: Form = form
+        self.table = disk / "table"
+        self._memory, self._disk, self._s3 = memory, disk, s3_url
+        self._bucket = f"{BUCKET}-{os.getpid()}-{time.monotonic_ns()}"
+        self._port = free_port()
+        self.line = CutLine(int(s3_url.rpartition(":")[2]), seed)
+        self._settings = settings
+        self.bridge, self.spark = bridge, spark  # what is started next
+        self._bridge: subprocess.Popen[bytes] | None = None
+        self._spark: subprocess.Popen[bytes] | None = None
+        self._stack = ExitStack()
+        self._log = disk / "bridge.log"
+        self.publishers = [MassPublisher(n, *it) for n, it in enumerate(TOPICS[form].items())]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.line)
+            s3_server.make_bucket(self._s3, self._bucket)
+            config = self._disk / "brim.toml"
+            config.write_text(self._configuration())
+            broker = stack.enter_context(ModuleChild("edge", "run", "--config", config))
+            broker.lines_until("ready")
+            stream, topic, size = PRODUCER[self.form]
+            writer = stack.enter_context(producer("cam", stream, runtime_dir=self._memory))
+            self.producer = MassProducer(len(self.publishers), topic, size, writer)
+            for it in self.publishers:
+                it.connect(self._port)
+                stack.callback(it.close)
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """Of all publishers."""
+        return [*(it.ledger for it in self.publishers), self.producer.ledger]
+
+    @property
+    def records(self) -> int:
+        """That were acknowledged."""
+        return sum(it.acked for it in self.ledgers)
+
+    # ---- publishing ----
+
+    def allow(self, each: int) -> None:
+        """From now on each publisher may publish as many, in all."""
+        for it in self.publishers:
+            it.allowed = max(it.allowed, each)
+
+    def work(self, seconds: float) -> None:
+        """Lets publishers publish for a moment."""
+        until = time.monotonic() + seconds
+        each = self.publishers[0].allowed
+        self.producer.publish(min(each, self.producer.ledger.sent + 1000))
+        pump(self.publishers, lambda: time.monotonic() > until or all(it.done for it in self.publishers))
+        assert all(it.connected for it in self.publishers), "the broker has closed a connection"
+        time.sleep(max(until - time.monotonic(), 0))
+
+    def publish(self, each: int) -> None:
+        """Until each publisher has published as many, in all, and they are acknowledged.  Raises Stuck."""
+        self.allow(each)
+        deadline = time.monotonic() + SETTLE_S
+        while not (self.producer.ledger.sent == each and all(it.done for it in self.publishers)):
+            if time.monotonic() > deadline:
+                raise Stuck("publishers are not acknowledged")
+            self.work(0.001)
+
+    def reconnect(self, number: int) -> None:
+        """A publisher loses its connection with messages under way, and repeats what was not acknowledged."""
+        publisher = self.publishers[number]
+        publisher.send()
+        publisher.connect(self._port)
+
+    # ---- the bridge ----
+
+    def start_bridge(self) -> None:
+        """Does not wait for it."""
+        config = str(self._disk / "brim.toml")
+        command = [sys.executable, "-m", *self.bridge, "bridge", "run", BRIDGE, "--config", config]
+        with self._log.open("ab") as log:
+            self._bridge = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def until_bridge_has_died(self) -> None:
+        """By its own hand."""
+        assert self._bridge is not None
+        self._bridge.wait(SETTLE_S)
+        self._bridge = None
+
+    def kill_bridge(self) -> None:
+        """With -9."""
+        assert self._bridge is not None
+        if (status := self._bridge.poll()) is not None:
+            raise Stuck(f"the bridge has ended by itself, with status {status}: {self._last_words()}")
+        self._bridge.kill()
+        self._bridge.wait()
+        self._bridge = None
+
+    def state(self) -> dict[str, Any] | None:
+        """What the bridge says of itself; None: it does not, yet."""
+        with suppress(BridgeUnreachable):
+            said: dict[str, Any] = ask(self._memory, BRIDGE, "state")
+            return said
+        return None
+
+    def until_state(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Until the bridge says so.  Raises Stuck."""
+        deadline = time.monotonic() + SETTLE_S
+        while not ((state := self.state()) and holds(state)):
+            if time.monotonic() > deadline or (self._bridge and self._bridge.poll() is not None):
+                raise Stuck(f"bridge not {what}: {state}; {self._last_words()}")
+            time.sleep(0.02)
+
+    def settle(self) -> None:
+        """All that there is has been drained, and the bridge ends as it is told to.  Raises Stuck."""
+        self.line.mend()
+        self.line.reset()
+        deadline, idle_since = time.monotonic() + SETTLE_S, 0.0
+        while not idle_since or time.monotonic() < idle_since + IDLE_S:
+            state = self.state()
+            idle = state is not None and state["condition"] == "idle" and state["lag_records"] == 0
+            idle_since = (idle_since or time.monotonic()) if idle else 0.0
+            if time.monotonic() > deadline:
+                raise Stuck(f"not drained: {state}; {self._last_words()}")
+            time.sleep(0.05)
+        assert self._bridge is not None
+        self._bridge.send_signal(signal.SIGTERM)
+        if status := self._bridge.wait(SETTLE_S):
+            raise Stuck(f"the bridge ends with status {status}: {self._last_words()}")
+        self._bridge = None
+
+    def _last_words(self) -> str:
+        return self._log.read_text()[-2000:]
+
+    # ---- the lake and Spark ----
+
+    @property
+    def lake(self) -> str:
+        """As Spark and the report of gaps are told; they reach it at any time."""
+        place = self._s3.removeprefix("http://")
+        query = f"region=us-east-1&scheme=http&endpoint_override={place}"
+        return f"s3://test:test@{self._bucket}/{PREFIX}?{query}"
+
+    def objects(self) -> list[str]:
+        """Names of the drained files, by the server's own list."""
+        found, more = [], ""
+        while True:
+            tree = ET.fromstring(self._fetched(f"?list-type=2&prefix={PREFIX}/{more}"))
+            space = tree.tag.removesuffix("ListBucketResult")
+            found += [it.text or "" for it in tree.iter(f"{space}Key")]
+            token = tree.findtext(f"{space}NextContinuationToken")
+            if token is None:
+                return [it for it in found if ".brim" in it]
+            more = f"&continuation-token={urllib.parse.quote(token)}"
+
+    def contents(self) -> list[tuple[str, bytes]]:
+        """Name and bytes of each."""
+        return [(name, self._fetched(f"/{urllib.parse.quote(name)}")) for name in self.objects()]
+
+    def _fetched(self, what: str) -> bytes:
+        request = urllib.request.Request(f"{self._s3}/{self._bucket}{what}", headers=SIGNED)
+        with urllib.request.urlopen(request, timeout=SETTLE_S) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def start_spark(self) -> None:
+        """The bronze job over what is there; does not wait for it."""
+        command = [sys.executable, "-m", self.spark, self.lake, "--to", str(self.table)]
+        command += [f"--option=maxFilesPerTrigger={FILES_A_BATCH}", *SPARK_SETTINGS]
+        with (self._disk / "spark.log").open("ab") as log:
+            self._spark = subprocess.Popen(
+                command, cwd=ROOT, stdout=log, stderr=log, env=brief(), start_new_session=True
+            )
+
+    def kill_spark(self) -> bool:
+        """With -9: driver, JVM and workers.  Whether the job had not ended before."""
+        assert self._spark is not None
+        running = self._spark.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(self._spark.pid, signal.SIGKILL)
+        self._spark.wait()
+        self._spark = None
+        return running
+
+    @property
+    def spark_runs(self) -> bool:
+        """Whether a job was started and has not ended."""
+        return self._spark is not None and self._spark.poll() is None
+
+    def finish_spark(self) -> dict[str, Any]:
+        """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck."""
+        return self._told([sys.executable, "-c", FINISH, self.lake, str(self.table), *SPARK_SETTINGS])
+
+    def report(self) -> dict[str, Any]:
+        """The report of gaps over the files alone."""
+        return self._told([sys.executable, "-m", "bridge.spark.jobs.gaps", self.lake, "--json"])
+
+    def _told(self, command: Sequence[str]) -> dict[str, Any]:
+        run = subprocess.run(
+            command, cwd=ROOT, env=brief(), capture_output=True, text=True, timeout=SPARK_S, check=False
+        )
+        try:
+            said: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            raise Stuck(f"{command[-1]} says nothing: {run.stdout[-1000:]} {run.stderr[-3000:]}") from None
+        return said
+
+    def _end(self) -> None:
+        for process, end in ((self._bridge, self.kill_bridge), (self._spark, self.kill_spark)):
+            if process is not None:
+                with suppress(Stuck):
+                    end()
+
+    def _configuration(self) -> str:
+        names = {
+            "edge_id": "edge-1",
+            "runtime_dir": str(self._memory),
+            "state_dir": str(self._disk / "state"),
+        }
+        lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
+        lines += ["[[listener]]", f"port = {self._port}", "[sys]", "interval_s = 0"]
+        lines += ["[zmq]", "enabled = false", "[consumers]", "enabled = false", STREAMS[self.form]]
+        lines += ["[[bridge]]", f'name = "{BRIDGE}"', f'to = "s3://{self._bucket}/{PREFIX}"']
+        lines += ["in_broker = false", "backoff_max_ms = 500", "linger_ms = 100", self._settings]
+        options = s3_server.options(f"http://127.0.0.1:{self.line.port}")
+        lines += ["[bridge.options]", *(f"{key} = {json.dumps(value)}" for key, value in options.items())]
+        return "\n".join(lines)
+
+
+def brief() -> dict[str, str]:
+    """The environment of a Spark that lives for less than a minute: Java optimises less."""
+    return {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

@@ -1,0 +1,77 @@
+"""`brim` with one mistake planted in its bridge: so the campaign over the whole pipeline would see it.
+
+python -m tests.support.planted_bridge MISTAKE bridge run lake --config ...
+
+careless     what the sink has refused is written down as done
+renaming     what a crash has interrupted is put again with one record less, and so under another name
+miscounting  what is lost is declared but for its last record
+hopping      the cursor moves one record too far
+dying        no mistake: it kills itself when the first put of its life has returned
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bridge import drain, runner
+from bridge.checkpoint import Checkpoint
+from bridge.cursor import Cursor
+from bridge.errors import SinkError
+from bridge.shipping import Parcel, UnitShipping
+from edge.cli import main
+
+_put = UnitShipping._put
+_at = Cursor.at
+_range = drain._range
+
+
+def careless() -> None:
+    def put(self: UnitShipping, parcel: Parcel) -> Sequence[Any]:
+        try:
+            return _put(self, parcel)
+        except SinkError:
+            return ()
+
+    UnitShipping._put = put  # type: ignore[method-assign]
+
+
+def renaming() -> None:
+    class Renaming(Checkpoint):
+        @classmethod
+        def open(cls, *arguments: Any, **options: Any) -> Checkpoint:
+            checkpoint = Checkpoint.open(*arguments, **options)
+            for number, it in enumerate(checkpoint.intents):
+                last = max(it.last_offset - 1, it.first_offset)
+                checkpoint.intents[number] = replace(it, last_offset=last)
+            return checkpoint
+
+    vars(runner)["Checkpoint"] = Renaming
+
+
+def miscounting() -> None:
+    drain._range = lambda first, end: _range(first, end - 1)
+
+
+def hopping() -> None:
+    Cursor.at = lambda self, offset: _at(self, offset + 1)  # type: ignore[method-assign]
+
+
+def dying() -> None:
+    def put(self: UnitShipping, parcel: Parcel) -> Sequence[Any]:
+        _put(self, parcel)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ()
+
+    UnitShipping._put = put  # type: ignore[method-assign]
+
+
+MISTAKES: dict[str, Callable[[], None]] = {
+    it.__name__: it for it in (careless, renaming, miscounting, hopping, dying)
+}
+
+if __name__ == "__main__":
+    MISTAKES[sys.argv.pop(1)]()
+    sys.exit(main())
