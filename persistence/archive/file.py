@@ -169,11 +169,17 @@ class ArchiveFile:
         return self._from_runs(handle, cache, runs, offset, limit_bytes, rank) if rank >= 0 else []
 
     def offset_at(self, handle: int, cache: Cache, ring_name: str, epoch: int, position: int) -> int | None:
-        """The first offset that is not before the ring position, or None: all are."""
+        """The first offset that is not before the ring position, or None: all are.  Of a damaged window the
+        first that it had: who reads from there on gets what is left.
+        """
         for run in self.runs(ring_name, epoch):
             if run.end_position <= position:
                 continue
-            columns = self._columns(handle, cache, run.window)
+            try:
+                columns = self._columns(handle, cache, run.window)
+            except FormatError as error:
+                self._note(f"window {run.window}", error)
+                return run.first_offset
             low, high = run.first_record, run.first_record + run.end_offset - run.first_offset
             at = bisect_right(range(low, high), position, key=columns.position)
             if at and columns.position(low) <= position:
@@ -188,15 +194,21 @@ class ArchiveFile:
                 yield run.first_offset
 
     def find(self, handle: int, cache: Cache, topic: bytes) -> tuple[int, int]:
-        """The rank of a topic and the windows that it may be in (bit n: window n modulo 64); -1: in none."""
+        """The rank of a topic and the windows that it may be in (bit n: window n modulo 64); -1: in none, or
+        its page is damaged.
+        """
         pages = self.footer.pages
         index = bisect_right(pages, topic, key=lambda page: page.first_name) - 1
         if index < 0:
             return -1, 0
         first = pages[index - 1].end if index else 0
         count = pages[index].end - first
-        data = self._frame(handle, cache, "page", index, pages[index].frame)
-        names = list(page_names(data, count))
+        try:
+            data = self._frame(handle, cache, "page", index, pages[index].frame)
+            names = list(page_names(data, count))
+        except FormatError as error:
+            self._note(f"page {index}", error)
+            return -1, 0
         at = bisect_right(names, topic) - 1
         if names[at] != topic:
             return -1, 0

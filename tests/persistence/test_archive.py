@@ -424,6 +424,34 @@ def test_a_flipped_bit_costs_what_its_frame_holds_and_nothing_else() -> None:
         assert archive.unreadable or archived_records(archive, "a-0", 7) == its
 
 
+def test_damage_costs_no_more_where_positions_and_topics_are_looked_for() -> None:
+    written, _ = devices(600, 30)
+    ((base, end),) = ends_of(written.files).items()
+    archive_segment(written.files, DIRECTORY, base, end, sizes=Sizes(16 << 10, 2048))
+    whole = ArchiveFile.open(written.files, path_of(base))
+    heads, pages = [it.head for it in whole.footer.windows], [it.frame for it in whole.footer.pages]
+    assert len(heads) > 2
+    runs = whole.runs("a-0", 7)
+    for number, head in enumerate(heads[:-1]):
+        archive = _flipped(written.files, base, head)
+        (found, *_) = archive.read_at("a-0", 7, runs[number].position, 1)
+        assert (found.offset, found.position) == (runs[number + 1].first_offset, runs[number + 1].position)
+        assert list(archive.all()[0].damage) == [f"window {number}"]
+    archive = _flipped(written.files, base, heads[-1])
+    assert archive.read_at("a-0", 7, runs[-1].position, 1) == []
+    for number, page in enumerate(pages):
+        archive = _flipped(written.files, base, page)
+        assert archive.read_topic("a-0", whole.footer.pages[number].first_name, 7, 0, 1) == []
+        assert list(archive.all()[0].damage) == [f"page {number}"]
+
+
+def _flipped(files: SimFiles, base: int, frame: Frame) -> Archive:
+    """The archive with a bit of that frame turned over."""
+    damaged = files.kill()
+    damaged.flip(path_of(base), 8 * (frame.place + frame.length // 2))
+    return Archive(damaged, DIRECTORY)
+
+
 def test_a_truncated_archive_is_unreadable_and_says_so() -> None:
     written = typical()
     archive_all(written)
