@@ -475,4 +475,6 @@ class UpkeepThread:
                     pause_s = min(pause_s, upkeep.step(may_begin=not others))
                 except (LogError, OSError) as error:
                     log.warning("upkeep directory=%s reason=%s", upkeep.log.directory, error)
+                except Exception:  # a bug, which must not fill the disk
+                    log.exception("upkeep has failed directory=%s", upkeep.log.directory)
             self._wake.wait(pause_s)

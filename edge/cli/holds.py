@@ -7,6 +7,7 @@ record, wants everything.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from array import array
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from bridge.checkpoint import cursors_in
 from bridge.source import RingName
 from edge.config import Bridge, Config
+from edge.logs import pairs
 from edge.state.restoring import NOTHING_WAITS
+from persistence.errors import LogError
 from persistence.retention import Floor
 
 if TYPE_CHECKING:
@@ -28,12 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["BridgeHolds", "ConsumerHolds", "SessionHolds"]
 
+log = logging.getLogger(__name__)
+
 Offsets = dict[str, tuple[int, int]]
 Ask = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
 
 LOOK_S = 5.0  # sessions are looked at no more often
 STEP_RECORDS = 50_000  # of queues, in one turn of the broker: a fraction of a millisecond
 ANSWER_S = 0.5
+UNKNOWN = -1  # a position that is read again
 
 
 class ConsumerHolds:
@@ -94,7 +100,14 @@ class SessionHolds:
         for ring, position in lowest.items():
             if ring in before and before[ring][0] == position:
                 floors[ring] = before[ring]
-            elif runs := self._read_at(*ring, position, 1):
+                continue
+            try:
+                runs = self._read_at(*ring, position, 1)
+            except (LogError, OSError) as error:  # what was wanted before is, until it can be read
+                log.warning("the log cannot be read, sessions hold it %s", pairs(ring=ring[0], reason=error))
+                floors[ring] = UNKNOWN, before.get(ring, (0, 0))[1]
+                continue
+            if runs:
                 floors[ring] = position, runs[0].offset
         self._floors = floors
 

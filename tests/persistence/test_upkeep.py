@@ -9,10 +9,11 @@ from typing import Literal
 
 import pytest
 
-from persistence import Log, LogThread, Source
+from persistence import Log, LogThread, OsFiles, Source
 from persistence.archive import archive_name
 from persistence.format import segment_name
 from persistence.idle import Failed, Here, IdleProcess, Job
+from persistence.retention import Floor
 from persistence.scrub import Paced, Scrubbed, Turns
 from persistence.upkeep import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
 from ringbuf import Ring
@@ -268,6 +269,24 @@ def test_the_child_archives_and_gives_way(tmp_path: Path) -> None:
     assert found.startswith(before)
     assert offset == 3000
     log.close()
+
+
+def test_what_upkeep_stumbles_over_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the disk would fill up, and nobody would know why."""
+    looks: list[str] = []
+
+    def floors(ring_name: str) -> list[Floor]:
+        looks.append(ring_name)
+        raise ValueError("a mistake in somebody's floors")
+
+    thread = UpkeepThread([Upkeep(filled().log, NO_SCRUB, Here(OsFiles()), floors=floors)])
+    thread.start()
+    wait_until(lambda: bool(looks))
+    seen = len(looks)
+    thread.wake()
+    wait_until(lambda: len(looks) > seen)
+    thread.stop()
+    assert "a mistake in somebody's floors" in caplog.text
 
 
 def answer(worker: IdleProcess) -> object:

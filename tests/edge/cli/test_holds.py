@@ -14,6 +14,7 @@ from edge.cli import holds
 from edge.cli.holds import SessionHolds
 from edge.mqtt import Connect, Disconnect, PubAck, Publish
 from edge.sessions import SessionLimits
+from persistence.errors import FormatError
 from persistence.retention import Floor
 from tests.support.cold_log import ColdLog
 from tests.support.mqtt_bench import Bench
@@ -90,3 +91,27 @@ def test_everything_is_wanted_until_sessions_could_be_seen(bench: Bench, tmp_pat
     with ColdLog.behind(bench, tmp_path) as cold:
         holds = SessionHolds(bench.broker, never, cold.log.reader.read_at)
         assert list(holds("t-0")) == [Floor("sessions", 0, 0)]
+
+
+@pytest.mark.parametrize("error", [OSError, FormatError])
+def test_what_cannot_be_read_is_wanted_and_does_not_stop_retention(
+    bench: Bench, tmp_path: Path, error: type[Exception]
+) -> None:
+    with ColdLog.behind(bench, tmp_path, segment_bytes=128 << 10) as cold:
+        client = bench.client("sleeper", clean_start=False)
+        client.subscribe("t", qos=1)
+        client.send(Disconnect())
+        publish(bench, cold, 200)
+        fails = True
+
+        def read_at(*place: Any) -> Any:
+            if fails:
+                raise error("it cannot be read")
+            return cold.log.reader.read_at(*place)
+
+        holds = SessionHolds(bench.broker, at_once, read_at)
+        epoch = bench.partition.ring.epoch
+        assert list(holds("t-0")) == [Floor("sessions", epoch, 0)]
+        fails = False
+        holds._look()
+        assert list(holds("t-0")) == floors(bench, cold)
