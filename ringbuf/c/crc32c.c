@@ -5,7 +5,13 @@
  * By the processor's instruction where it has one, 8 bytes a step.  From 3 * LANE bytes on, three lanes run
  * at once, because the instruction takes three cycles and starts one each cycle; the lanes are joined by a
  * table that moves a checksum across LANE zero bytes.  By a table of 256 words elsewhere.
+ *
+ * Where the processor multiplies four pairs of polynomials at once (VPCLMULQDQ), long runs are folded, 256
+ * bytes a step: a block of 128 bits is replaced by what it leaves, modulo the polynomial, in the block a step
+ * behind it.  Bytes that are copied are checksummed in the same pass, and written around the caches: whoever
+ * copies so much hands it to the disk and reads it no more.
  */
+#include <stdint.h>
 #include <string.h>
 
 #include "record.h"
@@ -79,6 +85,129 @@ HARDWARE static uint32_t by_hardware(uint32_t crc, const uint8_t *p, size_t leng
 
 static uint32_t (*run)(uint32_t, const uint8_t *, size_t) = by_table;
 
+/* ---- while they are copied ---- */
+
+#define PIECE_BYTES (6 * LANE) /* copied, and read again while the first cache has it */
+
+static uint32_t copy_in_pieces(uint32_t crc, uint8_t *to, const uint8_t *p, size_t length)
+{
+    while (length > 0) {
+        size_t piece = length < PIECE_BYTES ? length : PIECE_BYTES;
+        memcpy(to, p, piece);
+        crc = run(crc, to, piece);
+        to += piece;
+        p += piece;
+        length -= piece;
+    }
+    return crc;
+}
+
+static uint32_t (*run_copy)(uint32_t, uint8_t *, const uint8_t *, size_t) = copy_in_pieces;
+
+/* ---- folded ---- */
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define FOLDED __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2")))
+#define STEP_BYTES 256u
+#define FOLD_LEAST (2 * STEP_BYTES)
+#define LINE_BYTES 64u
+
+static uint64_t across_step[2], across_line[2]; /* factors for the first and second half of a block */
+
+/* x^n modulo the polynomial, as a factor: reflected, in the upper half. */
+static uint64_t power(unsigned n)
+{
+    uint32_t value = 0x80000000u;
+    for (; n > 0; n--)
+        value = value >> 1 ^ (value & 1 ? POLYNOMIAL : 0);
+    return (uint64_t)value << 32;
+}
+
+/* A product of reflected halves stands one bit too far; and the first half, 64 bits before the second. */
+static void fold_prepare(uint64_t factors[2], unsigned bits)
+{
+    factors[0] = power(bits + 63);
+    factors[1] = power(bits - 1);
+}
+
+FOLDED static inline __m512i factors_of(const uint64_t factors[2])
+{
+    return _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)factors[1], (int64_t)factors[0]));
+}
+
+FOLDED static inline __m512i folded(__m512i blocks, __m512i factors, __m512i onto)
+{
+    __m512i first = _mm512_clmulepi64_epi128(blocks, factors, 0x00);
+    return _mm512_ternarylogic_epi64(first, _mm512_clmulepi64_epi128(blocks, factors, 0x11), onto, 0x96);
+}
+
+/* The next line; and it goes to `to`, at the start of a line, unless that is NULL. */
+FOLDED static inline __m512i line_at(uint8_t *to, const uint8_t *p, size_t at)
+{
+    __m512i line = _mm512_loadu_si512(p + at);
+    if (to != NULL)
+        _mm512_stream_si512((void *)(to + at), line);
+    return line;
+}
+
+/* `length` is a multiple of STEP_BYTES, and not 0. */
+FOLDED static inline __attribute__((always_inline)) uint32_t fold(uint32_t crc, uint8_t *to, const uint8_t *p,
+                                                                  size_t length)
+{
+    __m512i factors = factors_of(across_step), line[4];
+    for (unsigned i = 0; i < 4; i++)
+        line[i] = line_at(to, p, i * LINE_BYTES);
+    line[0] = _mm512_xor_si512(line[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+    for (size_t at = STEP_BYTES; at < length; at += STEP_BYTES)
+        for (unsigned i = 0; i < 4; i++)
+            line[i] = folded(line[i], factors, line_at(to, p, at + i * LINE_BYTES));
+    factors = factors_of(across_line);
+    for (unsigned i = 1; i < 4; i++)
+        line[i] = folded(line[i - 1], factors, line[i]);
+    uint8_t rest[LINE_BYTES];
+    _mm512_storeu_si512(rest, line[3]);
+    return by_hardware(0, rest, sizeof rest);
+}
+
+FOLDED static uint32_t by_folding(uint32_t crc, const uint8_t *p, size_t length)
+{
+    if (length < FOLD_LEAST)
+        return by_hardware(crc, p, length);
+    size_t whole = length - length % STEP_BYTES;
+    return by_hardware(fold(crc, NULL, p, whole), p + whole, length - whole);
+}
+
+FOLDED static uint32_t copy_folding(uint32_t crc, uint8_t *to, const uint8_t *p, size_t length)
+{
+    size_t head = (LINE_BYTES - (uintptr_t)to % LINE_BYTES) % LINE_BYTES;
+    if (length < head + FOLD_LEAST)
+        return copy_in_pieces(crc, to, p, length);
+    size_t whole = (length - head) / STEP_BYTES * STEP_BYTES, rest = length - head - whole;
+    memcpy(to, p, head);
+    crc = by_hardware(crc, p, head);
+    crc = fold(crc, to + head, p + head, whole);
+    _mm_sfence(); /* who is told of the copy finds it, also where stores are not in order */
+    memcpy(to + head + whole, p + head + whole, rest);
+    return by_hardware(crc, p + head + whole, rest);
+}
+
+static void choose_folding(void)
+{
+    fold_prepare(across_step, 8 * STEP_BYTES);
+    fold_prepare(across_line, 8 * LINE_BYTES);
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("vpclmulqdq"))
+        return;
+    run = by_folding;
+    run_copy = copy_folding;
+}
+#else
+static void choose_folding(void)
+{
+}
+#endif
+
 __attribute__((constructor)) static void crc32c_prepare(void)
 {
     for (uint32_t i = 0; i < 256; i++) {
@@ -92,14 +221,21 @@ __attribute__((constructor)) static void crc32c_prepare(void)
         for (uint32_t i = 0; i < 256; i++)
             lane_table[byte][i] = by_table(i << 8 * byte, zeros, LANE);
 #ifdef HARDWARE
-    if (hardware_here())
+    if (hardware_here()) {
         run = by_hardware;
+        choose_folding();
+    }
 #endif
 }
 
 uint32_t rb_crc32c(uint32_t seed, const void *data, size_t length)
 {
     return ~run(~seed, data, length);
+}
+
+uint32_t rb_crc32c_copy(uint32_t seed, void *to, const void *from, size_t length)
+{
+    return ~run_copy(~seed, to, from, length);
 }
 
 uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length)

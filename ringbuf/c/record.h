@@ -78,6 +78,8 @@ static inline uint32_t rb_payload_position(uint32_t key_length, uint32_t propert
 
 /* crc32c of `length` bytes at `data`, continued from `seed` (0 to begin). */
 uint32_t rb_crc32c(uint32_t seed, const void *data, size_t length);
+/* The same of bytes that are copied to `to` on the way, which overlaps them nowhere. */
+uint32_t rb_crc32c_copy(uint32_t seed, void *to, const void *from, size_t length);
 
 /* The parts of a record whose header has been copied to `header`, at `bytes` with `room` bytes to go.
  * RB_OK, or RB_CORRUPT if any length of it reaches beyond `length` or `room`.  Never reads past `room`. */

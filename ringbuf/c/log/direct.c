@@ -3,10 +3,10 @@
  * Past the page cache (O_DIRECT): what is staged, and what is on its way.
  *
  * Owns the stage, a window over the file: the byte at place p is stage[p % STAGE_BYTES].  Bytes are copied
- * there once, and their checksum is taken of the copy, which is in the processor's cache then.  Whole chunks
- * go out as they fill, several at a time (the kernel's asynchronous I/O, by bare system calls), so that the
- * device works while the next is copied; where the kernel has none, each is written in its turn.  What is
- * left of a chunk goes out when it is flushed, before a sync, and not with every small round.
+ * there once, and their checksum is taken in the same pass.  Whole chunks go out as they fill, several at a
+ * time (the kernel's asynchronous I/O, by bare system calls), so that the device works while the next is
+ * copied; where the kernel has none, each is written in its turn.  What is left of a chunk goes out when it
+ * is flushed, before a sync, and not with every small round.
  *
  * It never decides when to sync, and makes nothing durable.
  *
@@ -33,7 +33,6 @@
 #define CHUNKS RB_DISK_CHUNKS
 #define CHUNK_BYTES (512u << 10)
 #define STAGE_BYTES (CHUNKS * CHUNK_BYTES)
-#define PIECE_BYTES 4096u          /* copied, and then read again for its checksum */
 #define HUGE_BYTES (2u << 20)      /* of a large page: the kernel pins one, not 512 */
 #define MARKED_BYTES (32u << 10)   /* a flush of so much can afford a block of zeros behind it */
 #define SIMULATED_BLOCK_BYTES 512u /* of a disk that is not the operating system's */
@@ -218,10 +217,12 @@ int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *c
             await(log, disk->end);
         }
         uint8_t *to = at(disk, disk->end);
-        uint64_t part = least(length - done, PIECE_BYTES - disk->end % PIECE_BYTES);
-        memcpy(to, (const uint8_t *)bytes + done, part);
+        uint64_t part = least(length - done, disk->chunk_bytes - disk->end % disk->chunk_bytes);
+        const uint8_t *from = (const uint8_t *)bytes + done;
         if (crc != NULL)
-            *crc = rb_crc32c(*crc, to, part);
+            *crc = rb_crc32c_copy(*crc, to, from, part);
+        else
+            memcpy(to, from, part);
         disk->end += part;
         done += part;
     }
