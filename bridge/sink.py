@@ -76,7 +76,8 @@ class RecordSink(Protocol):
 
     What it may assume
       * One thread calls begin(), send() and close().
-      * Records of a partition come in the order of their offsets.  After a failure all that was not
+      * Records of a partition come in the order of their offsets, but for a backlog: what comes in meanwhile
+        goes beside it (settings.py, live_share), each of the two in order.  After a failure all that was not
         acknowledged without a gap comes again, in that order, once every send() has been settled.
       * The memory of the records is its own until the Future is settled.
 

@@ -6,7 +6,8 @@ confluent-kafka is imported when a sink is opened: pip install 'brim[kafka]'.
 
 A Kafka record that any consumer can read:
 
-    key              the topic a record was published to: what one device sends stays in order
+    key              the topic a record was published to: what one device sends stays in order, but for a
+                     backlog, beside which goes what comes in meanwhile (live_share = 0: never)
     value            its payload, as it came
     timestamp        when the broker took it, in ms
     brim-source      header, text: EDGE/STREAM/PARTITION/EPOCH
@@ -15,7 +16,8 @@ A Kafka record that any consumer can read:
 
 The two brim headers are the identity of a record.  The producer is idempotent and waits for all replicas, so
 the cluster sees each record once while the producer lives; after an outage or a crash some come again, and
-whoever must not count twice keeps the highest OFFSET of each EDGE/STREAM/PARTITION/EPOCH.
+whoever must not count twice asks whether it has OFFSET of EDGE/STREAM/PARTITION/EPOCH already; that it has a
+higher one says nothing.
 
 One thread produces and flushes: all that waits, up to IN_FLIGHT_BYTES, then it is waited for together.  The
 client calls Python for failures alone, not for each delivery: what is neither in its queue after flush() nor

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Outcome", "check_checkpoint", "finish", "forget", "ingest", "main", "opened", "start"]
+__all__ = ["IDENTITY", "Outcome", "check_checkpoint", "finish", "forget", "ingest", "main", "opened", "start"]
 
 COMPRESSION = "zstd"
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")

@@ -1,18 +1,19 @@
 """Bronze from Kafka: what a bridge drained to a Kafka topic, into the table that bronze.py makes of files.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 .../kafka.py host:9092 records
-        --to /srv/bronze [--every 60] [--option kafka.security.protocol=SSL]
+        --to /srv/bronze [--every 60] [--mode chunk] [--option kafka.security.protocol=SSL]
 
-The connector is Spark's own and has Spark's version; it is not in the pyspark package.  One Kafka record is
-one record (bridge/sinks/kafka.py says how); records of others, without Brim's headers, go into quarantine.
-Columns, batches, checkpoint and quarantine are those of bronze.py, so windows, latest, gaps and compact work
-on the table as on the other; from the same records both jobs make the same rows.
+The connector is Spark's own and has Spark's version; it is not in the pyspark package.  --mode is that of the
+bridge: one Kafka record for each record (bridge/sinks/kafka.py), or chunks (bridge/sinks/kafka_chunks.py).
+What has not the headers of that form goes into quarantine.  Columns, batches, checkpoint and quarantine are
+those of bronze.py, so windows, latest, gaps and compact work on the table as on the other; from the same
+records all three make the same rows.
 
-Each record once: an outage makes a bridge send some again.  What comes again has, in its Kafka partition, an
-offset that is not above what came before of its edge, stream, partition and epoch.  TABLE/_marks keeps that
-highest offset by Kafka partition, for each batch that of its end; so a batch that is run again is judged by
-the same marks.  More partitions for the Kafka topic move records to others, and what is sent again
-at that moment may be doubled: drain dry first.
+Each record once, though an outage makes a bridge send some again, and what came in meanwhile before what
+waited: no order of offsets is relied on.  TABLE/_marks keeps, for each batch that of its end, between which
+offsets the table has records of each edge, stream, partition and epoch.  A batch of which nothing lies there
+is new; otherwise the identities between are read from the table, and what is there is left out.  That reads
+the batches before alone, so one that is run again is judged as it was.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
+from bridge.spark.chunked import HEAD, ROWS_MOST, rows_of_chunks
 from bridge.spark.columns import CORRUPT, DDL
+from bridge.spark.coverage import Ranges, overlap, union
 from bridge.spark.jobs import bronze
+from bridge.spark.jobs.bronze import IDENTITY
 from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
 from bridge.spark.session import session
 
@@ -34,25 +39,29 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ingest", "main", "once", "records"]
+__all__ = ["MODES", "chunks", "few", "ingest", "main", "once", "records"]
 
-SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
-MARKED = ("edge", "stream", "partition", "epoch", "kafka_partition")
+MODES = ("message", "chunk")
+SOURCE, RECORD, RANGE, PROPERTIES = "brim-source", "brim-record", "brim-range", "mqtt-properties"
+WHOSE = ("edge", "stream", "partition", "epoch")
+MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"
 MARKS_KEPT = 3  # batches
+RANGES_MOST = 16  # of one source: then neighbours are taken together, and more of the table is looked at
+ASKED_MOST = 32  # ranges that a scan of the table is told; beyond, only where they begin and end
+CHUNKS_AT_ONCE = 32  # that a Python worker is handed together
+
+Whose: TypeAlias = tuple[str, str, int, int]
+Marks: TypeAlias = dict[Whose, Ranges]
 
 
 def records(kafka: DataFrame) -> DataFrame:
-    """The rows of Spark's Kafka source, headers included, with the columns of a record, kafka_partition, and
-    _corrupt_record for those that are none.
+    """The rows of Spark's Kafka source, headers included, with the columns of a record, and _corrupt_record
+    for those that are none.
     """
-    source = f.split(_header(SOURCE).cast("string"), "/")
     said = f.split(_header(RECORD).cast("string"), " ")
     flags = said[2].try_cast("int")
     made = {
-        "edge": source[0],
-        "stream": source[1],
-        "partition": source[2].try_cast("int"),
-        "epoch": source[3].try_cast("bigint"),
+        **_whose(),
         "offset": said[0].try_cast("bigint"),
         "timestamp": f.timestamp_micros(f.call_function("div", said[1].try_cast("bigint"), f.lit(1000))),
         "topic": f.col("key").cast("string"),
@@ -62,13 +71,41 @@ def records(kafka: DataFrame) -> DataFrame:
         "payload": f.col("value"),
     }
     assert list(made) == [column.split()[0] for column in DDL.split(", ")]
-    rows = kafka.select(
-        *(column.alias(name) for name, column in made.items()), f.col("partition").alias("kafka_partition")
-    )
-    known = f.lit(True)
-    for name in ("edge", "stream", "partition", "epoch", "offset", "timestamp"):
-        known &= f.col(name).isNotNull()
+    rows = kafka.select(*(column.alias(name) for name, column in made.items()))
+    known = _all_there(*IDENTITY, "timestamp")
     return rows.withColumn(CORRUPT, f.when(~known, "a Kafka record without the headers of Brim"))
+
+
+def chunks(kafka: DataFrame) -> DataFrame:
+    """As records(), of rows that are chunks."""
+    said = f.split(_header(RANGE).cast("string"), " ")
+    head = {**_whose(), "first": said[0].try_cast("bigint"), "last": said[1].try_cast("bigint")}
+    rows = kafka.select(*(column.alias(name) for name, column in head.items()), "value")
+    known = _all_there(*HEAD, "value") & (f.col("last") - f.col("first")).between(0, ROWS_MOST - 1)
+    inside = f.explode(rows_of_chunks(f.col("value"), *(f.col(name) for name in HEAD)))
+    good = rows.where(known).select(inside.alias("row")).select("row.*")
+    nulls = [f"cast(null as {kind}) {name}" for name, kind in (it.split() for it in DDL.split(", ")[:-1])]
+    why = f"'a Kafka record without the headers of a chunk' {CORRUPT}"
+    return good.unionByName(
+        rows.where(~f.coalesce(known, f.lit(False))).selectExpr(*nulls, "value payload", why)
+    )
+
+
+def _whose() -> dict[str, Column]:
+    source = f.split(_header(SOURCE).cast("string"), "/")
+    return {
+        "edge": source[0],
+        "stream": source[1],
+        "partition": source[2].try_cast("int"),
+        "epoch": source[3].try_cast("bigint"),
+    }
+
+
+def _all_there(*names: str) -> Column:
+    known = f.lit(True)
+    for name in names:
+        known &= f.col(name).isNotNull()
+    return known
 
 
 def _header(name: str) -> Column:
@@ -76,26 +113,63 @@ def _header(name: str) -> Column:
     return f.try_element_at(f.filter("headers", lambda it: it["key"] == name), f.lit(1))["value"]
 
 
+# ---- each record once ----
+
+
 def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataFrame:
     """The records of a batch without those that came before; and the marks, for the batch behind it."""
     marks = f"{table.rstrip('/')}/_marks/batch="
-    if batch > 0:
-        before = spark.read.parquet(f"{marks}{batch - 1:09d}")
-        known = f.broadcast(before.withColumnRenamed("mark", "known"))
-        kept = frame.join(known, [*MARKED], "left")
-        fresh = kept.where(f.col("known").isNull() | (f.col("offset") > f.col("known"))).drop("known")
-    else:
-        before, fresh = None, frame
-    good = frame.where(f.col(CORRUPT).isNull())
-    highest = good.groupBy(*MARKED).agg(f.max("offset").alias("mark"))
-    if before is not None:
-        both = highest.unionByName(before)
-        highest = both.groupBy(*MARKED).agg(f.max("mark").alias("mark"))
-    highest.coalesce(1).write.mode("overwrite").parquet(f"{marks}{batch:09d}")
+    good = f.col(CORRUPT).isNull()
+    ends = (
+        frame.where(good).groupBy(*WHOSE).agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
+    )
+    came, before = _marks(ends), _marks(spark.read.parquet(f"{marks}{batch - 1:09d}")) if batch else {}
+    both = {whose: few(came.get(whose, []) + before.get(whose, [])) for whose in {**before, **came}}
+    rows = [(*whose, *it) for whose, ranges in both.items() for it in ranges]
+    spark.createDataFrame(rows, MARKED).coalesce(1).write.mode("overwrite").parquet(f"{marks}{batch:09d}")
     bronze.forget(f"{table.rstrip('/')}/_marks", f"batch={batch - MARKS_KEPT:09d}")
-    bad = fresh.where(f.col(CORRUPT).isNotNull())
-    distinct = fresh.where(f.col(CORRUPT).isNull()).dropDuplicates([*MARKED, "offset"])
-    return distinct.unionByName(bad).drop("kafka_partition")
+    fresh = frame.where(good).dropDuplicates(list(IDENTITY))
+    if known := _known(spark, came, before, table, batch):
+        fresh = fresh.join(known, list(IDENTITY), "left_anti")
+    return fresh.unionByName(frame.where(~good))
+
+
+def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: int) -> DataFrame | None:
+    """Identities of the table that the batch may have again, and perhaps others; None: there are none."""
+    twice = {whose: overlap([*came[whose], *before[whose]]) for whose in came if whose in before}
+    asked = [(whose, it) for whose, ranges in twice.items() for it in ranges]
+    if not asked:
+        return None
+    schema = f"{MARKED.partition(', first ')[0]}, offset long, batch int"
+    there = spark.read.schema(schema).parquet(table).where(f.col("batch") < batch)
+    ranges = [it for _, it in asked]
+    near = f.col("offset").between(min(ranges)[0], max(last for _, last in ranges))
+    if len(asked) <= ASKED_MOST:
+        near = f.lit(False)
+        for whose, (first, last) in asked:
+            same = f.col("offset").between(first, last)
+            for name, value in zip(WHOSE, whose, strict=True):
+                same &= f.col(name) == value
+            near |= same
+    return there.where(near).select(*IDENTITY)
+
+
+def _marks(rows: DataFrame) -> Marks:
+    found: Marks = {}
+    for row in rows.collect():
+        *whose, first, last = row
+        found.setdefault((whose[0], whose[1], whose[2], whose[3]), []).append((first, last))
+    return {whose: union(ranges) for whose, ranges in found.items()}
+
+
+def few(ranges: Ranges) -> Ranges:
+    """What covers all of them; RANGES_MOST at most, the nearest taken together."""
+    found = union(ranges)
+    while len(found) > RANGES_MOST:
+        gaps = [after[0] - it[1] for it, after in pairwise(found)]
+        at = gaps.index(min(gaps))
+        found[at : at + 2] = [(found[at][0], found[at + 1][1])]
+    return found
 
 
 def ingest(
@@ -105,6 +179,7 @@ def ingest(
     table: str,
     *,
     checkpoint: str = "",
+    mode: str = "message",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[StreamingQuery, bronze.Outcome]:
@@ -127,8 +202,9 @@ def ingest(
             f"Spark's Kafka source cannot be used: {str(error).partition(chr(10))[0]}",
             hint=f"--conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}",
         ) from error
+    rows = chunks(source) if mode == "chunk" else records(source)
     return bronze.start(
-        records(source), table, checkpoint, every_s, lambda frame, batch: once(spark, frame, table, batch)
+        rows, table, checkpoint, every_s, lambda frame, batch: once(spark, frame, table, batch)
     )
 
 
@@ -139,6 +215,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("servers", help="host:port, of some brokers")
     parser.add_argument("topic", help="the Kafka topic")
+    parser.add_argument("--mode", choices=MODES, default=MODES[0], help="of the bridge; default: message")
     add_stream_arguments(parser)
     add_spark_arguments(parser)
     return parser
@@ -147,13 +224,17 @@ def arguments() -> argparse.ArgumentParser:
 def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
-    spark = session("brim kafka", master=given.master, settings=pairs(given.conf, "--conf"))
+    few = (
+        {"spark.sql.execution.arrow.maxRecordsPerBatch": str(CHUNKS_AT_ONCE)} if given.mode == "chunk" else {}
+    )
+    spark = session("brim kafka", master=given.master, settings={**few, **pairs(given.conf, "--conf")})
     query, outcome = ingest(
         spark,
         given.servers,
         given.topic,
         given.to,
         checkpoint=given.checkpoint,
+        mode=given.mode,
         every_s=given.every,
         options=pairs(given.option, "--option"),
     )

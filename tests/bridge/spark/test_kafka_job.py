@@ -4,6 +4,7 @@ The rows of Spark's Kafka source are made here from records as the sink sends th
 and a broker is a test of its own.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,19 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from pyspark.sql import functions as f
+
+from bridge.chunks import chunks_of
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
+from bridge.spark.coverage import subtract
 from bridge.spark.jobs import kafka
+from bridge.unit import Unit
 from tests.support.drained_files import EPOCH, T0_NS, record, store, unit_of
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+Form = Callable[[Any], Any]
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
@@ -45,15 +53,39 @@ def sent(offset: int, partition: int) -> tuple[Any, ...]:
     )
 
 
-def batches(spark: Any, table: Path, *given: list[tuple[Any, ...]]) -> list[list[Any]]:
+def chunks_of_units(*units: Unit, chunk_bytes: int = 2048) -> list[tuple[Any, ...]]:
+    """As bridge/sinks/kafka_chunks.py has it, in the order given."""
+    found = []
+    for unit in units:
+        for it in chunks_of(unit, chunk_bytes):
+            headers = [("brim-source", f"edge-1/default/0/{EPOCH}".encode())]
+            headers.append(("brim-range", f"{it.first_offset} {it.last_offset}".encode()))
+            found.append((b"edge-1/default/0", it.data, "records", 0, 0, None, 0, headers))
+    return found
+
+
+def batches(
+    spark: Any, table: Path, form: Form, *given: list[tuple[Any, ...]], runs: int = 1
+) -> list[list[Any]]:
+    """What each batch adds to the table, which is written as the job does."""
     found = []
     for number, rows in enumerate(given):
-        frame = kafka.records(spark.createDataFrame(rows, SCHEMA))
-        made = kafka.once(spark, frame, str(table), number).orderBy("offset").collect()
-        again = kafka.once(spark, frame, str(table), number).orderBy("offset").collect()
-        assert made == again  # as when a batch is run again
-        found.append(made)
+        frame = form(spark.createDataFrame(rows, SCHEMA))
+        for _ in range(runs):  # more than one: killed after it has been written
+            made = kafka.once(spark, frame, str(table), number)
+            added = made.orderBy("offset").collect()
+            good = made.where(f.col(CORRUPT).isNull()).drop(CORRUPT)
+            good.write.mode("overwrite").parquet(f"{table}/batch={number:09d}")
+        found.append(added)
     return found
+
+
+def expect_the_table_of_files(spark: Any, found: list[list[Any]], *units: Unit, root: Path) -> None:
+    rows = [tuple(row)[:-1] for batch in found for row in batch if not row[CORRUPT]]
+    store(root, *units)
+    files = spark.read.format("brim").load(str(root)).collect()
+    offset = list(files[0].asDict()).index("offset")
+    assert sorted(rows, key=lambda row: row[offset]) == sorted(map(tuple, files), key=lambda row: row[offset])
 
 
 def test_rows_are_those_of_files_and_what_is_sent_again_is_left_out(spark: Any, tmp_path: Path) -> None:
@@ -66,13 +98,50 @@ def test_rows_are_those_of_files_and_what_is_sent_again_is_left_out(spark: Any, 
     behind = [sent(it, partition(it)) for it in range(18, 32)]
     foreign: tuple[Any, ...] = (b"k", b"v", "records", 0, 0, None, 0, [])
     ahead = [it for it in again if it[3] == 0]
-    found = batches(spark, tmp_path / "table", first, [*ahead, foreign], behind)
+    found = batches(spark, tmp_path / "table", kafka.records, first, [*ahead, foreign], behind, runs=2)
     bad = [row for row in found[1] if row[CORRUPT]]
     assert [bytes(row["payload"]) for row in bad] == [b"v"]
-    rows = [row for batch in found for row in batch if not row[CORRUPT]]
-    store(tmp_path / "lake", unit_of(0, 31))
-    files = spark.read.format("brim").load(str(tmp_path / "lake")).orderBy("offset").collect()
-    assert [row[:-1] for row in sorted(rows, key=lambda row: row["offset"])] == [tuple(row) for row in files]
+    expect_the_table_of_files(spark, found, unit_of(0, 31), root=tmp_path / "lake")
+
+
+def test_what_came_in_before_what_had_waited_hides_none_of_it(spark: Any, tmp_path: Path) -> None:
+    """A bridge drains live data beside a backlog, so higher offsets come first; and a filter leaves holes."""
+    order = [
+        [*range(0, 8, 2), *range(100, 108, 2)],
+        [*range(8, 40, 2), *range(108, 112, 2)],
+        [*range(36, 100, 2), *range(104, 120, 2)],
+    ]
+    given = [[sent(it, 0) for it in them] for them in order]
+    found = batches(spark, tmp_path / "table", kafka.records, *given)
+    assert [row["offset"] for batch in found for row in batch] == [
+        *(*range(0, 8, 2), *range(100, 108, 2)),
+        *(*range(8, 40, 2), *range(108, 112, 2)),
+        *(*range(40, 100, 2), *range(112, 120, 2)),
+    ]
+
+
+def test_chunks_become_the_rows_of_files_whatever_their_order_and_cut(spark: Any, tmp_path: Path) -> None:
+    units = unit_of(0, 99), unit_of(200, 299, drain_seq=2), unit_of(100, 199, drain_seq=3)
+    first = chunks_of_units(*units[:2])
+    again = chunks_of_units(units[1], units[2], units[2], chunk_bytes=1024)  # cut otherwise
+    lies = (*again[-1][:1], again[0][1], *again[-1][2:])  # another chunk's content
+    foreign: tuple[Any, ...] = (b"k", b"v", "records", 0, 0, None, 0, [])
+    found = batches(spark, tmp_path / "table", kafka.chunks, first, [*again, foreign, lies])
+    assert len(first) == 8
+    bad = [row for row in found[1] if row[CORRUPT]]
+    assert bytes(bad[0]["payload"]) == b"v"
+    said = range(*(int(it) + at for at, it in enumerate(lies[-1][1][1].split())))
+    assert [row["offset"] for row in bad[1:]] == list(said)
+    assert all("its headers say otherwise" in row[CORRUPT] for row in bad[1:])
+    expect_the_table_of_files(spark, found, *units, root=tmp_path / "lake")
+
+
+def test_places_that_are_remembered_stay_few_and_cover_all_that_came() -> None:
+    ranges = [(at, at + 1) for at in range(0, 4000, 4)]
+    few = kafka.few(ranges)
+    assert len(few) == kafka.RANGES_MOST
+    assert subtract(ranges, few) == []
+    assert (few[0][0], few[-1][1]) == (0, 3997)
 
 
 def test_without_the_connector_it_says_which_one_to_take(spark: Any, tmp_path: Path) -> None:

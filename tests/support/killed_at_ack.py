@@ -1,0 +1,81 @@
+"""A drain of a process of its own that is killed, with SIGKILL, when its sink has taken things N times: what
+it took last, the checkpoint does not know.
+
+    python -m tests.support.killed_at_ack RUNTIME_DIRECTORY ROOT URL MODE N
+
+N = 0: it drains until nothing waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from bridge.records import Records, Rejected
+from bridge.sink import RecordSink, Sink, UnitSink, open_sink
+from bridge.unit import Unit
+from tests.support.bridges import drain, run_dry, settings
+
+
+class _Countdown:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Units:
+    """Passes all on, and dies before the drain hears of it."""
+
+    def __init__(self, inner: UnitSink, countdown: _Countdown) -> None:
+        self._inner, self._countdown, self.url = inner, countdown, inner.url
+
+    def begin(self, edge: str) -> None:
+        self._inner.begin(edge)
+
+    def put(self, unit: Unit) -> None:
+        self._inner.put(unit)
+        self._countdown()
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return self._inner.names(prefix)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Records:
+    """The same, of records."""
+
+    def __init__(self, inner: RecordSink, countdown: _Countdown) -> None:
+        self._inner, self._countdown, self.url = inner, countdown, inner.url
+
+    def begin(self, edge: str) -> None:
+        self._inner.begin(edge)
+
+    def send(self, records: Records) -> Future[Sequence[Rejected]]:
+        future = self._inner.send(records)
+        future.add_done_callback(self._countdown)  # before the one of the drain
+        return future
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def main() -> None:
+    runtime, root, url, mode, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
+    inner, countdown = open_sink(url, {"mode": mode} if mode else {}), _Countdown(int(left))
+    sink: Sink = _Records(inner, countdown) if isinstance(inner, RecordSink) else _Units(inner, countdown)
+    with drain(settings(runtime, root, unit_bytes=16_384), sink) as drained:
+        run_dry(drained)
+
+
+if __name__ == "__main__":
+    main()
