@@ -305,3 +305,40 @@ def test_a_ring_that_is_full_is_read_a_part_at_a_time_with_the_others(
         side.go()
         assert side.durable()[1] == quiet.extremes().end_position
         assert 0 < side.durable()[0] < busy.extremes().end_position
+
+
+def test_rings_that_have_little_at_a_time_leave_the_others_their_turn(runtime_directory: Path) -> None:
+    """Two fill a round together, again and again: the third gets its own all the same."""
+    with both(runtime_directory) as (side, _):
+        rings = [side.ring("disk") for _ in range(3)]
+        for _ in range(2):
+            rings[0].writer().publish(b"x")
+            side.go()
+        c = side.writer._rounds.c
+        c.extent_bytes, c.step_bytes, c.round_bytes = 4000, 4000, 4000
+        for _ in range(4):
+            for ring in rings:
+                ring.writer().publish(bytes(2500))
+            side.go()
+        assert side.rounds() >= 4
+        assert side.durable()[2] > 0
+
+
+def test_a_sync_of_very_many_extents_lets_every_ring_go(runtime_directory: Path) -> None:
+    with both(runtime_directory, segment_bytes=4 << 20) as (side, _):
+        others = [side.ring("interval", sync_interval_ms=60_000) for _ in range(18)]
+        full = side.ring("interval", sync_interval_ms=60_000)
+        for _ in range(2):
+            full.writer().publish(b"x")
+            side.go(sync=True)
+        for _ in range(240):
+            for ring in others:
+                ring.writer().publish(b"x")
+            side.go()
+        c = side.writer._rounds.c
+        assert c.extents_queued - c.extents_settled > 4096
+        fill(full.writer())
+        side.go(sync=True)
+        side.go(sync=True)
+        assert side.durable()[-1] == full.extremes().end_position
+        assert fill(full.writer()) > 50

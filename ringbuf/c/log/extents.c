@@ -211,7 +211,37 @@ static void settle_list(rb_log *log)
     pthread_mutex_unlock(&in->lock);
 }
 
-static uint32_t settle_extents(rb_log *log, uint64_t first)
+/* A ring is let go by whole chunks: it finds offsets by the first record of each. */
+static void settle_ring(rb_log_ring *ring, int64_t now)
+{
+    ring->waits_since = ring->taken == ring->durable ? -1 : now;
+    rb_durable_store(ring->memory, ring->cursors, ring->durable);
+    rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
+}
+
+static void settle_rings(rb_log *log, uint32_t moved, int64_t now)
+{
+    for (uint32_t i = 0; i < moved; i++)
+        settle_ring(log->inside->moved[i], now);
+}
+
+/* The ring is to be settled; how many are.  A ring has few extents in a round, and mostly in a row; where
+ * many were taken in turns it is there more than once, and the list may be full: then it begins anew. */
+static uint32_t note_moved(rb_log *log, rb_log_ring *ring, uint32_t moved, int64_t now)
+{
+    rb_log_ring **rings = log->inside->moved;
+    for (uint32_t i = moved; i-- > (moved > 4 ? moved - 4 : 0);)
+        if (rings[i] == ring)
+            return moved;
+    if (moved == RB_BELL_RINGS) {
+        settle_rings(log, moved, now);
+        moved = 0;
+    }
+    rings[moved] = ring;
+    return moved + 1;
+}
+
+static uint32_t settle_extents(rb_log *log, uint64_t first, int64_t now)
 {
     uint32_t moved = 0;
     for (uint64_t i = first; i < log->extents_settled; i++) {
@@ -220,27 +250,12 @@ static uint32_t settle_extents(rb_log *log, uint64_t first)
         log->unsynced_bytes -= extent_bytes(extent);
         log->records += extent->count;
         log->record_bytes += extent->length;
-        if (moved == 0 || log->inside->moved[moved - 1] != ring) {
-            bool known = false; /* a ring has few extents in a round, and mostly in a row */
-            for (uint32_t j = moved > 4 ? moved - 4 : 0; j < moved && !known; j++)
-                known = log->inside->moved[j] == ring;
-            if (!known && moved < RB_BELL_RINGS)
-                log->inside->moved[moved++] = ring;
-            else if (!known)
-                rb_durable_store(ring->memory, ring->cursors, extent->position + extent->length);
-        }
+        moved = note_moved(log, ring, moved, now);
         ring->durable = extent->position + extent->length;
         ring->durable_offset = extent->first_offset + extent->count;
     }
+    settle_rings(log, moved, now);
     return moved;
-}
-
-/* A ring is let go by whole chunks: it finds offsets by the first record of each. */
-static void settle_ring(rb_log_ring *ring, int64_t now)
-{
-    ring->waits_since = ring->taken == ring->durable ? -1 : now;
-    rb_durable_store(ring->memory, ring->cursors, ring->durable);
-    rb_reader_release(ring->reader, ring->durable - ring->durable % ring->reader->chunk);
 }
 
 int rb_log_sync_all(rb_log *log, int64_t now)
@@ -263,9 +278,7 @@ int rb_log_sync_all(rb_log *log, int64_t now)
     log->synced_bytes += log->base + log->end - log->durable_position;
     uint64_t first = log->extents_settled;
     settle_list(log);
-    uint32_t moved = settle_extents(log, first);
-    for (uint32_t i = 0; i < moved; i++)
-        settle_ring(log->inside->moved[i], now);
+    uint32_t moved = settle_extents(log, first, now);
     log->due_ns = log->extents_written < log->extents_queued ? 0 : INT64_MAX;
     if (moved == 0)
         return RB_LOG_DONE;

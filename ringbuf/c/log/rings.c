@@ -122,7 +122,7 @@ uint64_t rb_log_take(rb_log *log, int64_t now, uint64_t limit)
         }
         first = in->turn < rings ? in->turn : 0;
     }
-    if (!any)
+    if (!rb_log_hungry(log)) /* else the next call goes on with those that had no turn */
         in->turn = 0;
     return total;
 }
