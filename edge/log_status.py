@@ -36,6 +36,7 @@ def together(each: Sequence[Status]) -> Status:
     if len(each) == 1:
         return dict(each[0])
     total: Status = {"directory": "", "read_only": False, "reason": "", "failures": 0, "segments": 0}
+    total["one_by_one"] = ""
     total |= {"unsynced_bytes": 0, "records": 0, "broken_rings": {}}
     for status in each:
         for name, value in status.items():
@@ -45,7 +46,7 @@ def together(each: Sequence[Status]) -> Status:
                 total[name] = total.get(name, 0) + value
             elif name == "broken_rings":
                 total[name] = {**total[name], **value}
-            elif name == "reason" and value:
+            elif name in {"reason", "one_by_one"} and value:
                 total[name] = value
     for name in _TIMES:
         total[name] = _merged([status[name] for status in each if name in status])

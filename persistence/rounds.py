@@ -54,6 +54,7 @@ class Rounds:
             raise MemoryError("no memory for the rounds of a log")
         self.lent = False
         self.block_bytes = 0  # written past the page cache; 0: not asked for; below 0: refused
+        self.one_by_one = ""  # why past the cache each write waits for the one before; "": it does not
         self._log = log_
         self._bell = bell  # Kept as long as C has its address.
         self._readers: dict[int, tuple[Reader, Any]] = {}  # of rings, by ring id, with their rb_log_ring
@@ -129,6 +130,16 @@ class Rounds:
             reason = os.strerror(-block)
             log.info("log goes through the page cache reason=%s directory=%s", reason, self._log.directory)
         self.block_bytes = block
+        self._tell_one_by_one(-lib.rb_log_one_by_one(self.c))
+
+    def _tell_one_by_one(self, refused: int) -> None:
+        reason = f"{os.strerror(refused)} ({errno.errorcode.get(refused, refused)})" if refused else ""
+        if reason and reason != self.one_by_one:
+            text = (
+                "log writes one chunk after the other, the kernel gives no asynchronous I/O %s directory=%s"
+            )
+            log.warning(text, f"reason={reason!r}", self._log.directory)
+        self.one_by_one = reason
 
     def leave(self, *, ends: bool = False) -> None:
         """Gives the segment back, with what is not durable.  `ends`: nothing more is written to it."""

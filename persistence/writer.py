@@ -301,6 +301,7 @@ class LogWriter:
             "broken_rings": dict(self.broken),
             "durable_position": self.log.durable_position,
             "direct_block_bytes": max(self._rounds.block_bytes, 0),
+            "one_by_one": self._rounds.one_by_one,
             "segments": len(self.log.reader.bases()),
             "damaged_places": len(self.log.reader.damaged),
             **self.log.stats.as_dict(),

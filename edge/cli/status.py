@@ -154,6 +154,8 @@ def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:
         f"log      {count_in_words(log['segments'])} segments{room}, {bytes_in_words(log['unsynced_bytes'])} "
         f"not yet synced, {count_in_words(log['records'])} records written since the start"
     )
+    if log.get("one_by_one"):
+        yield f"  writes wait for each other: no asynchronous I/O: {log['one_by_one']}; see fs.aio-max-nr"
     if log.get("upkeep"):
         yield from _upkeep_lines(log["upkeep"])
     if not log["records"]:

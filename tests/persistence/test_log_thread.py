@@ -19,6 +19,7 @@ from ringbuf import Ring
 from ringbuf.record import decode
 from tests.support.children import Child
 from tests.support.house import ROOT
+from tests.support.logs import payloads
 from tests.support.waiting import PATIENCE_S, wait_until
 
 
@@ -55,21 +56,6 @@ def running(
     finally:
         thread.stop()
         log.close()
-
-
-def payloads(log: Log, name: str, epoch: int) -> dict[int, bytes]:
-    """What the log holds of a ring."""
-    found: dict[int, bytes] = {}
-    offset = 0
-    while ranges := log.read(name, epoch, offset, 1 << 20):
-        for it in ranges:
-            data = bytes(it.view)
-            for _ in range(it.count):
-                record, length = decode(data, epoch)
-                data = data[length:]
-                found[record.offset] = record.payload
-            offset = it.offset + it.count
-    return found
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 from persistence import Log, LogReader, RecoveryReport
 from ringbuf import FLAG_UNCHECKED, Range
-from ringbuf.record import encode
+from ringbuf.record import decode, encode
 from tests.support.log_simulation import records_in, run_of
 from tests.support.simfiles import SimFiles
 
@@ -30,6 +30,21 @@ def make_log(
         clock_ns=lambda: 1_700_000_000_000_000_000,
         salt=lambda: next(salts),
     )
+
+
+def payloads(log: Log, name: str, epoch: int) -> dict[int, bytes]:
+    """What the log holds of a ring."""
+    found: dict[int, bytes] = {}
+    offset = 0
+    while ranges := log.read(name, epoch, offset, 1 << 20):
+        for it in ranges:
+            data = bytes(it.view)
+            for _ in range(it.count):
+                record, length = decode(data, epoch)
+                data = data[length:]
+                found[record.offset] = record.payload
+            offset = it.offset + it.count
+    return found
 
 
 @dataclass

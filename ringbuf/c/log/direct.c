@@ -5,8 +5,9 @@
  * Owns the stage, a window over the file: the byte at place p is stage[p % STAGE_BYTES].  Bytes are copied
  * there once, and their checksum is taken in the same pass.  Whole chunks go out as they fill, several at a
  * time (the kernel's asynchronous I/O, by bare system calls), so that the device works while the next is
- * copied; where the kernel has none, each is written in its turn.  What is left of a chunk goes out when it
- * is flushed, before a sync, and not with every small round.
+ * copied; where the kernel gives none (a sandbox, or other programs have used up fs.aio-max-nr), each is
+ * written in its turn, which is told.  What is left of a chunk goes out when it is flushed, before a sync,
+ * and not with every small round.
  *
  * It never decides when to sync, and makes nothing durable.
  *
@@ -329,6 +330,21 @@ static void make_ready(const rb_log *log)
     posix_fadvise(log->descriptor, 0, 0, POSIX_FADV_DONTNEED);
 }
 
+/* Tried again with each segment: others may have given theirs back. */
+static void set_up(rb_disk *disk)
+{
+    if (disk->context != 0)
+        return;
+    disk->no_context = syscall(SYS_io_setup, (long)CHUNKS, &disk->context) == 0 ? 0 : -errno;
+    if (disk->no_context != 0)
+        disk->context = 0;
+}
+
+int rb_log_one_by_one(const rb_log *log)
+{
+    return log->inside->disk.no_context;
+}
+
 int rb_log_direct(rb_log *log)
 {
     rb_disk *disk = &log->inside->disk;
@@ -349,8 +365,7 @@ int rb_log_direct(rb_log *log)
             return block;
         }
         make_ready(log);
-        if (disk->context == 0 && syscall(SYS_io_setup, (long)CHUNKS, &disk->context) != 0)
-            disk->context = 0;
+        set_up(disk);
     }
     disk->descriptor = descriptor;
     disk->block_bytes = (uint32_t)block;

@@ -57,6 +57,7 @@ typedef struct rb_disk {
     uint64_t in_flight;                                       /* chunks, a bit each */
     uint64_t places[RB_DISK_CHUNKS], lengths[RB_DISK_CHUNKS]; /* of those */
     unsigned long context;                                    /* of asynchronous I/O; 0: none */
+    int no_context;                                           /* a negative errno: why there is none */
 } rb_disk;
 
 struct rb_log_inside {

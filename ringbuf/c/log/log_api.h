@@ -140,5 +140,9 @@ int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room);
  * negative errno where the file system refuses, and it goes through the cache. */
 int rb_log_direct(rb_log *log);
 
+/* Why each of those writes is waited for before the next: a negative errno of the kernel, which gives no
+ * asynchronous I/O; 0: it does. */
+int rb_log_one_by_one(const rb_log *log);
+
 /* The calling thread's requests come after all others', where the device has a scheduler that heeds it. */
 void rb_disk_yields(void);
