@@ -4,8 +4,10 @@ Owns the cursor of a stream: for each edge the last drain_seq that has been read
 in that order, one after the other; so what is read is always everything up to there, and a file that turns
 up late, of an older range of offsets, has a higher number and is read like any other.
 
-A number that is missing is waited for, as long as it may still be on its way; then it is an error: the file
-is gone, and with it the records.
+A number that is missing is waited for, as long as it may still be on its way: several units are, at once,
+and arrive in any order.  Then it is an error: the file is gone, and with it the records.  A stream, which
+never looks back, waits as long for numbers before the first that is there; then they are history that was
+removed.
 
 Two files may hold the same records (one edge restored from a backup, one put that came through after all):
 then the one with the lower number counts, and the other is read without them.  That takes names alone, so
@@ -56,16 +58,21 @@ def advance(
     files_most: int | None = None,
     bytes_most: int | None = None,
     younger_than_s: float | None = None,
+    stream: bool = False,
 ) -> Cursor:
     """How far a batch goes from `start`: at least one file, if one is there; edges take turns.
 
     It ends in front of a missing number.  With `younger_than_s` (a time, since 1970) a missing number raises
     FilesMissing when the file behind it is older than that; without it, missing numbers are passed over.
+    `stream`: an edge that was never read is begun behind number 0, or when what is there is older than that.
     """
     end = dict(start)
     queues: list[tuple[str, list[tuple[int, int, int]]]] = []
     for edge, numbered in sorted(by_edge(files).items()):
         position = start_of(start, edge, numbered)
+        begun = edge in start or position == 0
+        if stream and not begun and _is_young(numbered[position + 1], younger_than_s):
+            continue
         queue = []
         for number, stored in sorted(numbered.items()):
             if number <= position:
@@ -100,8 +107,13 @@ def _sorted(cursor: Cursor) -> Cursor:
     return dict(sorted(cursor.items()))
 
 
+def _is_young(stored: Sequence[StoredFile], younger_than_s: float | None) -> bool:
+    """Whether a number before these may still be on its way."""
+    return younger_than_s is not None and stored[0].modified_s >= younger_than_s
+
+
 def _check_age(edge: str, first: int, behind: int, stored: StoredFile, younger_than_s: float) -> None:
-    if stored.modified_s < younger_than_s:
+    if not _is_young([stored], younger_than_s):
         raise missing(edge, range(first, behind))
 
 

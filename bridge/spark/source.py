@@ -199,7 +199,9 @@ class _Rows:
         """All files of the edges that are wanted, whatever their stream: only all of them are dense."""
         return Landing(self.options.path).files(self.options.edges)
 
-    def reached(self, start: Cursor, files: list[StoredFile], limit: ReadLimit) -> Cursor:
+    def reached(
+        self, start: Cursor, files: list[StoredFile], limit: ReadLimit, *, stream: bool = False
+    ) -> Cursor:
         """How far a batch from `start` may go."""
         options = self.options
         return advance(
@@ -208,6 +210,7 @@ class _Rows:
             files_most=limit.max_files if isinstance(limit, ReadMaxFiles) else None,
             bytes_most=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             younger_than_s=time.time() - options.missing_grace_s if options.fail_on_data_loss else None,
+            stream=stream,
         )
 
 
@@ -295,7 +298,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
         begin = _cursor(start)
-        end = self._rows.reached(begin, self._stored(fresh=True), limit)
+        end = self._rows.reached(begin, self._stored(fresh=True), limit, stream=True)
         if self._target is not None:
             target = self._target
             most = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}

@@ -79,6 +79,16 @@ def test_history_that_was_removed_is_not_waited_for() -> None:
     assert [file.name.drain_seq for file in between({}, {"a": 6}, files, dense=True)] == [5, 6]
 
 
+def test_a_stream_waits_for_the_first_numbers_of_an_edge_as_for_any_other() -> None:
+    """The first units are put at once, and the second may be there before the first."""
+    late, rest = ten()[0], ten()[1:]
+    assert advance({}, [*rest, *ten("b")], younger_than_s=900, stream=True) == {"b": 10}
+    assert advance({}, [late, *rest], younger_than_s=900, stream=True) == {"a": 10}
+    assert advance({"a": 3}, ten()[3:], younger_than_s=900, stream=True) == {"a": 10}
+    removed = [replace(file, modified_s=100) for file in rest]
+    assert advance({}, removed, younger_than_s=900, stream=True) == {"a": 10}
+
+
 def test_a_missing_number_is_waited_for_while_what_is_behind_it_is_young() -> None:
     files = [file for file in ten() if file.name.drain_seq != 4]
     assert advance({}, files, younger_than_s=900) == {"a": 3}
