@@ -29,7 +29,7 @@ from tests.support.lake_ledger import (  # noqa: E402
 )
 from tests.support.mass_publisher import Ledger, payloads  # noqa: E402
 from tests.support.outside_client import Lost  # noqa: E402
-from tests.support.pipeline import Form, Pipeline  # noqa: E402
+from tests.support.pipeline import AGAIN, Form, Pipeline  # noqa: E402
 from tests.support.s3_server import s3_server  # noqa: E402
 
 SMALL_UNITS = "unit_bytes = 16384"
@@ -71,7 +71,7 @@ def test_cut_in_every_way_and_killed_the_bridge_drains_each_record_once(
             pipeline.start_bridge()
             pipeline.until_state(bool, "there")
             pipeline.line.cut(kind)
-            pipeline.publish(600 * number - 100)
+            pipeline.publish(600 * number - AGAIN)
             pipeline.reconnect(number % len(pipeline.publishers))
             pipeline.publish(600 * number)
             pipeline.kill_bridge()
@@ -80,6 +80,7 @@ def test_cut_in_every_way_and_killed_the_bridge_drains_each_record_once(
         pipeline.settle()
         assert not any(check(pipeline).values())
         assert pipeline.records == 5 * 600 * len(KINDS)
+        assert any(it.again for it in pipeline.ledgers)
 
 
 def lose_some(pipeline: Pipeline) -> None:

@@ -33,7 +33,7 @@ from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
 from tests.support.outside_client import pump
 from tests.support.ports import free_port
 
-__all__ = ["Form", "Pipeline", "Stuck"]
+__all__ = ["AGAIN", "Form", "Pipeline", "Stuck"]
 
 Form = Literal["kept", "small"]
 
@@ -43,6 +43,7 @@ SETTLE_S = 180.0  # what waits is drained, on a machine that does other things a
 IDLE_S = 1.1  # longer than what a bridge says of itself may be old
 SPARK_S = 600.0
 FILES_A_BATCH = 16
+AGAIN = 200  # messages that are under way when a connection is lost
 # moto looks at who asks, and not at the signature.
 SIGNED = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, "
@@ -92,7 +93,7 @@ ring_bytes = 65536
 # Topics of the MQTT publishers with the sizes of their messages, and those of the local producer.
 TOPICS: dict[Form, dict[str, int]] = {
     "kept": {"kept/a": 16, "kept/b": 40, "kept/c": 100, "kept/d": 300},
-    "small": {"memory/a": 40, "disk/a": 100},
+    "small": {"memory/a": 40, "disk/a": 1500},
 }
 PRODUCER: dict[Form, tuple[str, str, int]] = {
     "kept": ("kept", "kept/cam", 64),
@@ -205,6 +206,7 @@ class Pipeline:
     def reconnect(self, number: int) -> None:
         """A publisher loses its connection with messages under way, and repeats what was not acknowledged."""
         publisher = self.publishers[number]
+        publisher.allowed += AGAIN
         publisher.send()
         publisher.connect(self._port)
 
