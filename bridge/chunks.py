@@ -9,12 +9,11 @@ Invariant: chunks are a function of the unit alone, so that one that is sent aga
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bridge.unit import Batch, Intent, Run, Unit, build, compressed
-from ringbuf import Batch as Columns
+from ringbuf import bytes_of_records, scan_records
 
 __all__ = ["Chunk", "chunks_of"]
 
@@ -54,18 +53,19 @@ def chunks_of(unit: Unit, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def _pieces(unit: Unit, chunk_bytes: int) -> Iterator[_Piece]:
-    """The runs of the unit, cut where they are longer than a chunk."""
-    offset = unit.footer.first_offset
+    """The runs of the unit, cut where they are longer than a chunk.  Raises Corrupt: a record does not verify."""
     for run in unit.runs:
-        columns = Columns.of(run.records, unit.footer.epoch, offset, None)
-        bounds, stamps = [*columns.positions, len(run.records)], columns.timestamps_ns
-        begin, count = 0, len(columns)
-        while begin < count:
-            end = max(bisect_right(bounds, bounds[begin] + chunk_bytes) - 1, begin + 1)
-            part = Run(run.records[bounds[begin] : bounds[end]], run.unchecked)
-            yield _Piece(part, offset + begin, end - begin, stamps[begin], stamps[end - 1])
-            begin = end
-        offset += count
+        begin = 0
+        while begin < len(run.records):
+            rest = run.records[begin:]
+            scan = scan_records(rest[:chunk_bytes], unit.footer.epoch)
+            if scan.count == 0:  # the first is longer than a chunk
+                offset = Run.of(rest).first_offset
+                length = bytes_of_records(rest, unit.footer.epoch, offset, 1)
+                scan = scan_records(rest[:length], unit.footer.epoch)
+            stamps = scan.first_timestamp_ns, scan.last_timestamp_ns
+            yield _Piece(Run(rest[: scan.good_bytes], run.unchecked), scan.first_offset, scan.count, *stamps)
+            begin += scan.good_bytes
 
 
 def _chunk(unit: Unit, pieces: list[_Piece]) -> Chunk:
