@@ -53,7 +53,7 @@ def chunks_of(unit: Unit, chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def _pieces(unit: Unit, chunk_bytes: int) -> Iterator[_Piece]:
-    """The runs of the unit, cut where they are longer than a chunk.  Raises Corrupt: a record does not verify."""
+    """The runs of the unit, cut where they are longer than a chunk.  Raises Corrupt: one does not verify."""
     for run in unit.runs:
         begin = 0
         while begin < len(run.records):

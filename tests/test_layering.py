@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "bridge.collector": {"bridge", "zmq"},
     "bridge.sinks.parquet": {"bridge", "bridge.spark", "pyarrow"},
     "bridge.sinks.zeromq": {"bridge", "bridge.sinks.lease", "zmq"},
-    "bridge.sinks.kafka": {"bridge", "ringbuf", "confluent_kafka"},
-    "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka", "confluent_kafka"},
+    "bridge.sinks.kafka_client": {"bridge", "ringbuf", "cffi", "confluent_kafka"},
+    "bridge.sinks.kafka": {"bridge", "ringbuf", "bridge.sinks.kafka_client"},
+    "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka_client"},
     "bridge.sinks.lease": {"bridge", "obstore"},
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
     "bridge.spark": {

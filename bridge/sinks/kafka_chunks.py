@@ -18,26 +18,32 @@ from the oldest record anew.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from bridge.chunks import chunks_of
-from bridge.errors import BadName, SinkBlocked, SinkUnavailable
-from bridge.sinks.kafka import FLUSH_TIMEOUT_S, OF_A_RECORD, SOURCE_HEADER, Cluster, Headers, cluster_of_url
+from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
+from bridge.sinks.kafka_client import (
+    FULL,
+    OF_A_RECORD,
+    SETTLE_S,
+    Client,
+    Cluster,
+    Failure,
+    Flight,
+    Message,
+    cluster_of_url,
+)
 from bridge.unit import Unit
 from persistence.archive.zstd import check_available
 from persistence.errors import ArchiveUnavailable
 
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
-
 __all__ = ["KafkaChunkSink"]
 
-RANGE_HEADER = "brim-range"
+RANGE_HEADER = b"brim-range"
 CHUNK_BYTES = 256 << 10
-POLL_S = 0.002  # another thread may have been told of our chunks: then nothing wakes this one
+POLL_S = 0.05  # one thread polls for all; the others look in between whether theirs is done
+FULL_S = 0.01
 CHUNK_BYTES_LEAST, CHUNK_BYTES_MOST = 4 << 10, 16 << 20
 
 
@@ -48,7 +54,6 @@ class KafkaChunkSink:
         self.url = cluster.url
         self._cluster = cluster
         self._chunk_bytes = chunk_bytes
-        self._making = threading.Lock()  # of a producer
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> KafkaChunkSink:
@@ -63,45 +68,56 @@ class KafkaChunkSink:
         except ArchiveUnavailable as error:
             hint = "pip install 'brim[kafka]'"
             raise SinkUnavailable(f"{url}: zstd is not installed", hint=hint) from error
-        defaults = {"compression.type": "none", "linger.ms": 1, "delivery.report.only.error": False}
+        defaults = {"compression.type": "none", "linger.ms": 1}
         return cls(cluster_of_url(url, rest, **defaults), int(text))
 
     def begin(self, edge: str) -> None:
         """See UnitSink.  A topic has no locks: that each edge has one bridge is up to people."""
         del edge
-        with self._making:
-            self._cluster.ask()
+        self._cluster.ask()
 
     def put(self, unit: Unit) -> None:
         """See UnitSink."""
-        footer = unit.footer
-        place = f"{footer.edge}/{footer.stream}/{footer.partition}"
-        source = (SOURCE_HEADER, f"{place}/{footer.epoch}".encode())
-        topic = self._cluster.topic.replace("{stream}", footer.stream)
-        with self._making:
-            producer = self._cluster.producer()
-        delivery = _Delivery()
-        for chunk in chunks_of(unit, self._chunk_bytes):
-            headers: Headers = [source, (RANGE_HEADER, b"%d %d" % (chunk.first_offset, chunk.last_offset))]
-            stamp = footer.last_timestamp_ns // 1_000_000
-            delivery.began += 1
-            self._cluster.produce(topic, chunk.data, place.encode(), stamp, headers, delivery.told)
-        deadline = time.monotonic() + FLUSH_TIMEOUT_S
-        while delivery.ended < delivery.began and time.monotonic() < deadline:
-            producer.poll(POLL_S)
-        self._check(delivery)
-
-    def _check(self, delivery: _Delivery) -> None:
-        error = delivery.error
-        if error is not None and error.name() in OF_A_RECORD:
-            hint = "lower chunk_bytes, or raise message.max.bytes of topic and producer"
-            raise SinkBlocked(f"{self.url}: {error.str()}", hint=hint)
-        if error is not None or delivery.ended < delivery.began:
-            if error is not None and error.fatal():
-                with self._making:
+        with self._cluster.client() as client:
+            try:
+                self._put(client, unit)
+            except SinkUnavailable:
+                if client.fatal():
                     self._cluster.drop()
-            missing = delivery.began - delivery.ended
-            raise self._cluster.unavailable(error, f"{missing} chunks unanswered" if missing else "")
+                raise
+
+    def _put(self, client: Client, unit: Unit) -> None:
+        footer, flight = unit.footer, client.flight()
+        place = f"{footer.edge}/{footer.stream}/{footer.partition}"
+        to = client.to(self._cluster.topic_of(footer.stream), f"{place}/{footer.epoch}".encode())
+        stamp_ms = footer.last_timestamp_ns // 1_000_000
+        deadline = time.monotonic() + SETTLE_S
+        for chunk in chunks_of(unit, self._chunk_bytes):
+            ends = b"%d %d" % (chunk.first_offset, chunk.last_offset)
+            message = Message(place.encode(), chunk.data, stamp_ms, RANGE_HEADER, ends)
+            while (code := client.produce(to, flight, message, chunk.first_offset)) == FULL:
+                if time.monotonic() > deadline:
+                    raise self._cluster.unavailable(Failure.of(code))
+                client.poll(FULL_S)
+            if code:
+                raise self._refused(Failure.of(code))
+        while not flight.ended and time.monotonic() < deadline:
+            client.poll(POLL_S, flight)
+        self._check(client, flight)
+
+    def _check(self, client: Client, flight: Flight) -> None:
+        for _, failure in flight.failures():
+            raise self._refused(failure)
+        if not flight.ended:
+            missing = flight.handed_over - int(flight.counts.ended)
+            raise self._cluster.unavailable(client.last_error(), f"{missing} chunks unanswered")
+        client.settled(flight)
+
+    def _refused(self, failure: Failure) -> SinkError:
+        if failure.name in OF_A_RECORD:
+            hint = "lower chunk_bytes, or raise message.max.bytes of topic and producer"
+            return SinkBlocked(f"{self.url}: {failure.text}", hint=hint)
+        return self._cluster.unavailable(failure)
 
     def names(self, prefix: str) -> Iterator[str]:
         """See UnitSink.  None: a topic cannot be asked."""
@@ -111,16 +127,3 @@ class KafkaChunkSink:
     def close(self) -> None:
         """See UnitSink."""
         self._cluster.drop()
-
-
-class _Delivery:
-    """How far the chunks of one unit are; counted under the GIL, by whichever thread polls."""
-
-    def __init__(self) -> None:
-        self.began = self.ended = 0
-        self.error: KafkaError | None = None
-
-    def told(self, error: KafkaError | None, message: Message) -> None:
-        del message
-        self.error = self.error or error
-        self.ended += 1

@@ -446,6 +446,16 @@ static PyObject *batch_any_flags(batch_object *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLong(flags);
 }
 
+/* For whoever goes over the records in C. */
+static PyObject *batch_memory(batch_object *self, void *Py_UNUSED(closure))
+{
+    if (self->reader->reader.mask != UINT64_MAX) {
+        PyErr_SetString(PyExc_AttributeError, "only a batch over bytes has memory");
+        return NULL;
+    }
+    return PyMemoryView_FromObject(self->reader->ring.obj);
+}
+
 static PyMethodDef batch_methods[] = {
     {"of", (PyCFunction)(void (*)(void))batch_of, METH_FASTCALL | METH_CLASS,
      "The records in bytes: a run of one epoch from an offset on, each checked; those that a filter takes."},
@@ -467,6 +477,7 @@ static PyGetSetDef batch_fields[] = {
     {"key_lengths", (getter)batch_key_lengths, NULL, "u16 memoryview.", NULL},
     {"flags", (getter)batch_flags, NULL, "u16 memoryview.", NULL},
     {"any_flags", (getter)batch_any_flags, NULL, "The flags that any of its records has.", NULL},
+    {"memory", (getter)batch_memory, NULL, "The bytes that of() was given: positions are places in it.", NULL},
     {0},
 };
 

@@ -131,7 +131,7 @@ def test_a_chunk_that_no_broker_takes_stops_the_drain_and_says_what_to_change(
 def test_brokers_that_are_not_there_are_unavailable(
     opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge.sinks.kafka.ASK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("bridge.sinks.kafka_client.ASK_TIMEOUT_S", 0.5)
     with socket.socket() as taken:  # bound and not listening: refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -146,7 +146,7 @@ def test_brokers_that_are_not_there_are_unavailable(
 def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
     opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bridge.sinks.kafka as module
+    import bridge.sinks.kafka_client as module
 
     monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 1000})
     monkeypatch.setattr(module, "ASK_TIMEOUT_S", 0.5)

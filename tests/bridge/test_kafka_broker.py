@@ -59,7 +59,7 @@ def test_units_of_chunks_come_back_as_the_files_they_are(broker: KafkaBroker) ->
 def test_a_broker_that_is_killed_loses_nothing_and_what_comes_twice_is_known_by_its_headers(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bridge.sinks.kafka as module
+    import bridge.sinks.kafka_client as module
 
     monkeypatch.setattr(module, "DEFAULTS", {**module.DEFAULTS, "message.timeout.ms": 2000})
     sink = open_sink(f"kafka://{broker.servers}/killed")

@@ -1,0 +1,427 @@
+"""librdkafka, as both Kafka sinks use it: a cluster, a producer to it, and messages that are waited for
+together.
+
+confluent-kafka brings the library, and is imported when a sink is opened: pip install 'brim[kafka]'.  Its own
+producer takes some microseconds of Python for each message, and as much again for each answer; here records
+go over in C, a batch at a time, and their answers are counted there (ringbuf/c/kafka).
+
+Never decides what is sent, or sent again.  A client that failed is thrown away with all that it still has, so
+that nothing old comes after what is sent again.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import cffi
+
+from bridge.errors import BadName, SinkBlocked, SinkError, SinkUnavailable
+from ringbuf import Batch
+from ringbuf.core import ffi, lib
+
+__all__ = [
+    "FULL",
+    "OF_A_RECORD",
+    "SETTLE_S",
+    "SOURCE_HEADER",
+    "Client",
+    "Cluster",
+    "Failure",
+    "Flight",
+    "Message",
+    "cluster_of_url",
+]
+
+SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
+
+DELIVERY_TIMEOUT_MS = 25_000  # the client gives a message up
+SETTLE_S = 28.0
+ASK_TIMEOUT_S = 5.0
+FULL = -184  # the client's queue is: RD_KAFKA_RESP_ERR__QUEUE_FULL
+
+DEFAULTS: Mapping[str, Any] = {
+    "client.id": "brim",
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "reconnect.backoff.ms": 500,
+    "compression.type": "zstd",
+    "partitioner": "murmur2_random",  # the same partition for a key as Java's clients choose
+    "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+}
+FIXED = ("enable.idempotence", "acks", "message.timeout.ms", "delivery.report.only.error")
+
+REMEDIES = {
+    "_TRANSPORT": "check the network and the names of the brokers",
+    "_RESOLVE": "check the names of the brokers, and DNS",
+    "_ALL_BROKERS_DOWN": "check the network and the names of the brokers",
+    "_TIMED_OUT": "check the network and the names of the brokers",
+    "_MSG_TIMED_OUT": "check the cluster: fewer replicas than min.insync.replicas may be in sync",
+    "_AUTHENTICATION": "check sasl.username and sasl.password",
+    "_SSL": "check security.protocol and ssl.ca.location",
+    "_UNKNOWN_TOPIC": "make the topic, or let the cluster make it",
+    "UNKNOWN_TOPIC_OR_PART": "make the topic, or let the cluster make it",
+    "TOPIC_AUTHORIZATION_FAILED": "allow the bridge to write and describe this topic",
+    "CLUSTER_AUTHORIZATION_FAILED": "allow the bridge IdempotentWrite on the cluster",
+    "NOT_ENOUGH_REPLICAS": "bring replicas back, or lower min.insync.replicas",
+}
+# Of one record: the same record would fail again, others would not.
+OF_A_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
+
+# Of librdkafka.so.1, whose ABI is public and only grows.
+LIBRARY = """
+void *rd_kafka_conf_new(void);
+int rd_kafka_conf_set(void *, const char *name, const char *value, char *text, size_t room);
+void rd_kafka_conf_set_events(void *, int events);
+void rd_kafka_conf_set_log_cb(void *, void *callback);
+void rd_kafka_conf_destroy(void *);
+void *rd_kafka_new(int type, void *conf, char *text, size_t room);
+void rd_kafka_destroy(void *);
+int rd_kafka_purge(void *, int flags);
+void *rd_kafka_queue_get_main(void *);
+void rd_kafka_queue_yield(void *);
+void rd_kafka_queue_destroy(void *);
+void *rd_kafka_topic_new(void *, const char *name, void *conf);
+void rd_kafka_topic_destroy(void *);
+const char *rd_kafka_err2name(int);
+const char *rd_kafka_err2str(int);
+int rd_kafka_fatal_error(void *, char *text, size_t room);
+typedef struct { char *name; int partition_count; void *partitions; int error; } topic_metadata;
+typedef struct { int broker_count; void *brokers; int topic_count; topic_metadata *topics; } cluster_metadata;
+int rd_kafka_metadata(void *, int all, void *topic, const cluster_metadata **, int timeout_ms);
+void rd_kafka_metadata_destroy(const cluster_metadata *);
+int rd_kafka_producev(void *, ...);
+void *rd_kafka_queue_poll(void *, int timeout_ms);
+int rd_kafka_event_type(void *);
+void *rd_kafka_event_message_next(void *);
+int rd_kafka_event_error(void *);
+const char *rd_kafka_event_error_string(void *);
+void rd_kafka_event_destroy(void *);
+"""
+PRODUCER, PURGE_ALL, EVENTS, TEXT_BYTES = 0, 3, 1 | 8, 512
+
+
+class _Library:
+    """The one that confluent-kafka has loaded.  Raises ImportError."""
+
+    def __init__(self) -> None:
+        from confluent_kafka import cimpl
+
+        self.ffi = cffi.FFI()
+        self.ffi.cdef(LIBRARY)
+        try:
+            self.calls: Any = self.ffi.dlopen(cimpl.__file__)  # finds what that depends on
+            self.producev = self.address("rd_kafka_producev")
+        except (OSError, AttributeError) as error:
+            raise ImportError(f"this confluent-kafka hides its librdkafka: {error}") from error
+
+    def address(self, name: str) -> Any:
+        """Of a function, for C."""
+        return self.pointer(getattr(self.calls, name))
+
+    def pointer(self, it: Any) -> Any:
+        """The same address, for ringbuf's C."""
+        return ffi.cast("void *", int(self.ffi.cast("uintptr_t", it)))
+
+    def text(self, it: Any) -> str:
+        """A C string."""
+        found: bytes = self.ffi.string(it) if it else b""
+        return found.decode(errors="replace")
+
+
+_library = functools.cache(_Library)
+
+
+class Failure(NamedTuple):
+    """What librdkafka calls an error."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def of(cls, code: int) -> Failure:
+        """For one of its codes."""
+        library = _library()
+        return cls(
+            library.text(library.calls.rd_kafka_err2name(code)),
+            library.text(library.calls.rd_kafka_err2str(code)),
+        )
+
+
+class Message(NamedTuple):
+    """One message that is made in Python."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+    identity_name: bytes  # of the header that has the identity
+    identity: bytes
+    properties: bytes = b""
+
+
+class Flight:
+    """Messages that are waited for together."""
+
+    def __init__(self) -> None:
+        self.counts = ffi.new("rb_kafka_flight *")
+        self.handed_over = 0
+        self._marks: list[tuple[Any, Sequence[int]]] = []
+
+    def marks(self, numbers: Sequence[int]) -> Any:
+        """Room for as many messages as there are numbers, which tell failures() which one it was."""
+        made = ffi.new("rb_kafka_mark[]", len(numbers))
+        self._marks.append((made, numbers))
+        return made
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that were handed over have arrived or failed."""
+        return int(self.counts.ended) >= self.handed_over
+
+    def failures(self) -> Iterator[tuple[int, Failure]]:
+        """The numbers of those that have not arrived, and why."""
+        if self.counts.failed:
+            for marks, numbers in self._marks:
+                for number, mark in zip(numbers, marks, strict=True):
+                    if mark.error:
+                        yield number, Failure.of(mark.error)
+
+
+class Client:
+    """A producer.  Any thread may call, until close().  Raises ValueError: a setting is wrong."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._library = _library()
+        self._calls = self._library.calls
+        self._handle = self._made(config)
+        self._queue = self._calls.rd_kafka_queue_get_main(self._handle)
+        self._events = ffi.new("rb_kafka_events *")
+        self._events.queue = self._library.pointer(self._queue)
+        for field, name in (("poll", "queue_poll"), ("type", "event_type"), ("message", "event_message_next"),
+                            ("error", "event_error"), ("text", "event_error_string"),
+                            ("destroy", "event_destroy")):  # fmt: skip
+            setattr(self._events, field, self._library.address(f"rd_kafka_{name}"))
+        self._said = ffi.new("rb_kafka_said *")
+        self._polling = threading.Lock()
+        self._naming = threading.Lock()
+        self._topics: dict[str, Any] = {}
+        self._flights: set[Flight] = set()  # their memory is the library's while they are under way
+        self.users = 0  # the Cluster's
+
+    def _made(self, config: Mapping[str, Any]) -> Any:
+        calls, text = self._calls, self._library.ffi.new(f"char[{TEXT_BYTES}]")
+        conf = calls.rd_kafka_conf_new()
+        calls.rd_kafka_conf_set_events(conf, EVENTS)
+        calls.rd_kafka_conf_set_log_cb(conf, self._library.ffi.NULL)  # the bridge says what matters, once
+        for name, value in config.items():
+            said = str(value).lower() if isinstance(value, bool) else str(value)
+            if calls.rd_kafka_conf_set(conf, name.encode(), said.encode(), text, TEXT_BYTES) != 0:
+                calls.rd_kafka_conf_destroy(conf)
+                raise ValueError(self._library.text(text))
+        made = calls.rd_kafka_new(PRODUCER, conf, text, TEXT_BYTES)
+        if not made:
+            calls.rd_kafka_conf_destroy(conf)
+            raise ValueError(self._library.text(text))
+        return made
+
+    def flight(self) -> Flight:
+        """A new one."""
+        flight = Flight()
+        self._flights.add(flight)
+        return flight
+
+    def settled(self, flight: Flight) -> None:
+        """It has ended."""
+        self._flights.discard(flight)
+
+    def to(self, topic: str, source: bytes) -> Any:
+        """Where to produce to; `source` becomes a header.  Keep it while it is used."""
+        to = ffi.new("rb_kafka_to *")
+        to.producev = self._library.producev
+        to.client, to.topic = self._library.pointer(self._handle), self._library.pointer(self._topic(topic))
+        held = ffi.from_buffer("char[]", source)
+        to.source, to.source_length = held, len(source)
+        return to, held
+
+    def produce(self, to: Any, flight: Flight, it: Message, number: int) -> int:
+        """Hand one over.  0, or why not: FULL, or another code of librdkafka's."""
+        message = ffi.new("rb_kafka_message *")
+        held = []  # while it is copied
+        for field in ("key", "value", "identity", "properties"):
+            data: bytes = getattr(it, field)
+            held.append(ffi.from_buffer("uint8_t[]", data))
+            setattr(message, field, held[-1])
+            setattr(message, f"{field}_length", len(data))
+        name = ffi.new("char[]", it.identity_name)
+        message.identity_name, message.timestamp_ms = name, it.timestamp_ms
+        code = int(lib.rb_kafka_produce(to[0], flight.counts, flight.marks((number,)), message))
+        flight.handed_over += code == 0
+        return code
+
+    def produce_records(
+        self, to: Any, flight: Flight, marks: Any, batch: Batch, begin: int
+    ) -> tuple[int, int]:
+        """Hand over the records of a batch over bytes, from the one at `begin` on, each with its mark.
+
+        Up to where, and 0 or why no further, as produce().
+        """
+        memory, error = batch.memory, ffi.new("int *")
+        positions = ffi.from_buffer("uint64_t[]", batch.positions)
+        data = ffi.from_buffer("uint8_t[]", memory)
+        end = lib.rb_kafka_produce_records(
+            to[0], flight.counts, marks, data, memory.nbytes, positions, begin, len(batch), error
+        )
+        flight.handed_over += end - begin
+        return end, error[0]
+
+    def poll(self, timeout_s: float, flight: Flight | None = None) -> None:
+        """Take what has been answered, after waiting for the first for so long, or until wake().
+
+        With a flight, not if that has ended: another thread may have taken it.
+        """
+        with self._polling:
+            if flight is None or not flight.ended:
+                lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
+
+    def wake(self) -> None:
+        """Ends a poll(), or the next one."""
+        self._calls.rd_kafka_queue_yield(self._queue)
+
+    def last_error(self) -> Failure | None:
+        """What it has said that was of no message: why it has no connection, as far as it is known."""
+        code = int(self._said.error)
+        return (
+            Failure(Failure.of(code).name, ffi.string(self._said.text).decode(errors="replace"))
+            if code
+            else None
+        )
+
+    def fatal(self) -> bool:
+        """Whether it can go on no more."""
+        return bool(self._calls.rd_kafka_fatal_error(self._handle, self._library.ffi.NULL, 0))
+
+    def ask(self, topic: str | None) -> Failure | None:
+        """Whether the cluster answers, and has the topic or makes it; or why not."""
+        library = self._library
+        found = library.ffi.new("const cluster_metadata **")
+        handle = self._topic(topic) if topic else library.ffi.NULL
+        timeout_ms = int(ASK_TIMEOUT_S * 1000)
+        code = self._calls.rd_kafka_metadata(self._handle, not topic, handle, found, timeout_ms)
+        if code:
+            self.poll(0)
+            return self.last_error() or Failure.of(code)
+        topics = [found[0].topics[number] for number in range(found[0].topic_count)]
+        codes = [it.error for it in topics if library.text(it.name) == topic]
+        self._calls.rd_kafka_metadata_destroy(found[0])
+        return Failure.of(codes[0]) if any(codes) else None
+
+    def close(self) -> None:
+        """It is gone, with all that it has not sent yet."""
+        with self._polling:
+            self._calls.rd_kafka_purge(self._handle, PURGE_ALL)
+            for topic in self._topics.values():
+                self._calls.rd_kafka_topic_destroy(topic)
+            self._calls.rd_kafka_queue_destroy(self._queue)
+            self._calls.rd_kafka_destroy(self._handle)
+        self._flights.clear()
+
+    def _topic(self, name: str) -> Any:
+        with self._naming:
+            if name not in self._topics:
+                made = self._calls.rd_kafka_topic_new(self._handle, name.encode(), self._library.ffi.NULL)
+                self._topics[name] = made
+            return self._topics[name]
+
+
+class Cluster:
+    """A Kafka cluster, and a client of it while there is one.  Any thread may call."""
+
+    def __init__(self, servers: str, topic: str, config: Mapping[str, Any]) -> None:
+        self.topic = topic
+        self.url = f"kafka://{servers}/{topic}"
+        try:
+            Client(config).close()  # without servers: what is wrong is said here
+        except ValueError as error:
+            raise BadName(f"{self.url}: {error}", hint="see librdkafka's configuration") from error
+        self._config = {**config, "bootstrap.servers": servers}
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """The one there is, or a new one; it stays until the last that uses it has done so."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(self._config)
+            client = self._client
+            client.users += 1
+        try:
+            yield client
+        finally:
+            with self._lock:
+                client.users -= 1
+                over = client.users == 0 and client is not self._client
+            if over:
+                client.close()
+
+    def drop(self) -> None:
+        """Throw the client away, with all that it has not sent yet, as soon as nobody uses it."""
+        with self._lock:
+            client, self._client = self._client, None
+            unused = client is not None and client.users == 0
+        if client is not None and unused:
+            client.close()
+
+    def wake(self) -> None:
+        """See Client."""
+        with self._lock:
+            if self._client is not None:
+                self._client.wake()
+
+    def topic_of(self, stream: str) -> str:
+        """Where records of this stream go."""
+        return self.topic.replace("{stream}", stream)
+
+    def ask(self) -> None:
+        """Raises SinkUnavailable unless the cluster answers, and has the topic or would make it."""
+        with self.client() as client:
+            failure = client.ask(None if "{stream}" in self.topic else self.topic)
+        if failure is not None:
+            self.drop()
+            raise self.unavailable(failure)
+
+    def refusal(self, failure: Failure) -> SinkError:
+        """Why the client has not taken a record."""
+        if failure.name in OF_A_RECORD:
+            hint = "raise message.max.bytes of topic and producer"
+            return SinkBlocked(f"{self.url}: {failure.text}", hint=hint)
+        return self.unavailable(failure)
+
+    def unavailable(self, failure: Failure | None, text: str = "") -> SinkUnavailable:
+        """What is wrong, in words."""
+        said = "; ".join(part for part in (text, failure.text if failure else "") if part)
+        hint = REMEDIES.get(failure.name, "") if failure else ""
+        return SinkUnavailable(f"{self.url}: {said}", hint=hint)
+
+
+def cluster_of_url(url: str, options: Mapping[str, str], **defaults: Any) -> Cluster:
+    """For kafka://host:port,host:port/topic; options are librdkafka's.  Raises BadName, SinkUnavailable."""
+    parts = urlsplit(url)
+    topic = unquote(parts.path.strip("/"))
+    if not parts.netloc or "@" in parts.netloc or not topic or "/" in topic:
+        raise BadName(
+            f"{url!r} names no brokers or no topic", hint="write kafka://host:9092,other:9092/topic"
+        )
+    for name in FIXED:
+        if name in options:
+            raise BadName(f"{url}: option {name} is the bridge's own business", hint="remove it")
+    try:
+        return Cluster(parts.netloc, topic, {**DEFAULTS, **defaults, **options})
+    except ImportError as error:
+        hint = "pip install 'brim[kafka]'"
+        raise SinkUnavailable(f"{url}: confluent-kafka is not installed: {error}", hint=hint) from error
