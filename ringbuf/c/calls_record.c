@@ -477,7 +477,7 @@ static PyGetSetDef batch_fields[] = {
     {"key_lengths", (getter)batch_key_lengths, NULL, "u16 memoryview.", NULL},
     {"flags", (getter)batch_flags, NULL, "u16 memoryview.", NULL},
     {"any_flags", (getter)batch_any_flags, NULL, "The flags that any of its records has.", NULL},
-    {"memory", (getter)batch_memory, NULL, "The bytes that of() was given: positions are places in it.", NULL},
+    {"memory", (getter)batch_memory, NULL, "The bytes that of() was given; positions are in it.", NULL},
     {0},
 };
 

@@ -1,5 +1,6 @@
 """The Kafka sinks against librdkafka's mock brokers: the protocol is real, and so is the socket."""
 
+import dataclasses
 import itertools
 import random
 import socket
@@ -115,6 +116,26 @@ def test_a_record_that_is_too_large_is_named_and_the_others_arrive(
     assert bad.offset == 4
     assert "larg" in bad.reason
     assert len(messages(brokers, "small", 9)) == 9
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["in C", "one by one"])
+def test_a_client_whose_queue_is_full_is_waited_for_and_order_holds(
+    brokers: str, opened: list[KafkaSink], renamed: bool
+) -> None:
+    topic = f"narrow-{renamed}"
+    sink = KafkaSink.of_url(f"kafka://{brokers}/{topic}", {"queue.buffering.max.messages": "7"})
+    opened.append(sink)
+    sink.begin("edge-1")
+    sent = [records_of(unit_of(first, first + 29)) for first in (0, 30, 60)]
+    if renamed:
+        sent = [dataclasses.replace(it, topic_of=lambda key: b"site/" + key) for it in sent]
+    assert [list(it.result(SETTLED_S)) for it in [sink.send(records) for records in sent]] == [[], [], []]
+    found = [(it.key(), int(headers_of(it)["brim-record"].split()[0])) for it in messages(brokers, topic, 90)]
+    assert sorted(offset for _, offset in found) == list(range(90))
+    for key in {key for key, _ in found}:
+        offsets = [offset for its, offset in found if its == key]
+        assert offsets == sorted(offsets)
+        assert (key or b"").startswith(b"site/plant/" if renamed else b"plant/")
 
 
 def test_a_chunk_that_no_broker_takes_stops_the_drain_and_says_what_to_change(
