@@ -6,7 +6,7 @@ because recovery put it there.  Until then the segment waits.  While one is writ
 Whoever is told of one finds it on the disk.
 
 Making one reads the segment again and sorts its records: as much work as it was to write them.  So whoever
-does it beside a busy log does it paced, for a twentieth of the time, the latest segment first; what that
+does it beside a busy log does it paced, for a fiftieth of the time, the latest segment first; what that
 leaves is done when there is less to do, or has gone by then.
 
 Threads: add() and write() from one that has time; gone() from any.
@@ -33,7 +33,7 @@ __all__ = ["Indexer"]
 log = logging.getLogger(__name__)
 
 WAITING_MOST = 64  # segments; of more at a time the oldest go without
-REST_SHARE = 19  # paced, it rests so many times as long as it has worked
+REST_SHARE = 49  # paced, it rests so many times as long as it has worked
 
 
 class Indexer:

@@ -1,7 +1,9 @@
 """The thread of a log: runs a LogWriter, asleep on all rings at once, and tends the log beside it.
 
-Owns both threads, and what the first asks of the scheduler; decides nothing.  Only the log thread touches the
-writer and the log's queue: what others want of them is called there (add, remove).
+Owns both threads, and what the first asks of the scheduler: to come before others while somebody waits for
+its syncs, and else to be put where there is room, so that it takes no processor from who publishes.  Decides
+nothing else.  Only the log thread touches the writer and the log's queue: what others want of them is called
+there (add, remove).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import TypeVar
 
 from persistence.errors import LogClosed
@@ -51,12 +54,13 @@ class LogThread:
         writer: LogWriter | None = None,
     ) -> None:
         self.writer = writer or LogWriter(log, on_durable, wake_descriptor=wake_descriptor)
-        self._hurries = writer is None
+        self._may_hurry = writer is None
+        self._hurries = False
         self._sources = [source for it in sources if (source := _source_of(it)) is not None]
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._finished = True
-        self.scheduling = ""  # how its thread runs: "fifo", or why not
+        self.scheduling = "normal"  # how its thread runs: "fifo" where that is wanted, or why not
         self._tend_now = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -131,12 +135,11 @@ class LogThread:
         return done.result()
 
     def _run(self) -> None:
-        if self._hurries:
-            self.scheduling = _ahead_of_others()
         writer = self.writer
         while not self._stopping.is_set():
             writer.called()  # Before the calls are looked at: who calls after this is heard by run().
             self._serve()
+            self._hurry(writer.is_waited_for)
             writer.run()
             if writer.log.wants_tending and not writer.state.failures:
                 self._tend_now.set()
@@ -147,6 +150,11 @@ class LogThread:
     def _serve(self) -> None:
         while not self._calls.empty():
             self._calls.get()()
+
+    def _hurry(self, wanted: bool) -> None:
+        if wanted != self._hurries and self._may_hurry:
+            self._hurries = wanted
+            self.scheduling = _ahead_of_others() if wanted else _among_others()
 
     def _tend(self) -> None:
         lib.rb_disk_yields()
@@ -174,6 +182,15 @@ def _ahead_of_others() -> str:
     except OSError as error:
         return f"normal ({errno.errorcode.get(error.errno or 0, error.errno)})"
     return "fifo"
+
+
+def _among_others() -> str:
+    """Runs the calling thread as others run: a wake-up finds it a processor that is idle, if there is one,
+    where one ahead of others stays on its own and stops who works there.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+    return "normal"
 
 
 def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:

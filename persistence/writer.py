@@ -211,6 +211,11 @@ class LogWriter:
         """Those whose records the next step() takes: none while the disk does not work."""
         return [] if self.state.failures else [it.reader for it in self._joined.values() if not it.leaving]
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether it has rings whose publishers wait for each sync."""
+        return any(it.on_disk for it in self._joined.values())
+
     def step(self, *, sync: bool = False) -> int:
         """One round; `sync` makes everything durable that has been taken.  Ns until the next is due, at the
         latest.

@@ -205,7 +205,7 @@ def test_a_segment_whose_end_is_not_known_waits_for_its_footer() -> None:
         files.close(handle)
 
 
-def test_footers_beside_a_busy_log_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footers_beside_a_busy_log_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest first: the others may have gone before it is their turn."""
     files, log, _ = many_topics(60, list(range(5000)))
     *bases, _last = log.reader.bases()

@@ -120,6 +120,26 @@ def _older(ring: Ring) -> Ring:
     return ring
 
 
+def test_it_runs_ahead_of_others_while_somebody_waits_for_its_syncs(
+    ring: Ring, runtime_directory: Path, tmp_path: Path
+) -> None:
+    with (
+        Ring.create(runtime_directory / "b-0", capacity_bytes=1 << 20, epoch=7) as other,
+        running(tmp_path, Source(ring, "interval")) as (_, thread, _),
+    ):
+        own = next(it.native_id for it in threading.enumerate() if it.name == "brim-log")
+        assert own is not None
+        policy = lambda: os.sched_getscheduler(own) & ~os.SCHED_RESET_ON_FORK  # noqa: E731
+        assert policy() == os.SCHED_OTHER
+        thread.add(Source(other, "disk"))
+        wait_until(lambda: thread.status()["scheduling"] != "normal")
+        allowed = thread.status()["scheduling"] == "fifo"  # else the reason
+        assert policy() == (os.SCHED_FIFO if allowed else os.SCHED_OTHER)
+        thread.remove("b-0")
+        wait_until(lambda: thread.status()["scheduling"] == "normal")
+        assert policy() == os.SCHED_OTHER
+
+
 def test_a_ring_that_cannot_join_stops_the_start_and_nothing_runs(ring: Ring, tmp_path: Path) -> None:
     with running(tmp_path, Source(ring, "disk")):
         ring.writer().publish(b"x")
