@@ -33,6 +33,7 @@ JOBS = {
     "silver": "the same with payloads decoded into typed columns",
     "latest": "the last record of each device",
     "windows": "by device and minute: count, minimum, mean, maximum",
+    "live": "the same from the files as they come, with watermarks",
     "gaps": "what is missing between the edges and the table",
     "report": "one page: gaps, volume, lag, late data, devices",
     "replay": "a range of the files into a table, again or for the first time",

@@ -8,6 +8,7 @@ brim.
     replay     a range of the files into a table, again or for the first time
     compact    many small batches of a table into large files
     windows    from the table: count, minimum, mean and maximum by device and minute
+    live       the same from the files as they come: minutes that are over, and what came too late
     report     one page of HTML: gaps, volume, lag, late data, devices
     gaps       proof that nothing is missing: in the files, and in the table
 """

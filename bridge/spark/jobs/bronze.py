@@ -43,7 +43,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["IDENTITY", "Outcome", "check_checkpoint", "finish", "forget", "ingest", "main", "opened", "start"]
+__all__ = [
+    "COMPRESSION",
+    "IDENTITY",
+    "Outcome",
+    "check_checkpoint",
+    "finish",
+    "follow_batches",
+    "forget",
+    "ingest",
+    "main",
+    "opened",
+    "start",
+]
 
 COMPRESSION = "zstd"
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
@@ -93,10 +105,17 @@ def start(
         outcome.records += records
         outcome.quarantined += bad
 
-    writer = source.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    return follow_batches(source, write, checkpoint, every_s), outcome
+
+
+def follow_batches(
+    source: DataFrame, take: Callable[[DataFrame, int], None], checkpoint: str, every_s: float | None
+) -> StreamingQuery:
+    """The query that hands each batch of a stream on, with its number: those there are now, or for ever."""
+    writer = source.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     if every_s is None:
-        return writer.trigger(availableNow=True).start(), outcome
-    return writer.trigger(processingTime=f"{every_s} seconds").start(), outcome
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{every_s} seconds").start()
 
 
 def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
@@ -177,14 +196,14 @@ def job(argv: Sequence[str] | None) -> int:
     return finish(query, outcome, as_json=given.json)
 
 
-def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool) -> int:
+def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool, what: str = "records") -> int:
     """Waits for the end of the query, and tells what it has done: the exit status."""
     follow(query)
     if as_json:
         print(json.dumps(asdict(outcome)))
     else:
         quarantined = f", {outcome.quarantined} in quarantine" if outcome.quarantined else ""
-        print(f"{outcome.table}: {outcome.records} records in {outcome.batches} batches{quarantined}")
+        print(f"{outcome.table}: {outcome.records} {what} in {outcome.batches} batches{quarantined}")
     return 0
 
 

@@ -1,0 +1,215 @@
+"""Live: from the files as they come, by device and minute: how many values, least, mean and greatest.
+
+    python -m bridge.spark.jobs.live /srv/lake --to /srv/minutes --field temp --delay 600 --every 10
+    spark-submit .../live.py s3://bucket/lake --to s3a://bucket/minutes --field temp
+
+What windows.py computes from a table, as a stream: a minute is written once, when it is over, to
+TABLE/batch=000000012, with the columns edge, device, minute, count, min, avg, max, undecodable.  It is over
+when its edge has sent a record that was taken --delay seconds after its end: each edge has a watermark of its
+own, so that one that was offline for a week finds its minutes still open.  (Spark's own watermark is one for
+all edges: it would drop that week.)
+
+What comes for a minute that is over is not lost: it is counted in TABLE/_late/batch=..., with the same
+columns and `late_s`, how long after the end of its minute its edge already was.  Both together, once more by
+edge, device and minute, are what windows.py says (a mean weighs as its count does).  A bridge that has a
+backlog drains what comes in first, so --delay should be as long as outages that shall not show in _late.
+
+State: TABLE/_open/batch=..., the minutes that are not over, and TABLE/_marks/batch=..., how far each edge is;
+each for the end of that batch.  A batch that is run again, after whatever death, begins with the state of the
+one before it and replaces what it wrote, so every record is counted once.  There are as many open minutes as
+devices sent in, within the delay.  Records that do not verify are left out here: bronze.py keeps them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from bridge.errors import SourceOptionError
+from bridge.spark.jobs import bronze, windows
+from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
+from bridge.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["OPEN", "ingest", "main", "shown", "step"]
+
+DELAY_S = 600.0
+KEPT = 3  # batches of state
+OPEN = (
+    "edge string, device string, minute timestamp, over timestamp, "
+    "count long, sum double, min double, max double, undecodable long"
+)
+MARKS = "edge string, seen timestamp"
+KEY = ("edge", "device", "minute", "over")
+
+
+def ingest(
+    spark: SparkSession,
+    root: str,
+    table: str,
+    *,
+    payload: str = "json",
+    field: str = "value",
+    delay_s: float = DELAY_S,
+    checkpoint: str = "",
+    every_s: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> tuple[StreamingQuery, bronze.Outcome]:
+    """As bronze.ingest(); the outcome counts minutes that are over, and among them none that is late.
+
+    Raises SourceOptionError.
+    """
+    if delay_s < 0:
+        raise SourceOptionError(f"delay is {delay_s:g} s, and cannot be less than 0")
+    checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
+    bronze.check_checkpoint(table, checkpoint)
+    source = spark.readStream.format("brim").options(**{**dict(options or {}), "mode": "DROPMALFORMED"})
+    records = source.load(root).select("edge", "topic", "timestamp", "payload")
+    values = windows.with_value(records, payload, field)
+    outcome = bronze.Outcome(table)
+
+    def take(frame: DataFrame, batch: int) -> None:
+        outcome.records += step(spark, frame, table, batch, delay_s)
+        outcome.batches += 1
+
+    return bronze.follow_batches(values, take, checkpoint, every_s), outcome
+
+
+def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> int:
+    """One batch of values with the columns edge, topic, timestamp, value; how many minutes it has ended."""
+    where = _Places(table, batch)
+    marks = where.before(spark, "_marks", MARKS)
+    known = f.broadcast(marks.withColumnRenamed("seen", "known"))
+    window = f.window("timestamp", windows.WINDOW)
+    parts = (
+        values.withColumns({"device": f.col("topic"), "minute": window["start"], "over": window["end"]})
+        .join(known, "edge", "left")
+        .groupBy(*KEY, "known")
+        .agg(*_aggregates(), f.max("timestamp").alias("seen"))
+        .persist()
+    )
+    try:
+        marks = (
+            marks.unionByName(parts.select("edge", "seen")).groupBy("edge").agg(f.max("seen").alias("seen"))
+        )
+        where.write(marks, "_marks")
+        is_late = f.coalesce(_is_over("known", delay_s), f.lit(False))
+        late_s = (f.unix_micros("known") - f.unix_micros("over")) / 1e6
+        where.write(shown(parts.where(is_late), late_s.alias("late_s")), "_late")
+        before = where.before(spark, "_open", OPEN)
+        both = before.unionByName(parts.where(~is_late).select(*before.columns))
+        merged = both.groupBy(*KEY).agg(
+            *(f.sum(name).alias(name) for name in ("count", "sum", "undecodable")),
+            f.min("min").alias("min"),
+            f.max("max").alias("max"),
+        )
+        now = f.broadcast(spark.read.schema(MARKS).parquet(where.path("_marks")))
+        judged = merged.join(now, "edge").withColumn("is_over", _is_over("seen", delay_s)).persist()
+        where.write(judged.where(~f.col("is_over")).select(*before.columns), "_open")
+        where.write(shown(judged.where("is_over")), "")
+        ended = judged.where("is_over").count()
+        judged.unpersist()
+        return ended
+    finally:
+        parts.unpersist()
+
+
+def _aggregates() -> list[Column]:
+    return [
+        f.count("value").alias("count"),
+        f.sum("value").alias("sum"),
+        f.min("value").alias("min"),
+        f.max("value").alias("max"),
+        f.count_if(f.col("value").isNull()).alias("undecodable"),
+    ]
+
+
+def _is_over(seen: str, delay_s: float) -> Column:
+    """Whether a minute has ended so long ago, for an edge that is so far."""
+    return f.unix_micros("over") + round(delay_s * 1e6) <= f.unix_micros(seen)
+
+
+def shown(minutes: DataFrame, *more: Column) -> DataFrame:
+    """Open minutes with the columns of the table, and more."""
+    mean = (f.col("sum") / f.nullif(f.col("count"), f.lit(0))).alias("avg")
+    return minutes.select("edge", "device", "minute", "count", "min", mean, "max", "undecodable", *more)
+
+
+class _Places:
+    """What a batch reads and writes: directories of its own."""
+
+    def __init__(self, table: str, batch: int) -> None:
+        self._table, self._batch = table.rstrip("/"), batch
+
+    def path(self, name: str, batch: int | None = None) -> str:
+        number = self._batch if batch is None else batch
+        return f"{self._table}{'/' if name else ''}{name}/batch={number:09d}"
+
+    def before(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
+        """The state that the batch before has left."""
+        if self._batch == 0:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(self.path(name, self._batch - 1))
+
+    def write(self, frame: DataFrame, name: str) -> None:
+        """In the place of what this batch wrote when it was run before."""
+        few = frame.coalesce(1) if name.startswith("_") else frame
+        few.write.mode("overwrite").option("compression", bronze.COMPRESSION).parquet(self.path(name))
+        if name in {"_marks", "_open"}:
+            bronze.forget(f"{self._table}/{name}", f"batch={self._batch - KEPT:09d}")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="live", description="Count, minimum, mean and maximum by device and minute, as files come."
+    )
+    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument(
+        "--payload", default="json", choices=windows.PAYLOADS, help="what payloads are; default: json"
+    )
+    parser.add_argument("--field", default="value", help="where the number is in an object; default: value")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=DELAY_S,
+        metavar="SECONDS",
+        help="how long after its end a minute is over; default: 600",
+    )
+    add_stream_arguments(parser)
+    add_spark_arguments(parser)
+    return parser
+
+
+def job(argv: Sequence[str] | None) -> int:
+    """See main()."""
+    given = arguments().parse_args(argv)
+    spark = session("brim live", master=given.master, settings=pairs(given.conf, "--conf"))
+    query, outcome = ingest(
+        spark,
+        given.root,
+        given.to,
+        payload=given.payload,
+        field=given.field,
+        delay_s=given.delay,
+        checkpoint=given.checkpoint,
+        every_s=given.every,
+        options=pairs(given.option, "--option"),
+    )
+    return bronze.finish(query, outcome, as_json=given.json, what="minutes")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0; 2 for a mistake in the arguments."""
+    return run(job, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Minutes as a stream: each written once when it is over, what comes later counted beside it, none lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[spark]'")
+pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
+
+from pyspark.sql import functions as f
+
+from bridge.spark.jobs import live, windows
+from tests.support.drained_files import store, unit_of
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+Said = pytest.CaptureFixture[str]
+
+# Records are a millisecond apart, and the first is 40 s before the end of its minute.
+MINUTE, FIRST_END = 60_000, 40_000
+
+
+def payload(offset: int) -> bytes:
+    return b"none" if offset % 1000 == 7 else b'{"temp": %d}' % (offset % 500)
+
+
+def some(first: int, drain_seq: int, edge: str = "edge-1") -> Any:
+    return unit_of(first, first + 19, drain_seq=drain_seq, edge=edge, payload=payload)
+
+
+def run(lake: Path, table: Path, capsys: Said, *more: str) -> dict[str, Any]:
+    how = ["--field", "temp", "--delay", "30", "--json", "--option=maxFilesPerTrigger=3"]
+    assert live.main([str(lake), "--to", str(table), *how, *more]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def minutes_of(frame: Any) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """Count and undecodable, by edge, device and the minute's number."""
+    rows = frame.select(
+        "edge", "device", f.unix_seconds("minute").alias("at"), "count", "undecodable"
+    ).collect()
+    found = {(edge, device, at // 60): (count, bad) for edge, device, at, count, bad in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
+    spark: Any, tmp_path: Path, capsys: Said
+) -> None:
+    lake, table = tmp_path / "lake", tmp_path / "minutes"
+    second, third = FIRST_END + 10_000, FIRST_END + MINUTE + 29_000
+    store(lake, some(0, 1), some(second, 2), some(third, 3), some(third, 1, edge="kiln"))
+    assert (
+        run(lake, table, capsys)["records"] == 4
+    )  # the first minute; the second one would be a second later
+    # Late for the first minute, in time for the second, and such that the second is over.  Of other edges:
+    # late by its own clock, and in time, because nobody else's clock counts.
+    last = FIRST_END + MINUTE + 31_000
+    store(lake, some(100, 4), some(second + 100, 5), some(last, 6), some(0, 2, edge="kiln"))
+    store(lake, some(0, 1, edge="oven"))
+    for again in (False, True):
+        if again:  # killed when it had written a batch, and not yet said so
+            commits = sorted((table / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda it: int(it.name))
+            commits[-1].unlink()
+            commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+            shutil.rmtree(max(table.glob("batch=*")))
+        run(lake, table, capsys)
+        ended, late = spark.read.parquet(str(table)), spark.read.parquet(f"{table}/_late")
+        on_time, too_late = minutes_of(ended), minutes_of(late)
+        zero = min(at for _, _, at in on_time)
+        devices = [f"plant/{line}/temp" for line in range(4)]
+        assert set(on_time) == {("edge-1", it, zero + at) for it in devices for at in (0, 1)}
+        assert set(too_late) == {(edge, it, zero) for edge in ("edge-1", "kiln") for it in devices}
+        assert sum(count + bad for count, bad in on_time.values()) == 60
+        assert {row["late_s"] for row in late.where("edge = 'edge-1'").collect()} == {89.019}
+        still_open = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+        everything = [ended, late, live.shown(still_open)]
+        expect_what_windows_say(spark, lake, everything)
+
+
+def expect_what_windows_say(spark: Any, lake: Path, frames: list[Any]) -> None:
+    """Over, late and open minutes together are those of the whole."""
+    names = ["edge", "device", "minute", "count", "min", "avg", "max", "undecodable"]
+    both = frames[0].select(*names)
+    for it in frames[1:]:
+        both = both.unionByName(it.select(*names))
+    added = both.groupBy("edge", "device", "minute").agg(
+        f.sum("count").alias("count"),
+        f.min("min").alias("min"),
+        (f.sum(f.col("avg") * f.col("count")) / f.sum("count")).alias("avg"),
+        f.max("max").alias("max"),
+        f.sum("undecodable").alias("undecodable"),
+    )
+    whole = windows.by_minute(spark.read.format("brim").load(str(lake)), "json", "temp").select(*names)
+    by = sorted(map(tuple, added.select(*names).collect()))
+    wanted = sorted(map(tuple, whole.collect()))
+    assert [it[:5] + it[6:] for it in by] == [it[:5] + it[6:] for it in wanted]
+    assert [it[5] for it in by] == pytest.approx([it[5] for it in wanted])
