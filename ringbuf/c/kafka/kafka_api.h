@@ -48,7 +48,8 @@ typedef struct rb_kafka_events {
     void *queue; /* rd_kafka_queue_t */
 } rb_kafka_events;
 
-/* What the client has said that was of no message; of several the first that is no mere loss of a connection. */
+/* What the client has said that was of no message; of several, the first that is no mere loss of a
+ * connection. */
 typedef struct rb_kafka_said {
     int error;
     char text[512];

@@ -41,8 +41,8 @@ static uint8_t *put_number(uint8_t *to, uint64_t number, const char *after)
     return to;
 }
 
-/* The record at `position` as a message, but for its identity.  Its header is in *header.  False: lengths that
- * cannot be. */
+/* The record at `position` as a message, but for its identity; its header goes to *header.  False: lengths
+ * that cannot be. */
 static bool message_of(const uint8_t *bytes, uint64_t length, uint64_t position, rb_record *header,
                        rb_kafka_message *out)
 {
