@@ -36,7 +36,7 @@ from tests.support.outside_client import Lost
 from tests.support.pipeline import Form, Pipeline, Stuck
 from tests.support.s3_server import s3_server
 
-__all__ = ["OVERFLOW", "PIPELINE", "Storm"]
+__all__ = ["OVERFLOW", "PIPELINE", "Storm", "check_table"]
 
 BRIDGE_KILLS = 30  # of one seed
 CUT_S = (0.2, 3.0)
@@ -84,7 +84,7 @@ class Storm:
             if pipeline.form == "kept" and self.random.random() < 0.01:
                 pipeline.reconnect(self.random.randrange(len(pipeline.publishers)))
                 self.counts["connections lost"] += 1
-        pipeline.publish(self._each)
+        pipeline.publish(self._each if pipeline.form == "kept" else pipeline.publishers[0].allowed)
         pipeline.settle()
         self.counts["records"] += pipeline.records
         self.counts["sent again"] += sum(end - first for it in pipeline.ledgers for first, end in it.again)
@@ -132,21 +132,17 @@ class Storm:
         if not pipeline.spark_runs:
             if self.counts["bridge kills"] > 3 and pipeline.objects():
                 pipeline.start_spark()
-                self._kill_spark_at, self._batches, self._spark_since = None, self._written(), now
+                self._kill_spark_at, self._batches, self._spark_since = None, pipeline.batches, now
         elif self._kill_spark_at is None:
-            if self._written() > self._batches or now > self._spark_since + SPARK_PATIENCE_S:
+            if pipeline.batches > self._batches or now > self._spark_since + SPARK_PATIENCE_S:
                 self._kill_spark_at = now + self.random.uniform(*SPARK_LATE_S)
         elif now >= self._kill_spark_at and pipeline.kill_spark():
             self.counts["Spark kills"] += 1
             self._spark_kills -= 1
 
-    def _written(self) -> int:
-        """Batches that Spark has decided on."""
-        return len(list((self.pipeline.table / "_checkpoint" / "offsets").glob("[0-9]*")))
 
-
-def check(pipeline: Pipeline, counts: Counter[str]) -> None:
-    """The table, by the ledger, when all has been drained and the job has run to its end.  Raises Lost."""
+def check_table(pipeline: Pipeline) -> list[tuple[int, int]]:
+    """Lets the job run to its end, and holds the table against the ledger.  Ranges lost; raises Lost."""
     report = pipeline.finish_spark()
     table = table_at(pipeline.table)
     if pipeline.form == "kept":
@@ -155,11 +151,10 @@ def check(pipeline: Pipeline, counts: Counter[str]) -> None:
         if any(missing.values()):
             raise Lost(f"offsets are not in the table: {missing}")
         check_report(report, missing)
-        return
+        return []
     gone = dict(lost_of(table, it) for it in pipeline.ledgers)
     check_report(report, gone)
-    counts["lost, and declared"] += sum(last - first + 1 for its in gone.values() for first, last in its)
-    counts["ranges lost, and declared"] += sum(map(len, gone.values()))
+    return [it for its in gone.values() for it in its]
 
 
 def run_seed(form: Form, seed: int) -> Outcome:
@@ -177,7 +172,9 @@ def run_seed(form: Form, seed: int) -> Outcome:
         storm = Storm(pipeline, random, EACH[form], SPARK_KILLS[form])
         try:
             storm.rage()
-            check(pipeline, storm.counts)
+            lost = check_table(pipeline)
+            storm.counts["ranges lost, and declared"] += len(lost)
+            storm.counts["lost, and declared"] += sum(last - first + 1 for first, last in lost)
         except (Lost, Stuck) as error:
             wrong.append(f"seed {seed}: {error}")
     return storm.counts, wrong

@@ -16,6 +16,7 @@ pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]
 
 import numpy as np  # noqa: E402
 
+from tests.campaigns.pipeline import check_table  # noqa: E402
 from tests.support.cut_line import KINDS  # noqa: E402
 from tests.support.lake_ledger import (  # noqa: E402
     COLUMNS,
@@ -243,3 +244,27 @@ def test_killed_between_a_put_and_its_checkpoint_only_another_name_doubles(
         else:
             with pytest.raises(Lost):
                 check(pipeline)
+
+
+@pytest.mark.campaign
+@pytest.mark.java
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("job", ["bridge.spark.jobs.bronze", "tests.support.planted_bronze"])
+def test_killed_while_it_writes_only_a_job_that_believes_too_early_loses_records(
+    made: Callable[..., Pipeline], job: str
+) -> None:
+    with made("kept") as pipeline:
+        pipeline.start_bridge()
+        pipeline.publish(2_000)
+        pipeline.settle()
+        pipeline.spark = job
+        pipeline.start_spark()
+        while pipeline.batches < 3:
+            assert pipeline.spark_runs
+            pipeline.work(0.01)
+        assert pipeline.kill_spark()
+        if job.startswith("bridge"):
+            check_table(pipeline)
+        else:
+            with pytest.raises(Lost, match="are lost"):
+                check_table(pipeline)

@@ -75,11 +75,11 @@ retain_bytes = 1048576
 [[stream]]
 name = "memory"
 topics = ["memory/#"]
-ring_bytes = 65536
+ring_bytes = 131072
 [[stream]]
 name = "disk"
 topics = ["disk/#"]
-ring_bytes = 65536
+ring_bytes = 131072
 durability = "interval"
 sync_interval_ms = 20
 sync_bytes = 8192
@@ -87,7 +87,7 @@ hold_bytes = 0
 [[producer]]
 name = "cam"
 stream = "memory"
-ring_bytes = 65536
+ring_bytes = 131072
 """,
 }
 # Topics of the MQTT publishers with the sizes of their messages, and those of the local producer.
@@ -324,6 +324,11 @@ class Pipeline:
     def spark_runs(self) -> bool:
         """Whether a job was started and has not ended."""
         return self._spark is not None and self._spark.poll() is None
+
+    @property
+    def batches(self) -> int:
+        """That Spark has decided on."""
+        return len(list((self.table / "_checkpoint" / "offsets").glob("[0-9]*")))
 
     def finish_spark(self) -> dict[str, Any]:
         """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck."""
