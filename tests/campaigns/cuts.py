@@ -5,6 +5,10 @@ memory, and gone.  In each cycle publishers publish for a moment and the power g
 broker lives a little longer, without a disk, and must not acknowledge by it.  Then what the disk has kept is
 recovered from a copy, and the broker is started on it, sometimes into the next cut.
 
+Sometimes the broker is killed first, and started again: then the cut comes while it recovers, or when it has
+told clients what it has found, in rings that survived and in the kernel's memory, both of which go with the
+power.
+
 Two clients keep their sessions through all of it, and say at once when the broker does not (exactly_once.py).
 """
 
@@ -30,6 +34,7 @@ from tests.support.waiting import PATIENCE_S
 
 LEVELS = {"interval": "interval", "disk": "disk", "alone": "disk"}
 KEPT = "kept"  # the stream of the clients that keep their sessions: they are shown what stays
+KEPT_RING = f"{KEPT}-0"
 SETTINGS = f"""
 isolated = true  # the last of the above
 [[stream]]
@@ -43,6 +48,7 @@ WINDOWS = {"interval": 2, "disk": 64}  # So that what needs no sync does not fil
 LOAD_S = (0.001, 0.05)
 AFTER_S = 0.01  # that the broker lives without power
 START_S = 0.6
+KILLED_FIRST = 0.3  # share of cuts
 CYCLES = 10  # of one seed
 FORGET_EVERY = 10  # cycles: what they publish is far less than what retention keeps
 
@@ -50,8 +56,17 @@ FORGET_EVERY = 10  # cycles: what they publish is far less than what retention k
 class PowerCuts:
     """A broker on a lossy disk, and what it promises.  A context manager."""
 
-    def __init__(self, memory: Path, mount: LossyMount, seed: int, *, module: str = "edge") -> None:
+    def __init__(
+        self,
+        memory: Path,
+        mount: LossyMount,
+        seed: int,
+        *,
+        module: str = "edge",
+        killed_first: float = KILLED_FIRST,
+    ) -> None:
         self.random = Random(seed)
+        self.killed_first = killed_first
         self.mount = mount
         self.memory = memory
         self.broker = LoggedBroker(
@@ -88,6 +103,8 @@ class PowerCuts:
         for it in self.clients:
             it.connect(self.broker.port)
         self._pump(self.random.uniform(*LOAD_S))
+        if self.random.random() < self.killed_first:
+            self._kill_first()
         self._cut(AFTER_S)
         self.counts["power cuts under load"] += 1
         while self.random.random() < 0.15:
@@ -100,6 +117,20 @@ class PowerCuts:
             for its in self.promises.values():
                 its.forget()
         self.broker.start()
+
+    def _kill_first(self) -> None:
+        """With -9; and the next start, of which the cut will see the beginning, or what it tells clients."""
+        self.broker.kill()
+        drain(self.clients)
+        self.counts["kills before a cut"] += 1
+        if self.random.random() < 0.3:
+            self.broker.spawn()
+            time.sleep(self.random.uniform(0, START_S))
+            return
+        self.broker.start()
+        for it in self.clients:
+            it.connect(self.broker.port)
+        self._pump(self.random.uniform(*LOAD_S))
 
     def settle(self) -> None:
         """Those who keep their sessions have all there is, once.  Raises Lost."""
@@ -129,11 +160,15 @@ class PowerCuts:
         self.mount.boot()
 
     def _look(self) -> None:
-        names = [it.ring_name for it in self.promises.values()]
+        names = [*(it.ring_name for it in self.promises.values()), KEPT_RING]
         with TemporaryDirectory() as copy:
             found = in_log(self.mount.path / "state" / "log", Path(copy) / "log", names)
         for its in self.promises.values():
             its.check_log(found[its.ring_name])
+        if lost := self.collector.numbers.difference(number for _, number in found[KEPT_RING]):
+            which = f"{min(lost)} to {max(lost)}"
+            raise Lost(f"{len(lost)} were shown as durable and are not in the log: {which}")
+        self.counts["shown, and looked for"] += len(self.collector.numbers)
 
     def acknowledged(self) -> dict[str, int]:
         """Messages by level."""

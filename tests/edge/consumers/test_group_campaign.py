@@ -12,15 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 
 from edge.consumers.client import Letter, publish
 from edge.errors import BrokerUnreachable
+from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
-from tests.support.ports import free_port
 
 PARTITIONS = 8
 MEMBERS = 4
@@ -29,36 +27,12 @@ LETTERS = 1_000  # in one request
 PATIENCE_S = 240.0  # without progress
 
 
-class Broker:
-    """`brim run`, to be killed."""
-
-    def __init__(self, runtime_dir: Path, directory: Path, ring_bytes: int) -> None:
-        stream = {"name": "some", "topics": ["a/#"], "partitions": PARTITIONS, "ring_bytes": ring_bytes}
-        lines = [f"runtime_dir = {json.dumps(str(runtime_dir))}", f'state_dir = "{directory / "state"}"']
-        lines += ["[limits]", "packet_max_bytes = 4096", "topic_max_bytes = 256"]
-        lines += ["[[listener]]", f"port = {free_port()}", "[[stream]]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in stream.items()]
-        self._file = directory / "brim.toml"
-        self._file.write_text("\n".join(lines))
-        self._child: ModuleChild | None = None
-
-    def start(self) -> None:
-        self._child = ModuleChild("edge", "run", "--config", self._file)
-        self._child.lines_until("ready")
-
-    def kill(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
+def broker_of(runtime_dir: Path, directory: Path, ring_bytes: int) -> BrimProcess:
+    """Not started."""
+    stream = {"name": "some", "topics": ["a/#"], "partitions": PARTITIONS, "ring_bytes": ring_bytes}
+    lines = ["[limits]", "packet_max_bytes = 4096", "topic_max_bytes = 256", "[[stream]]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in stream.items()]
+    return BrimProcess(runtime_dir, directory, "\n".join(lines), bridge=False)
 
 
 class Campaign:
@@ -73,7 +47,7 @@ class Campaign:
         self._published = 0
         self._stopping = threading.Event()
 
-    def run(self, broker: Broker, member_deaths: int, broker_deaths: int) -> None:
+    def run(self, broker: BrimProcess, member_deaths: int, broker_deaths: int) -> None:
         deaths = ["member"] * member_deaths + ["broker"] * broker_deaths
         self.random.shuffle(deaths)
         points = sorted(self.random.uniform(0.02, 0.95) * self.count for _ in deaths)
@@ -170,7 +144,7 @@ def check(
     runtime_dir: Path, directory: Path, mode: str, count: int, seed: int, deaths: tuple[int, int]
 ) -> str:
     ring_bytes = 1 << max(20, (count * 96 // PARTITIONS * 2).bit_length())
-    with Broker(runtime_dir, directory, ring_bytes) as broker:
+    with broker_of(runtime_dir, directory, ring_bytes) as broker:
         campaign = Campaign(runtime_dir, directory, mode, count, seed)
         began = time.monotonic()
         campaign.run(broker, *deaths)
