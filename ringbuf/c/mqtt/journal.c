@@ -266,7 +266,7 @@ bool mq_journal_flush(mq_engine *engine)
 {
     mq_journal *journal = &engine->journal;
     uint32_t done = 0;
-    journal->stalled = false;
+    journal->stalled = journal->torn; /* what comes behind what is lost would hide that from a restart */
     journal->open = 0;
     while (done < journal->used && !journal->stalled) {
         uint32_t bytes = piece(journal, done);
@@ -289,6 +289,7 @@ bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
         mq_journal_mark(engine, i);
     bool written = mq_journal_written(engine) && length <= engine->journal.writer->largest / 2 &&
                    append(engine, "n", bytes, length) == RB_OK;
+    engine->journal.torn |= !written;
     if (written)
         ask_for_checkpoint(engine);
     return written;
@@ -480,6 +481,7 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
 
 void mq_journal_discard(mq_engine *engine)
 {
+    engine->journal.torn |= engine->journal.used > 0;
     engine->journal.used = engine->journal.open = 0;
     engine->journal.stalled = false;
 }

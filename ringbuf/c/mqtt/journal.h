@@ -67,7 +67,7 @@ typedef struct mq_journal {
     bool asked;         /* it was */
     bool full;          /* no room before a checkpoint */
     bool stalled;       /* the last flush did not bring all into the ring */
-    bool torn;          /* an entry was lost, for want of memory: only a checkpoint mends that */
+    bool torn;          /* something that happened is not in it: only a checkpoint mends that */
     bool replaying;     /* a restart does again what was done */
     bool vows;          /* a log syncs it, and who is told of what it has waits for that: vows.c */
 } mq_journal;
@@ -93,7 +93,7 @@ uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, u
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* into the journal itself */
 void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows);
 void mq_journal_close(mq_engine *engine);
-/* What was collected is said by a checkpoint that is being made. */
+/* What was collected is said by a checkpoint that is being made; nothing is sent before that is there. */
 void mq_journal_discard(mq_engine *engine);
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 

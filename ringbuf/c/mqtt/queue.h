@@ -70,7 +70,7 @@ static inline mq_entry mq_queue_front(const mq_session *session)
  */
 static inline bool mq_journal_written(mq_engine *engine)
 {
-    return engine->journal.used == 0 || mq_journal_flush(engine);
+    return (engine->journal.used == 0 && !engine->journal.torn) || mq_journal_flush(engine);
 }
 
 /* Queues `entry`: here rather than in queue.c, because it is what fan-out does most. */

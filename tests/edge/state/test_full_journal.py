@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge.mqtt import Connect, PubAck, Publish, Subscribe, Subscription
+from edge.mqtt import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
 from edge.state import keeper
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
@@ -73,3 +73,46 @@ def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
         assert bench.broker.keeper.checkpoints > 3
         assert lives.journal_end() > 3 * JOURNAL_BYTES
         assert everything(reader(lives.restart())) == list(range(20_000))
+
+
+def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What does not fit is thrown away for a checkpoint that says it; less, which would fit, must not go
+    before that is there: a restart would take what is missing for done.
+    """
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        publisher = bench.client("publisher")
+        sent = acknowledged = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "write_checkpoint", no_room)
+            while acknowledged == sent:
+                acknowledged += publish(publisher, sent)
+                sent += BATCH
+            for _ in range(20):
+                bench.settle(100)
+                publisher.send(Publish("t", b"%d" % sent, 1, packet_id=sent % 60_000 + 1))
+                sent += 1
+                acknowledged += len(publisher.received())
+            lives.kill()
+        assert everything(reader(lives.start()))[:acknowledged] == list(range(acknowledged))
+
+
+def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        publisher = bench.client("publisher")
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "write_checkpoint", no_room)
+            first = 0
+            while publish(publisher, first) == BATCH:
+                first += BATCH
+            late = bench.wire()
+            late.send(Connect("late", clean_start=False))
+            bench.settle(5_000)
+            assert late.received() == []
+        bench.settle(2_000)
+        assert isinstance(late.answer(), ConnAck)
