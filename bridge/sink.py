@@ -28,8 +28,8 @@ class UnitSink(Protocol):
 
     What it may assume
       * A name decides the content.  A unit that put() did not return from comes again, perhaps from another
-        process, perhaps after days, with the same name and the same bytes; compressed ones with the same
-        footer (Unit.tail) and perhaps another length, if the compressor has changed.
+        process, perhaps after days, with the same name and the same bytes; compressed ones and Parquet with
+        others, if a library has changed: unit.is_held_by() says whether what is there is the same.
       * The memory of a unit is the caller's again as soon as put() has returned.
 
     What it owes in return

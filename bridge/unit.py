@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.drained import (
@@ -119,6 +119,11 @@ class Unit:
     def tail(self) -> bytes | memoryview:
         """How the file ends: its footer, with a checksum of all the rest.  Equal tails, equal content."""
         return self.parts[-1]
+
+    def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
+        """Whether a file of `length` bytes holds this unit; read(begin, end) gives some of them."""
+        begin = max(length - len(self.tail), 0)
+        return read(begin, length) == bytes(self.tail)
 
 
 def build(edge: str, intent: Intent, batch: Batch) -> Unit:

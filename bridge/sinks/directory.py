@@ -192,9 +192,10 @@ def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
 def _compare(path: Path, unit: Unit) -> None:
     """Nothing, if `path` holds this unit, by its footer, which has a checksum of all the rest."""
     with open(path, "rb", buffering=0) as file:
-        length = os.fstat(file.fileno()).st_size
-        found = os.pread(file.fileno(), len(unit.tail), max(length - len(unit.tail), 0))
-    if found != bytes(unit.tail):
+        fd = file.fileno()
+        length = os.fstat(fd).st_size
+        same = unit.is_held_by(length, lambda begin, end: os.pread(fd, end - begin, begin))
+    if not same:
         raise conflict(str(path), length, unit.length)
 
 

@@ -14,14 +14,14 @@ What is given up: records are no longer bit for bit those of the ring (timestamp
 microseconds, checksums are gone), and the Spark source "brim" passes these files over: they are read as what
 they are.
 
-Invariant: the same unit gives the same bytes, with the same pyarrow.  After another pyarrow was installed, a
-unit that was put and not acknowledged is a conflict: skip it, or put the old one back.
+Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
+otherwise.  So whether a file that is there already is the unit that is put again is decided by its metadata,
+which has the unit's number, offsets and count, and the checksum of its records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bridge.drained import COMPRESSED_SUFFIX, SUFFIX
@@ -37,7 +37,42 @@ __all__ = ["ParquetSink", "parquet_of"]
 PARQUET_SUFFIX = ".parquet"
 IN_RECORDS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
 COLUMNS = ("stream", "partition", "epoch", *IN_RECORDS)
+METADATA = b"brim"
+SETTINGS: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": ["stream", "partition", "epoch", "topic", "qos"],
+    "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
+    "store_schema": False,  # Arrow's own copy of what the columns say already
+}
 TRAILER_BYTES = 8  # of a Parquet file: length of its footer, and a magic
+
+
+class ParquetUnit(Unit):
+    """A unit whose file is Parquet."""
+
+    __slots__ = ()
+
+    def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
+        """See Unit.  Whoever wrote the file."""
+        ends = read(max(length - TRAILER_BYTES, 0), length)
+        metadata_bytes = TRAILER_BYTES + int.from_bytes(ends[:4], "little")
+        if len(ends) < TRAILER_BYTES or metadata_bytes > length:
+            return False
+        return _said_in(read(length - metadata_bytes, length)) == self.footer.pack()
+
+
+def _said_in(tail: bytes) -> bytes | None:
+    """The footer of the drained file that the end of a Parquet file has; None: it has none."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        found = parquet.read_metadata(pa.BufferReader(tail)).metadata
+    except (pa.ArrowInvalid, OSError):
+        return None
+    said: bytes | None = found.get(METADATA) if found else None
+    return said
 
 
 class ParquetSink:
@@ -62,10 +97,7 @@ class ParquetSink:
 
     def put(self, unit: Unit) -> None:
         """See UnitSink."""
-        content = parquet_of(unit)
-        tail = TRAILER_BYTES + int.from_bytes(content[-TRAILER_BYTES : -TRAILER_BYTES + 4], "little")
-        parts = (content[:-tail], content[-tail:])  # equal tails, equal content: it has the body's checksum
-        self._inner.put(replace(unit, name=parquet_name(unit.name), parts=parts))
+        self._inner.put(ParquetUnit(parquet_name(unit.name), (parquet_of(unit),), unit.footer, unit.runs))
 
     def names(self, prefix: str) -> Iterator[str]:
         """See UnitSink.  As the drain knows them."""
@@ -88,17 +120,10 @@ def parquet_of(unit: Unit) -> memoryview:
     from pyarrow import parquet
 
     table, out = _table(unit), pa.BufferOutputStream()
-    settings: dict[str, Any] = {
-        "compression": "zstd",
-        "compression_level": 1,
-        "use_dictionary": ["stream", "partition", "epoch", "topic", "qos"],
-        "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-        "store_schema": False,  # Arrow's own copy of what the columns say already
-    }
-    with parquet.ParquetWriter(out, table.schema, **settings) as writer:
+    with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"brim": unit.footer.pack()})
-    return memoryview(out.getvalue())
+        writer.add_key_value_metadata({METADATA: unit.footer.pack()})
+    return memoryview(out.getvalue()).cast("B")  # pyarrow's bytes are signed, which obstore does not take
 
 
 def _table(unit: Unit) -> pa.Table:

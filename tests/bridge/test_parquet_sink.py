@@ -15,6 +15,7 @@ from tests.support.drained_files import EPOCH, unit_of
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
 from pyarrow import dataset, parquet  # noqa: E402
 
+from bridge.sinks import parquet as parquet_module  # noqa: E402
 from bridge.sinks.parquet import parquet_name, parquet_of  # noqa: E402
 from bridge.spark.columns import TYPES, Constants, batch_of  # noqa: E402
 from bridge.spark.decode import decode_compiled, decode_file  # noqa: E402
@@ -85,6 +86,43 @@ def test_a_unit_that_is_put_again_is_there_once_and_another_one_is_a_conflict(
     assert [str(it.relative_to(tmp_path / "lake")) for it in tmp_path.rglob("*.parquet")] == [
         parquet_name(unit.name)
     ]
+    sink.close()
+
+
+def test_a_unit_that_another_pyarrow_has_put_is_known_by_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed behind its put, then pyarrow replaced: the same records in other bytes, which stay."""
+    unit = unit_of(0, 99, payload=telemetry)
+    other = {**parquet_module.SETTINGS, "compression_level": 9, "data_page_version": "2.0"}
+    for sink in (
+        open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"}),
+        open_unit_sink("memory:///lake", {"format": "parquet"}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(parquet_module, "SETTINGS", other)
+            sink.put(unit)
+        assert bytes(parquet_of(unit)[-1000:]) not in b"".join(
+            it.read_bytes() for it in tmp_path.rglob("*.parquet")
+        )
+        sink.put(unit)
+        for differs in (
+            unit_of(0, 99, payload=lambda offset: telemetry(99 - offset)),
+            unit_of(0, 99, payload=telemetry, lost=((0, 0),)),
+        ):
+            with pytest.raises(SinkConflict):
+                sink.put(differs)
+        sink.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\xff" * 8, b"x" * 100, b"\x04\x00\x00\x00PAR1" * 2])
+def test_what_is_no_parquet_is_a_conflict(sink: UnitSink, tmp_path: Path, content: bytes) -> None:
+    unit = unit_of(0, 9)
+    sink.put(unit)
+    (found,) = tmp_path.rglob("*.parquet")
+    found.write_bytes(content)
+    with pytest.raises(SinkConflict):
+        sink.put(unit)
     sink.close()
 
 
