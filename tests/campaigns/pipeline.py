@@ -3,9 +3,9 @@ ledger says whether each record is there exactly once, or declared lost to the o
 
 `pipeline`: the log keeps what waits.  Publishers by MQTT at QoS 1, some of which lose their connection and
 repeat, and one by shared memory, go on all the time.  The bridge lives for a moment each time, often while it
-starts; the line to S3 is cut in each of the ways of cut_line.py; the bronze job reads the lake as it grows,
-and is killed while it writes.  In the end everything acknowledged is in the table once, by its number and by
-its offset, and the report of gaps names nothing.
+starts; the upstream is cut in each of the ways of cut_line.py and upstreams.py; the bronze job reads the lake
+as it grows, and is killed while it writes.  In the end everything acknowledged is in the table once, by its
+number and by its offset, and the report of gaps names nothing.
 
 `overflow`: rings and log are too small for a cut.  The report must name exactly the offsets that are missing.
 What it leaves out is what drain.py says is not covered: a put that the store carries out after it has said
@@ -18,12 +18,13 @@ import importlib.util
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 from tests.campaigns.running import Campaign, Outcome
-from tests.support.cut_line import KINDS, Kind
 from tests.support.directories import memory_directory
 from tests.support.lake_ledger import (
     check_complete,
@@ -35,10 +36,12 @@ from tests.support.lake_ledger import (
 from tests.support.outside_client import Lost
 from tests.support.pipeline import Form, Pipeline, Stuck
 from tests.support.s3_server import s3_server
+from tests.support.upstreams import CutDisk, CutS3, Upstream, may_mount
 
 __all__ = ["OVERFLOW", "PIPELINE", "Storm", "check_table"]
 
 BRIDGE_KILLS = 30  # of one seed
+CUTS = 5  # of one seed: each kind that there is, at least twice if there are two
 CUT_S = (0.2, 3.0)
 CALM_S = (0.3, 4.0)
 LIFE_S = (0.0, 0.7)  # of a bridge, from when it answers
@@ -49,6 +52,7 @@ EACH: dict[Form, int] = {"kept": 100_000, "small": 30_000}  # records of a publi
 PACE: dict[Form, int] = {"kept": 500, "small": 10}  # of these, in a moment
 MOMENT_S = 0.01
 SPARK_KILLS: dict[Form, int] = {"kept": 1, "small": 0}
+DISK_BYTES = 256 << 20  # for all that a seed drains
 UNIT_BYTES = (1 << 15, 1 << 17, 1 << 19)
 
 
@@ -60,8 +64,9 @@ class Storm:
         self.random = random
         self.counts: Counter[str] = Counter()
         self._each, self._spark_kills = each, spark_kills
-        self._cuts: list[Kind] = random.sample(KINDS, len(KINDS))
-        self._cut: Kind | None = None
+        kinds = [*pipeline.upstream.kinds] * CUTS
+        self._cuts = random.sample(kinds[:CUTS], CUTS)
+        self._cut: str | None = None
         self._cut_at = time.monotonic() + random.uniform(*CALM_S)
         self._kill_at: float | None = None  # None: when the bridge answers
         self._kill_spark_at: float | None = None
@@ -78,7 +83,7 @@ class Storm:
             pipeline.allow(min(pipeline.publishers[0].allowed + pace, int(self._each * share)))
             pipeline.work(MOMENT_S)
             now = time.monotonic()
-            self._line(now)
+            self._upstream(now)
             self._bridge(now)
             self._spark(now)
             if pipeline.form == "kept" and self.random.random() < 0.01:
@@ -88,25 +93,25 @@ class Storm:
         pipeline.settle()
         self.counts["records"] += pipeline.records
         self.counts["sent again"] += sum(end - first for it in pipeline.ledgers for first, end in it.again)
-        self.counts["objects"] += len(pipeline.objects())
+        self.counts["objects"] += len(pipeline.upstream.objects())
 
     @property
     def _over(self) -> bool:
         killed = self.counts["bridge kills"] >= BRIDGE_KILLS and self._spark_kills == 0
         return killed and not self._cuts and self._cut is None and not self.pipeline.spark_runs
 
-    def _line(self, now: float) -> None:
+    def _upstream(self, now: float) -> None:
         if now < self._cut_at:
             return
         if self._cut is not None:
-            self.pipeline.line.mend()
+            self.pipeline.upstream.mend()
             self.counts["cuts"] += 1
             self.counts[f"cuts {self._cut}"] += 1
             self._cut = None
             self._cut_at = now + self.random.uniform(*CALM_S)
         elif self._cuts:
             self._cut = self._cuts.pop()
-            self.pipeline.line.cut(self._cut)
+            self.pipeline.upstream.cut(self._cut)
             self._cut_at = now + self.random.uniform(*CUT_S)
 
     def _start_bridge(self) -> None:
@@ -121,7 +126,7 @@ class Storm:
         elif now >= self._kill_at and self.counts["bridge kills"] < BRIDGE_KILLS:
             self.pipeline.kill_bridge()
             if self.pipeline.form == "small":
-                self.pipeline.line.reset()
+                self.pipeline.upstream.reset()
             self.counts["bridge kills"] += 1
             self._start_bridge()
 
@@ -130,7 +135,7 @@ class Storm:
         if self._spark_kills == 0:
             return
         if not pipeline.spark_runs:
-            if self.counts["bridge kills"] > 3 and pipeline.objects():
+            if self.counts["bridge kills"] > 3 and pipeline.upstream.objects():
                 pipeline.start_spark()
                 self._kill_spark_at, self._batches, self._spark_since = None, pipeline.batches, now
         elif self._kill_spark_at is None:
@@ -157,6 +162,17 @@ def check_table(pipeline: Pipeline) -> list[tuple[int, int]]:
     return [it for its in gone.values() for it in its]
 
 
+@contextmanager
+def upstream_of(seed: int, disk: Path) -> Iterator[Upstream]:
+    """S3; and each fourth time a disk, where one can be mounted."""
+    if seed % 4 == 3 and may_mount():
+        (disk / "mount").mkdir()
+        yield CutDisk(disk / "mount", DISK_BYTES, seed)
+        return
+    with s3_server() as url:
+        yield CutS3(url, seed)
+
+
 def run_seed(form: Form, seed: int) -> Outcome:
     """One history."""
     random = Random(seed)
@@ -166,8 +182,8 @@ def run_seed(form: Form, seed: int) -> Outcome:
     with (
         TemporaryDirectory() as disk,
         memory_directory() as memory,
-        s3_server() as s3,
-        Pipeline(form, memory, Path(disk), s3, seed=seed, settings=settings) as pipeline,
+        upstream_of(seed, Path(disk)) as upstream,
+        Pipeline(form, memory, Path(disk), upstream, settings=settings) as pipeline,
     ):
         storm = Storm(pipeline, random, EACH[form], SPARK_KILLS[form])
         try:

@@ -32,6 +32,7 @@ from tests.support.mass_publisher import Ledger, payloads  # noqa: E402
 from tests.support.outside_client import Lost  # noqa: E402
 from tests.support.pipeline import AGAIN, Form, Pipeline  # noqa: E402
 from tests.support.s3_server import s3_server  # noqa: E402
+from tests.support.upstreams import CutDisk, CutS3, may_mount  # noqa: E402
 
 SMALL_UNITS = "unit_bytes = 16384"
 
@@ -46,14 +47,14 @@ def s3() -> Iterator[str]:
 def made(runtime_directory: Path, tmp_path: Path, s3: str) -> Callable[..., Pipeline]:
     def make(form: Form, *bridge: str) -> Pipeline:
         how = bridge or ("edge",)
-        return Pipeline(form, runtime_directory, tmp_path, s3, settings=SMALL_UNITS, bridge=how)
+        return Pipeline(form, runtime_directory, tmp_path, CutS3(s3), settings=SMALL_UNITS, bridge=how)
 
     return make
 
 
 def check(pipeline: Pipeline) -> Missing:
     """The drained files, by the ledger; what was lost, and declared.  Raises Lost."""
-    table, report = table_of(pipeline.contents()), pipeline.report()
+    table, report = table_of(pipeline.upstream.contents()), pipeline.report()
     if pipeline.form == "kept":
         check_complete(table, pipeline.ledgers)
         missing = missing_in(table)
@@ -68,20 +69,34 @@ def test_cut_in_every_way_and_killed_the_bridge_drains_each_record_once(
     made: Callable[..., Pipeline],
 ) -> None:
     with made("kept") as pipeline:
-        for number, kind in enumerate(KINDS, 1):
-            pipeline.start_bridge()
-            pipeline.until_state(bool, "there")
-            pipeline.line.cut(kind)
-            pipeline.publish(600 * number - AGAIN)
-            pipeline.reconnect(number % len(pipeline.publishers))
-            pipeline.publish(600 * number)
-            pipeline.kill_bridge()
-            pipeline.line.mend()
-        pipeline.start_bridge()
-        pipeline.settle()
-        assert not any(check(pipeline).values())
+        cut_and_kill(pipeline)
         assert pipeline.records == 5 * 600 * len(KINDS)
         assert any(it.again for it in pipeline.ledgers)
+
+
+def cut_and_kill(pipeline: Pipeline) -> None:
+    """Each cut once; the bridge dies in every second, and in the last."""
+    pipeline.start_bridge()
+    for number, kind in enumerate(pipeline.upstream.kinds, 1):
+        pipeline.until_state(bool, "there")
+        pipeline.upstream.cut(kind)
+        pipeline.publish(600 * number - AGAIN)
+        pipeline.reconnect(number % len(pipeline.publishers))
+        pipeline.publish(600 * number)
+        if number % 2:
+            pipeline.kill_bridge()
+            pipeline.start_bridge()
+        pipeline.upstream.mend()
+    pipeline.settle()
+    assert not any(check(pipeline).values())
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs root, to mount")
+def test_a_disk_that_is_full_or_away_gets_each_record_once(runtime_directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    disk = CutDisk(tmp_path / "mount", 16 << 20)
+    with Pipeline("kept", runtime_directory, tmp_path, disk, settings=SMALL_UNITS) as pipeline:
+        cut_and_kill(pipeline)
 
 
 def lose_some(pipeline: Pipeline) -> None:
@@ -89,10 +104,10 @@ def lose_some(pipeline: Pipeline) -> None:
     pipeline.start_bridge()
     pipeline.publish(300)
     pipeline.until_state(lambda state: state["totals"]["records"] > 0, "at work")
-    pipeline.line.cut("refused")
+    pipeline.upstream.cut("refused")
     pipeline.publish(30_000)
     pipeline.kill_bridge()
-    pipeline.line.reset()
+    pipeline.upstream.reset()
     pipeline.start_bridge()
     pipeline.settle()
 
@@ -207,7 +222,7 @@ def test_a_bridge_that_goes_on_before_the_sink_has_answered_is_caught(made: Call
         pipeline.start_bridge()
         pipeline.publish(300)
         pipeline.until_state(lambda state: state["totals"]["records"] > 0, "at work")
-        pipeline.line.cut("full")
+        pipeline.upstream.cut("full")
         pipeline.publish(2000)
         pipeline.until_state(lambda state: state["lag_records"] == 0, "done")
         pipeline.settle()

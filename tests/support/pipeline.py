@@ -1,8 +1,8 @@
-"""All of Brim as processes: publishers, a broker, a bridge of its own, a line that is cut, S3, and Spark.
+"""All of Brim as processes: publishers, a broker, a bridge of its own, an upstream that is cut, and Spark.
 
 Two forms.  `kept`: all that the broker takes is in its log until the bridge has drained it, so all of it must
 arrive, once.  `small`: rings and a log that are deliberately too small for a cut, so something is lost, and
-must be declared to the offset.  Publishers, line and ledger live in the process of whoever uses this; the
+must be declared to the offset.  Publishers and ledger live in the process of whoever uses this; the
 others may be killed.
 """
 
@@ -14,9 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,31 +22,23 @@ from typing import Any, Literal, Self
 from bridge.control import ask
 from bridge.errors import BridgeUnreachable
 from edge.local_client import producer
-from tests.support import s3_server
 from tests.support.children import ModuleChild
-from tests.support.cut_line import CutLine
 from tests.support.house import ROOT
 from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
 from tests.support.outside_client import pump
 from tests.support.ports import free_port
+from tests.support.upstreams import Upstream
 
 __all__ = ["AGAIN", "Form", "Pipeline", "Stuck"]
 
 Form = Literal["kept", "small"]
 
-BUCKET, PREFIX = "lake", "some"
 BRIDGE = "lake"
-SETTLE_S = 180.0  # what waits is drained, on a machine that does other things as well
+SETTLE_S = 400.0  # what waits is drained, on a machine that does other things as well
 IDLE_S = 1.1  # longer than what a bridge says of itself may be old
-SPARK_S = 600.0
+SPARK_S = 1200.0
 FILES_A_BATCH = 16
 AGAIN = 200  # messages that are under way when a connection is lost
-# moto looks at who asks, and not at the signature.
-SIGNED = {
-    "Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, "
-    "SignedHeaders=host, Signature=0"
-}
-
 STREAMS: dict[Form, str] = {
     "kept": """
 [log]
@@ -126,19 +115,17 @@ class Pipeline:
         form: Form,
         memory: Path,
         disk: Path,
-        s3_url: str,
+        upstream: Upstream,
         *,
-        seed: int = 0,
         settings: str = "",
         bridge: Sequence[str] = ("edge",),
         spark: str = "bridge.spark.jobs.bronze",
     ) -> None:
         self.form: Form = form
         self.table = disk / "table"
-        self._memory, self._disk, self._s3 = memory, disk, s3_url
-        self._bucket = f"{BUCKET}-{os.getpid()}-{time.monotonic_ns()}"
+        self.upstream = upstream
+        self._memory, self._disk = memory, disk
         self._port = free_port()
-        self.line = CutLine(int(s3_url.rpartition(":")[2]), seed)
         self._settings = settings
         self.bridge, self.spark = bridge, spark  # what is started next
         self._bridge: subprocess.Popen[bytes] | None = None
@@ -149,8 +136,7 @@ class Pipeline:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self.line)
-            s3_server.make_bucket(self._s3, self._bucket)
+            stack.enter_context(self.upstream)
             config = self._disk / "brim.toml"
             config.write_text(self._configuration())
             broker = stack.enter_context(ModuleChild("edge", "run", "--config", config))
@@ -251,8 +237,8 @@ class Pipeline:
 
     def settle(self) -> None:
         """All that there is has been drained, and the bridge ends as it is told to.  Raises Stuck."""
-        self.line.mend()
-        self.line.reset()
+        self.upstream.mend()
+        self.upstream.reset()
         deadline, idle_since = time.monotonic() + SETTLE_S, 0.0
         while not idle_since or time.monotonic() < idle_since + IDLE_S:
             state = self.state()
@@ -270,40 +256,11 @@ class Pipeline:
     def _last_words(self) -> str:
         return self._log.read_text()[-2000:]
 
-    # ---- the lake and Spark ----
-
-    @property
-    def lake(self) -> str:
-        """As Spark and the report of gaps are told; they reach it at any time."""
-        place = self._s3.removeprefix("http://")
-        query = f"region=us-east-1&scheme=http&endpoint_override={place}"
-        return f"s3://test:test@{self._bucket}/{PREFIX}?{query}"
-
-    def objects(self) -> list[str]:
-        """Names of the drained files, by the server's own list."""
-        found, more = [], ""
-        while True:
-            tree = ET.fromstring(self._fetched(f"?list-type=2&prefix={PREFIX}/{more}"))
-            space = tree.tag.removesuffix("ListBucketResult")
-            found += [it.text or "" for it in tree.iter(f"{space}Key")]
-            token = tree.findtext(f"{space}NextContinuationToken")
-            if token is None:
-                return [it for it in found if ".brim" in it]
-            more = f"&continuation-token={urllib.parse.quote(token)}"
-
-    def contents(self) -> list[tuple[str, bytes]]:
-        """Name and bytes of each."""
-        return [(name, self._fetched(f"/{urllib.parse.quote(name)}")) for name in self.objects()]
-
-    def _fetched(self, what: str) -> bytes:
-        request = urllib.request.Request(f"{self._s3}/{self._bucket}{what}", headers=SIGNED)
-        with urllib.request.urlopen(request, timeout=SETTLE_S) as answer:
-            found: bytes = answer.read()
-        return found
+    # ---- Spark ----
 
     def start_spark(self) -> None:
         """The bronze job over what is there; does not wait for it."""
-        command = [sys.executable, "-m", self.spark, self.lake, "--to", str(self.table)]
+        command = [sys.executable, "-m", self.spark, self.upstream.lake, "--to", str(self.table)]
         command += [f"--option=maxFilesPerTrigger={FILES_A_BATCH}", *SPARK_SETTINGS]
         with (self._disk / "spark.log").open("ab") as log:
             self._spark = subprocess.Popen(
@@ -332,16 +289,21 @@ class Pipeline:
 
     def finish_spark(self) -> dict[str, Any]:
         """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck."""
-        return self._told([sys.executable, "-c", FINISH, self.lake, str(self.table), *SPARK_SETTINGS])
+        return self._told(
+            [sys.executable, "-c", FINISH, self.upstream.lake, str(self.table), *SPARK_SETTINGS]
+        )
 
     def report(self) -> dict[str, Any]:
         """The report of gaps over the files alone."""
-        return self._told([sys.executable, "-m", "bridge.spark.jobs.gaps", self.lake, "--json"])
+        return self._told([sys.executable, "-m", "bridge.spark.jobs.gaps", self.upstream.lake, "--json"])
 
     def _told(self, command: Sequence[str]) -> dict[str, Any]:
-        run = subprocess.run(
-            command, cwd=ROOT, env=brief(), capture_output=True, text=True, timeout=SPARK_S, check=False
-        )
+        try:
+            run = subprocess.run(
+                command, cwd=ROOT, env=brief(), capture_output=True, text=True, timeout=SPARK_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Stuck(f"not done after {SPARK_S:.0f} s: {command}") from None
         try:
             said: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
         except (ValueError, IndexError):
@@ -363,10 +325,8 @@ class Pipeline:
         lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
         lines += ["[[listener]]", f"port = {self._port}", "[sys]", "interval_s = 0"]
         lines += ["[zmq]", "enabled = false", "[consumers]", "enabled = false", STREAMS[self.form]]
-        lines += ["[[bridge]]", f'name = "{BRIDGE}"', f'to = "s3://{self._bucket}/{PREFIX}"']
-        lines += ["in_broker = false", "backoff_max_ms = 500", "linger_ms = 100", self._settings]
-        options = s3_server.options(f"http://127.0.0.1:{self.line.port}")
-        lines += ["[bridge.options]", *(f"{key} = {json.dumps(value)}" for key, value in options.items())]
+        lines += ["[[bridge]]", f'name = "{BRIDGE}"', "in_broker = false", "backoff_max_ms = 500"]
+        lines += ["linger_ms = 100", self._settings, self.upstream.settings]
         return "\n".join(lines)
 
 
