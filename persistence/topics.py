@@ -186,6 +186,8 @@ def _parts(
             raise FormatError(f"no run of records is at {place}, where a footer says one is")
         row = rows[index]
         head = data.at(place, RECORD_HEADER_BYTES)
+        if len(head) < RECORD_HEADER_BYTES:
+            raise FormatError(f"the file ends before the record at {place}")
         length, _, offset, time, key_hash, key_length, flags = RECORD.unpack_from(head)
         span = -(-length // RECORD_ALIGN) * RECORD_ALIGN
         if length < RECORD_HEADER_BYTES or place + span > row.place + row.length:

@@ -85,3 +85,17 @@ def test_what_is_found_is_what_reading_all_finds(seed: int, monkeypatch: pytest.
     monkeypatch.setattr(TopicWalks, "read", lambda *_: None)
     assert found == everything()
     assert any(found)
+
+
+def test_what_is_cut_off_a_segment_that_was_walked_costs_only_itself() -> None:
+    log, its = growing()
+    for _ in range(4):
+        grow(log, its, 10)
+    wanted = [it for it in its if it[1] == "t/3"]
+    assert all_of(log.reader, "t/3") == wanted
+    file = log.files.names[f"{DIRECTORY}/{segment_name(0)}"]  # type: ignore[attr-defined]
+    file.truncate(len(file.cache) // 2)
+    left = all_of(log.reader, "t/3")
+    assert 0 < len(left) < len(wanted)
+    assert left == wanted[: len(left)]
+    assert log.reader.damaged
