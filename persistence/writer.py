@@ -444,14 +444,15 @@ class LogWriter:
 
     def _failed(self, error: OSError, now: int) -> None:
         code = errno.errorcode.get(error.errno or 0, "?")
-        reason = f"{_REASONS.get(error.errno or 0, error.strerror or str(error))} ({code})"
+        words = self.blocked or _REASONS.get(error.errno or 0, error.strerror or str(error))
+        reason = f"{words} ({code})"
         again = bool(self.state.failures)
         self.state.failed(reason, read_only=again)
         self._pause_ns = min(max(self._pause_ns * 2, RETRY_FIRST_NS), RETRY_LAST_NS) if again else 0
         self._retry_at = now + self._pause_ns
         if self.state.failures == 2:
             log.error("log takes no records reason=%s directory=%s", reason, self.log.directory)
-        elif not again:
+        elif not (again or self.blocked):
             log.warning("log writes into a new segment reason=%s directory=%s", reason, self.log.directory)
 
     def _works(self) -> None:
