@@ -279,6 +279,7 @@ class _Written:
         self._sync = sync
         self._file: BinaryIO | None = None  # None: the disk has refused something of this sweep
         self._anew = False
+        self._made = False  # its name is not on the disk yet
 
     def begin(self, anew: bool) -> None:
         """`anew`: what comes is all there is, and takes the place of the file."""
@@ -287,7 +288,9 @@ class _Written:
             if anew:
                 self._file = self._temporary.open("wb")
             else:
-                self._file = self.path.open("r+b" if self.path.exists() else "xb")
+                is_there = self.path.exists()
+                self._made |= not is_there
+                self._file = self.path.open("r+b" if is_there else "xb")
                 self._file.truncate(self.size_bytes)
                 self._file.seek(self.size_bytes)
             os.fchmod(self._file.fileno(), 0o600)
@@ -317,8 +320,10 @@ class _Written:
             file.close()
             if self._anew:
                 self._temporary.replace(self.path)
-            if self._anew and self._sync:
+                self._made = True
+            if self._made and self._sync:
                 sync_directory(self.path.parent)
+                self._made = False
         except OSError as error:
             self._failed(error)
             return

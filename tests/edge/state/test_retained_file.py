@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
-from edge.state.retained_file import RetainedFile
+from edge.state import retained_file
+from edge.state.retained_file import RetainedFile, _Written
 from persistence import Log, LogReader
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
@@ -170,3 +171,17 @@ def test_it_does_not_grow_without_bound(site: Site) -> None:
     assert site.file.stat().st_size < 2 << 20
     with site.life() as bench:
         assert retained(bench)["a"][:4] == struct.pack("<I", 599)
+
+
+def test_the_name_of_the_file_is_on_the_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could take it, with messages that neither ring nor log have any more."""
+    synced: list[Path] = []
+    monkeypatch.setattr(retained_file, "sync_directory", synced.append)
+    written = _Written(tmp_path / "retained.state", sync=True)
+    for anew, count in ((False, 1), (False, 1), (True, 2), (False, 2)):
+        written.begin(anew)
+        written.add(b"")
+        written.end({}, 0)
+        assert synced == [tmp_path] * count
