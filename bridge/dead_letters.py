@@ -14,6 +14,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from bridge.errors import SinkBlocked
 from bridge.records import Rejected
 from bridge.settings import BridgeSettings
 from bridge.unit import Batch, Intent
+from persistence.files import OsFiles
 from ringbuf import Batch as RingBatch
 
 __all__ = ["DeadLetters"]
@@ -46,10 +48,11 @@ class DeadLetters:
                         f"dead_letters_bytes = {most}; the last reason: {rejected[-1].reason}",
                         hint="look at them, do something about the reason, move the file away, and resume",
                     )
-                os.write(fd, lines)
-                os.fdatasync(fd)
+                _append(fd, lines, length)
             finally:
                 os.close(fd)
+            if length == 0:
+                OsFiles().dirsync(str(self.path.parent))
         except OSError as error:
             text = f"{self.path}: {error.strerror}"
             raise SinkBlocked(text, hint="make room on that disk, and resume") from error
@@ -73,3 +76,16 @@ class DeadLetters:
                     "reason": reasons[record.offset],
                     "payload": base64.b64encode(record.bytes()).decode(),
                 }
+
+
+def _append(fd: int, lines: bytes, length: int) -> None:
+    """All of them are on the disk behind what was there, or none is.  Raises OSError."""
+    rest = memoryview(lines)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fdatasync(fd)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(fd, length)
+        raise

@@ -32,6 +32,7 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
 from bridge.unit import Unit
+from persistence.files import OsFiles
 
 __all__ = ["DirectorySink"]
 
@@ -118,7 +119,7 @@ class DirectorySink:
                 os.link(partial, path)
         _compare(path, unit)
         partial.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        OsFiles().dirsync(str(path.parent))
 
     def _lock(self, directory: Path) -> None:
         """From now on nobody else drains that edge here."""
@@ -148,7 +149,7 @@ class DirectorySink:
         if directory != self.root:
             self._make_directory(directory.parent)
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        _sync_directory(directory.parent)
+        OsFiles().dirsync(str(directory.parent))
         self._synced = {*self._synced, directory} if len(self._synced) < 64 else {directory}
 
     def names(self, prefix: str) -> Iterator[str]:
@@ -209,14 +210,6 @@ def conflict(where: str, found_length: int, length: int) -> SinkConflict:
         hint="another bridge of this edge id writes there: give each edge its own edge_id, or each bridge "
         "its own root",
     )
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _raise(error: OSError) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -156,6 +157,26 @@ def test_a_full_file_of_dead_letters_stops_the_bridge_and_loses_none(
     with drain(settings(runtime_directory, tmp_path), sink) as drained:
         run_dry(drained)
     assert len(chosen.dead_letters_path.read_text().splitlines()) == 1
+
+
+def test_a_dead_letter_for_which_there_is_half_the_room_is_not_taken_for_kept(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = Queue()
+    sink.refuses = {3}
+    chosen = settings(runtime_directory, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ring(runtime_directory) as made, drain(chosen, sink) as drained:
+        publish(made, 20)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            with pytest.raises(SinkBlocked):
+                run_dry(drained)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        run_dry(drained)
+    (letter,) = [json.loads(line) for line in chosen.dead_letters_path.read_text().splitlines()]
+    assert letter["offset"] == 3
 
 
 def louder(records: Sequence[AnyMessage]) -> Iterable[AnyMessage]:
