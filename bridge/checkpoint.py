@@ -14,7 +14,8 @@ synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Li
                   drain_seq      the highest number of a unit that the sink has, and all decided on before it
                   day            YYYY-MM-DD, the dt in its name; "" before the first
                   cursors        [[stream, partition, epoch, epoch_first_offset, accounted_offset,
-                                 next_offset, previous, ahead, owed], ...]: how far each partition has been
+                                 next_offset, previous, ahead, owed, and where one is not empty
+                                 earlier_lost, earlier_skipped], ...]: how far each partition has been
                                  drained (bridge/cursor.py)
                   intents        the units under way, each as a map of its fields, in the order in which they
                                  were decided on
@@ -156,8 +157,14 @@ class Checkpoint:
         intent = self.intents[0]
         key = intent.stream, intent.partition
         self.finish()
-        owed = (*self.cursors[key].owed, *intent.lost, (intent.first_offset, intent.last_offset))
-        self.cursors[key] = replace(self.cursors[key], owed=owed, previous=intent.previous)
+        cursor = self.cursors[key]
+        self.cursors[key] = replace(
+            cursor,
+            owed=(*cursor.owed, *intent.lost, (intent.first_offset, intent.last_offset)),
+            previous=intent.previous,
+            earlier_lost=(*intent.earlier_lost, *cursor.earlier_lost),
+            earlier_skipped=(*intent.earlier_skipped, *cursor.earlier_skipped),
+        )
         self.free = sorted([*self.free, intent.drain_seq])
 
     def abandon(self) -> None:
@@ -199,8 +206,8 @@ class Checkpoint:
                 "sink": self.sink,
                 "drain_seq": self.drain_seq,
                 "day": self.day,
-                "cursors": [dataclasses.astuple(cursor) for cursor in self.cursors.values()],
-                "intents": [dataclasses.asdict(intent) for intent in self.intents],
+                "cursors": [_fields(cursor) for cursor in self.cursors.values()],
+                "intents": [_map(intent) for intent in self.intents],
                 "free": self.free,
                 "paused": self.paused,
             }
@@ -241,6 +248,17 @@ class Checkpoint:
             return self.files.read(handle, min(self.files.size(handle), MAX_BYTES), 0)
         finally:
             self.files.close(handle)
+
+
+def _fields(cursor: Cursor) -> tuple[Any, ...]:
+    """Its values in their order, without the last two where both are empty."""
+    values = dataclasses.astuple(cursor)
+    return values if any(values[-2:]) else values[:-2]
+
+
+def _map(intent: Intent) -> dict[str, Any]:
+    """Its fields, without those of earlier epochs where there are none."""
+    return {key: it for key, it in dataclasses.asdict(intent).items() if it or not key.startswith("earlier_")}
 
 
 def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:

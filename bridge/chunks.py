@@ -85,6 +85,8 @@ def _chunk(unit: Unit, pieces: list[_Piece]) -> Chunk:
         last_offset=last_offset,
         lost=whole.lost if opens else (),
         skipped=whole.skipped if opens else (),
+        earlier_lost=whole.earlier_lost if opens else (),
+        earlier_skipped=whole.earlier_skipped if opens else (),
     )
     batch = Batch(whole.epoch, first_offset, last_offset, *stamps, tuple(piece.run for piece in pieces))
     return Chunk(first_offset, last_offset, b"".join(compressed(build(whole.edge, intent, batch)).parts))

@@ -28,7 +28,7 @@ __all__ = ["Control", "ask", "names"]
 
 PREFIX, SUFFIX = "bridge-", ".sock"
 CLIENT_S = 2.0  # for a request to come, once a client is there
-ORDER_S = 20.0  # for units under way, which an order may have to wait for
+ORDER_S = 20.0  # for a question to the sink, which an order may have to wait for
 ANSWER_S = 30.0  # what a client waits
 MESSAGE_BYTES = 128 << 10  # below what Linux lets a datagram take of a socket's buffer
 _CREDENTIALS = struct.Struct("iII")
@@ -125,7 +125,7 @@ class Control:
         try:
             return answer.result(ORDER_S)
         except TimeoutError:
-            return ["it is done as soon as the units under way have arrived"]
+            return ["it is done as soon as the sink has answered, or has not for half a minute"]
 
 
 def _path(runtime_dir: Path, name: str) -> Path:

@@ -171,12 +171,11 @@ class Drain:
         return min(found, default=None)
 
     def is_busy(self, name: RingName) -> bool:
-        """Whether units of it are under way, so that it cannot be redirected."""
+        """Whether units of it are under way."""
         return any(self._window.of(name))
 
     def redirect(self, name: RingName, cursor: Cursor) -> None:
-        """Put a partition elsewhere.  Raises CheckpointError."""
-        assert not self.is_busy(name)
+        """Put a partition elsewhere; units under way are not touched.  Raises CheckpointError."""
         self.checkpoint.move(cursor)
         self.partitions.forget(name)
         self.checkpoint.save()
@@ -340,6 +339,8 @@ class Drain:
             lost=joined((*cursor.owed, *_range(start, batch.first_offset))),
             skipped=_range(cursor.accounted_offset, cursor.next_offset) if first else (),
             compressed=self.settings.compress == "zstd",
+            earlier_lost=cursor.earlier_lost,
+            earlier_skipped=cursor.earlier_skipped,
         )
 
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
@@ -354,9 +355,7 @@ class Drain:
                 )
             return False
         epoch, first = later[0]
-        untouched = cursor.next_offset == cursor.epoch_first_offset
-        previous = cursor.previous if untouched and cursor.previous else (cursor.epoch, cursor.next_offset)
-        self.checkpoint.move(Cursor(*source.name, epoch, first, first, first, previous))
+        self.checkpoint.move(cursor.next_epoch(epoch, first, source.end_of(cursor.epoch)))
         source.forget_before(epoch)
         log.info("next epoch stream=%s partition=%d epoch=%d after=%d", *source.name, epoch, cursor.epoch)
         return True
@@ -444,13 +443,14 @@ class Drain:
 
     def _count(self, flight: Flight) -> None:
         intent = flight.intent
-        lost = sum(last - first + 1 for first, last in intent.lost)
+        lost = sum(last - first + 1 for *_, first, last in (*intent.lost, *intent.earlier_lost))
         self.totals.units += 1
         self.totals.records += intent.last_offset - intent.first_offset + 1
         self.totals.lost_records += lost
         self.totals.bytes += flight.parcel.length if flight.parcel else 0
         if lost:
-            log.warning("records lost, and declared so unit=%s lost=%s", intent.drain_seq, list(intent.lost))
+            ranges = [*intent.earlier_lost, *intent.lost]
+            log.warning("records lost, and declared so unit=%s lost=%s", intent.drain_seq, ranges)
         log.debug("drained drain_seq=%d", intent.drain_seq)
 
     def _tell(self, cursor: Cursor, lost: Lost) -> None:

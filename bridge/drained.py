@@ -34,6 +34,8 @@ Little-endian.
         lost, skipped           [[first, last], ...] offsets of this epoch that no file will ever hold:
                                 overwritten before they could be drained, or passed over because somebody
                                 said so.  They lie between the unit before and first_offset
+        earlier_lost, earlier_skipped   [[epoch, first, last], ...] the same of epochs before this one, which
+                                ended before a unit of theirs could say so; left out where there are none
         body_crc32              crc32 of everything before the footer
 
     crc32 is the one of zlib, and not crc32c, where a reader without compiled code must be able to check: an
@@ -232,11 +234,16 @@ class Header:
 
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
+EarlierRanges: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, first, last)
+
+_MAY_MISS = ("earlier_lost", "earlier_skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a unit is, in full.  `lost` and `skipped` are (first, last) pairs, both ends included."""
+    """What a unit is, in full.  Ranges are (first, last), both ends included; earlier ones have their epoch
+    before that.
+    """
 
     edge: str
     stream: str
@@ -253,12 +260,13 @@ class Footer:
     lost: Ranges
     skipped: Ranges
     body_crc32: int
+    earlier_lost: EarlierRanges = ()
+    earlier_skipped: EarlierRanges = ()
 
     def pack(self) -> bytes:
         """msgpack, keys in the order above."""
-        packed: bytes = msgpack.packb(
-            {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        )
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        packed: bytes = msgpack.packb({key: it for key, it in found.items() if it or key not in _MAY_MISS})
         return packed
 
     @classmethod
@@ -266,6 +274,8 @@ class Footer:
         """Raises DrainedFileError, also for a footer that contradicts itself."""
         try:
             found = msgpack.unpackb(data, use_list=False)
+            for key in _MAY_MISS:
+                found.setdefault(key, ())
             footer = cls(
                 **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
             )
@@ -299,6 +309,8 @@ def _checked(key: str, value: Any) -> Any:
         good = value is None or _is_pair(value)
     elif key in {"lost", "skipped"}:
         good = isinstance(value, tuple) and all(_is_pair(pair) and pair[0] <= pair[1] for pair in value)
+    elif key in _MAY_MISS:
+        good = isinstance(value, tuple) and all(map(_is_earlier, value))
     else:
         good = _is_number(value)
     if not good:
@@ -308,6 +320,11 @@ def _checked(key: str, value: Any) -> Any:
 
 def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 64
+
+
+def _is_earlier(value: object) -> bool:
+    is_triple = isinstance(value, tuple) and len(value) == 3 and all(map(_is_number, value))
+    return is_triple and value[1] <= value[2]  # type: ignore[index]
 
 
 def _is_pair(value: object) -> bool:

@@ -1,7 +1,7 @@
 """What people may tell a running drain: to pass over what waits, or to go back.
 
-Each order is a function of the drain, called on its thread between two steps: what it says when it is done,
-or None while it has to wait for units under way.
+Each order is a function of the drain, called on its thread between two steps, and says what it has done.  It
+does not wait for units under way, which go on as they were decided: the sink may be away for days.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bridge.source import RingName
 
 __all__ = ["Order", "backfill", "skip"]
 
-Order = Callable[[Drain], list[str] | None]
+Order = Callable[[Drain], list[str]]
 
 
-def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str] | None:
-    """Pass over all that waits now; the next file of each partition declares it."""
+def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
+    """Pass over all that waits now and is not under way; the next file of each partition declares it."""
     chosen = {
         name: cursor
         for name, cursor in drain.checkpoint.cursors.items()
@@ -30,21 +30,20 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str] |
             f"nothing was ever drained of stream {stream or 'any'}, partition {partition or 'any'}",
             hint="`brim bridge status --json` names what there is",
         )
-    if any(drain.is_busy(RingName(*name)) for name in chosen):
-        return None
     said = []
     for key, cursor in chosen.items():
         name = RingName(*key)
         source = drain.partitions.sources.get(name)
         end = source.end_offset() if source is not None and not source.moved_on(cursor.epoch) else None
-        if end is None or end <= cursor.next_offset:
+        first = (drain.cursor_of(name) or cursor).next_offset
+        if end is None or end <= first:
             continue
         drain.redirect(name, cursor.passed(end))
-        said.append(f"{name.ring}: offsets {cursor.next_offset} to {end - 1} are skipped")
+        said.append(f"{name.ring}: offsets {first} to {end - 1} are skipped")
     return said or ["nothing waits"]
 
 
-def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str] | None:
+def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str]:
     """Go back to an offset of the present epoch."""
     name = RingName(stream, partition)
     cursor: Cursor | None = drain.checkpoint.cursors.get(name)
@@ -58,7 +57,5 @@ def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> li
             f"{cursor.epoch_first_offset} to {cursor.next_offset - 1} of epoch {cursor.epoch}",
             hint="what waits is drained by itself; earlier epochs are exported: `brim segments export`",
         )
-    if drain.is_busy(name):
-        return None
     drain.redirect(name, cursor.back(first_offset))
     return [f"{name.ring}: offsets {first_offset} to {cursor.next_offset - 1} are drained again"]

@@ -260,7 +260,7 @@ class Bridge:
         return wait
 
     def _obey(self, drain: Drain) -> None:
-        """Do what was asked for; what has to wait for units under way keeps others from beginning."""
+        """Do what was asked for."""
         drain.held = False
         while self._asked:
             order, answer = self._asked[0]
@@ -269,9 +269,6 @@ class Bridge:
             except BridgeError as error:
                 answer.set_exception(error)
             else:
-                if said is None:
-                    drain.held = True
-                    return
                 answer.set_result(said)
             self._asked.popleft()
 

@@ -253,6 +253,11 @@ class PartitionSource:
         """Of the ring that is written: the offset that comes next."""
         return self._rings[-1].ring.extremes().end_offset if self._rings else None
 
+    def end_of(self, epoch: int) -> int:
+        """The offset behind the last record of an epoch, verified or not; 0: its ring is gone."""
+        ends = (it.ring.extremes().end_offset for it in self._rings if it.epoch == epoch)
+        return max(ends, default=0)
+
     def capacity(self) -> tuple[int, int] | None:
         """Of the ring that is written: its bytes, and the position of its end; None: there is none."""
         if not self._rings:

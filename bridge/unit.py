@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from bridge.drained import (
     HEADER_BYTES,
     RING_ID,
+    EarlierRanges,
     Footer,
     Header,
     Name,
@@ -91,6 +92,8 @@ class Intent:
     lost: Ranges
     skipped: Ranges
     compressed: bool = False  # its file is: a part of its name
+    earlier_lost: EarlierRanges = ()
+    earlier_skipped: EarlierRanges = ()
 
     def name(self, edge: str) -> Name:
         """What its file is called."""
@@ -154,6 +157,8 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
         lost=intent.lost,
         skipped=intent.skipped,
         body_crc32=_crc32(parts),
+        earlier_lost=intent.earlier_lost,
+        earlier_skipped=intent.earlier_skipped,
     )
     parts.append(footer_and_trailer(footer))
     return Unit(intent.name(edge).path, tuple(parts), footer, batch.runs)

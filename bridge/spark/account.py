@@ -94,9 +94,13 @@ def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
     for facts in files:
         name = facts.file.name
         epochs[Epoch(name.edge, name.stream, name.partition, name.epoch)].append(facts)
-    for epoch in stood:
+    later = _said_later(facts.footer for facts in files)
+    for epoch in (*stood, *later):
         epochs.setdefault(epoch, [])
-    made = [_epoch(epoch, facts, stood.get(epoch), retained) for epoch, facts in sorted(epochs.items())]
+    made = [
+        _epoch(epoch, facts, stood.get(epoch), later.get(epoch, []), retained)
+        for epoch, facts in sorted(epochs.items())
+    ]
     return Account(
         [it for it in made if it is not None],
         _edges(files),
@@ -113,11 +117,23 @@ def _where_draining_stood(footers: Iterable[Footer | None]) -> dict[Epoch, int]:
     }
 
 
-def _epoch(epoch: Epoch, files: list[FileFacts], stood: int | None, retained: bool) -> EpochAccount | None:
+def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, Ranges]:
+    """What was declared lost or skipped of epochs that had ended by then."""
+    found: dict[Epoch, Ranges] = defaultdict(list)
+    for footer in footers:
+        for epoch, *pair in (*footer.earlier_lost, *footer.earlier_skipped) if footer is not None else ():
+            found[Epoch(footer.edge, footer.stream, footer.partition, epoch)].append((pair[0], pair[1]))
+    return found
+
+
+def _epoch(
+    epoch: Epoch, files: list[FileFacts], stood: int | None, later: Ranges, retained: bool
+) -> EpochAccount | None:
     footers = [facts.footer for facts in files if facts.footer is not None]
     ranges = [(facts.file.name.first_offset, facts.file.name.last_offset) for facts in files]
     present = union(ranges)
-    declared = union(pair for footer in footers for pair in (*footer.lost, *footer.skipped))
+    said = (pair for footer in footers for pair in (*footer.lost, *footer.skipped))
+    declared = union([*said, *later])
     firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
     if retained:
         firsts = [present[0][0]] if present else []

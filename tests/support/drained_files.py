@@ -73,13 +73,16 @@ def unit_of(
     skipped: tuple[tuple[int, int], ...] = (),
     previous: tuple[int, int] | None = None,
     created_ns: int = CREATED_NS,
+    earlier_lost: tuple[tuple[int, int, int], ...] = (),
+    earlier_skipped: tuple[tuple[int, int, int], ...] = (),
 ) -> Unit:
     """A unit of the records first .. last."""
     batch = batch_of(
         (record(offset, payload(offset), epoch=epoch) for offset in range(first, last + 1)), epoch=epoch
     )
-    intent = Intent(drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last, lost, skipped)
-    return build(edge, intent, batch)
+    place = (drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last)
+    earlier = {"earlier_lost": earlier_lost, "earlier_skipped": earlier_skipped}
+    return build(edge, Intent(*place, lost, skipped, **earlier), batch)
 
 
 def records_of(unit: Unit) -> Records:

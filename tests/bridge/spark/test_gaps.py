@@ -46,6 +46,20 @@ def test_what_was_lost_and_declared_is_no_gap(lake: Path, capsys: pytest.Capture
     assert said.splitlines()[-1] == "nothing is missing"
 
 
+def test_what_an_ended_epoch_could_not_declare_is_no_gap_when_a_later_one_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, epochs = tmp_path / "lake", (EPOCH, EPOCH + 1)
+    later = unit_of(0, 4, drain_seq=2, epoch=epochs[1], previous=(EPOCH, 30), earlier_lost=((EPOCH, 10, 19),))
+    store(root, unit_of(0, 9), later)
+    assert gaps.main([str(root), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["epochs"][0]
+    assert (found["declared"], found["missing"]) == ([[10, 19]], [[20, 29]])
+    store(root, unit_of(5, 9, drain_seq=3, epoch=epochs[1], earlier_skipped=((EPOCH, 20, 29),)))
+    assert gaps.main([str(root)]) == 0
+    assert "declared lost or skipped: 20 (10 to 29)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("removed", "offsets"), [(3, [[10, 19]]), (1, [[0, 9]]), (4, [[20, 39]]), (2, None), (5, None)]
 )
