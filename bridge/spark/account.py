@@ -120,9 +120,9 @@ def _where_draining_stood(footers: Iterable[Footer | None]) -> dict[Epoch, int]:
 def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, Ranges]:
     """What was declared lost or skipped of epochs that had ended by then."""
     found: dict[Epoch, Ranges] = defaultdict(list)
-    for footer in footers:
-        for epoch, *pair in (*footer.earlier_lost, *footer.earlier_skipped) if footer is not None else ():
-            found[Epoch(footer.edge, footer.stream, footer.partition, epoch)].append((pair[0], pair[1]))
+    for footer in filter(None, footers):
+        for epoch, first, last in (*footer.earlier_lost, *footer.earlier_skipped):
+            found[Epoch(footer.edge, footer.stream, footer.partition, epoch)].append((first, last))
     return found
 
 

@@ -81,8 +81,8 @@ def unit_of(
         (record(offset, payload(offset), epoch=epoch) for offset in range(first, last + 1)), epoch=epoch
     )
     place = (drain_seq, created_ns, stream, partition, epoch, 0, previous, first, last)
-    earlier = {"earlier_lost": earlier_lost, "earlier_skipped": earlier_skipped}
-    return build(edge, Intent(*place, lost, skipped, **earlier), batch)
+    intent = Intent(*place, lost, skipped, earlier_lost=earlier_lost, earlier_skipped=earlier_skipped)
+    return build(edge, intent, batch)
 
 
 def records_of(unit: Unit) -> Records:
