@@ -6,7 +6,7 @@ asks it, again and again, and does what it says.
 Segments go from the oldest on, archived or not, never the last one; each as a whole.  The oldest goes when
 **every stream with records in it** lets it go:
 
-    age      retain_s: its newest record of the stream is older
+    age      retain_s: its newest record of the stream is older (ages.py says how old, where clocks are set)
     bytes    retain_bytes: what the stream has in newer segments is as much, so at least that is kept;
              with discard = "new" publishers are turned away at the cap instead, and records go when all who
              hold them have them

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from persistence.ages import Ages
 from persistence.archive import Archived, check_available
 from persistence.errors import ArchiveUnavailable, LogError
 from persistence.facts import SegmentFacts
@@ -142,6 +143,7 @@ class Upkeep:
         kept.on_indexed.append(self._indexed.put)
         self._let_go = kept.durable_position  # up to here nothing is left in memory
         self._seen: list[SegmentFacts] = []
+        self._ages = Ages()
         self._retention = Retention(rules.retain_bytes, rules.retain_s, kept.segment_bytes, stream_of, floors)
         self._not_before_s = 0.0  # the next job
         self._reads, self._read_at_s = 0, 0.0
@@ -254,7 +256,9 @@ class Upkeep:
     def _retain(self, segments: Sequence[SegmentFacts]) -> float:
         """Lets the oldest go, if it may; seconds until the next may."""
         forced = self.step_of_disk in {"delete", "read_only"}
-        removal = self._retention.next(segments, self._clock.wall_ns(), forced=forced)
+        wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
+        dated = self._ages.dated(segments, wall_ns, monotonic_ns)
+        removal = self._retention.next(dated, wall_ns, forced=forced)
         if removal is not None and not self._is_worked_on(removal.base):
             self._remove(removal, segments[0].file_bytes)
             segments = segments[1:]

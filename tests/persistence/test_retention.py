@@ -9,7 +9,7 @@ from persistence.facts import RingFacts, SegmentFacts
 from persistence.retention import DiskRules, Floor, Retention, StreamRules, disk_step
 from persistence.upkeep import UpkeepRules
 from tests.support.logs import Written
-from tests.support.upkeeps import SECOND_NS, Kept, stream_of
+from tests.support.upkeeps import SECOND_NS, Clocks, Kept, stream_of
 
 NOW_S = 100_000
 MIB = 1 << 20
@@ -248,12 +248,30 @@ def test_an_old_segment_is_ended_and_goes_when_another_follows() -> None:
     assert written.files.size(handle) < 8192
     kept.steps(5)
     assert kept.bases() == [base]
+    kept.clocks.pass_by(200)  # its records say 1970, so they age from when they were first seen
     written.add("a-0", 7, [b"later"])
     written.sync()
     kept.steps(5)
     assert len(kept.bases()) == 1
     assert kept.bases() != [base]
     assert written.log.epochs("a-0") == [(7, 3, 4)]
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_clock_that_is_set_while_the_upkeep_runs_takes_nothing_and_keeps_nothing(days: int) -> None:
+    kept = Kept(filled(14), UpkeepRules(retain_bytes=0, retain_s=1000, scrub_bytes_per_s=0))
+    kept.clocks.now_ns = 1_700_000_000 * SECOND_NS
+    monotonic = Clocks()
+    kept.clocks.monotonic_s = monotonic.monotonic_s  # type: ignore[method-assign]
+    kept.steps(3)
+    before = kept.bases()
+    assert len(before) > 2
+    kept.clocks.now_ns += days * 86_400 * SECOND_NS
+    kept.steps(20)
+    assert kept.bases() == before
+    monotonic.pass_by(1001)
+    kept.steps(2 * len(before))
+    assert kept.bases() == before[-1:]
 
 
 def test_the_disk_s_three_steps() -> None:
