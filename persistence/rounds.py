@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 STEP_BYTES = 1 << 20  # taken and written before more is taken: the disk works on it meanwhile
 SPIN_NS = 50_000  # as a reader's
 ROWS_AT_ONCE = 512
-ROWS_MOST = 4096  # of a segment that has ended: more are left to whoever wants to know
+ROWS_MOST = 256  # of a segment that has ended: more are left to whoever wants to know
 
 _EMPTY = memoryview(b"")
 

@@ -359,15 +359,50 @@ static uint64_t shown_end(const rb_reader *reader)
     return durable < lap ? durable : lap;
 }
 
-/* The first step of this lap behind the next `limit` bytes, or the last before, up to which all is plain.
- * NULL: none that helps. */
-static const rb_step *step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end)
+typedef struct step_copy {
+    uint64_t position, offset, before_ns, plain_from;
+} step_copy;
+
+#define TAIL_TRIES 4
+
+/* The end of what the writer has published.  False: it writes that all the time. */
+static bool tail_read(const rb_trail *trail, step_copy *out)
 {
-    const rb_step *best = NULL;
-    uint64_t first = reader->cursor / reader->chunk + 1, wanted = reader->cursor + limit;
+    for (int i = 0; i < TAIL_TRIES; i++) {
+        /* pairs with the release in leave_tail() */
+        uint64_t count = atomic_load_explicit(&trail->count, memory_order_acquire);
+        const rb_tail *tail = &trail->tail[count & 1];
+        *out = (step_copy){
+            .position = atomic_load_explicit(&tail->position, memory_order_relaxed),
+            .offset = atomic_load_explicit(&tail->offset, memory_order_relaxed),
+            .before_ns = atomic_load_explicit(&tail->before_ns, memory_order_relaxed),
+            .plain_from = atomic_load_explicit(&tail->plain_from, memory_order_relaxed),
+        };
+        atomic_thread_fence(memory_order_acquire); /* pairs with the fence in leave_tail() */
+        if (atomic_load_explicit(&trail->count, memory_order_relaxed) == count)
+            return true;
+    }
+    return false;
+}
+
+/* The first step of this lap behind the next `limit` bytes, or the last before, up to which all is plain.
+ * False: none that helps.  *is_tail: nothing has been published behind it. */
+static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, step_copy *out, bool *is_tail)
+{
     if (reader->trail == NULL)
-        return NULL;
-    for (uint64_t chunk = first; chunk <= wanted / reader->chunk + 1; chunk++) {
+        return false;
+    uint64_t wanted = reader->cursor + limit, last = (end - 1) / reader->chunk;
+    bool found = tail_read(reader->trail, out) && out->position > reader->cursor;
+    *is_tail = found && out->position < end && out->position <= wanted + 2 * reader->chunk &&
+               out->plain_from <= reader->cursor;
+    if (*is_tail)
+        return true;
+    if (found && out->position / reader->chunk < last)
+        last = out->position / reader->chunk;
+    if (wanted / reader->chunk + 1 < last)
+        last = wanted / reader->chunk + 1;
+    found = false;
+    for (uint64_t chunk = reader->cursor / reader->chunk + 1; chunk <= last; chunk++) {
         const rb_step *step = &reader->trail->step[chunk & (RB_INDEX_ENTRIES - 1)];
         /* pairs with the release in leave_step() */
         uint64_t position = atomic_load_explicit(&step->position, memory_order_acquire);
@@ -375,11 +410,12 @@ static const rb_step *step_ahead(const rb_reader *reader, uint64_t limit, uint64
             continue;
         if (position >= end || position > wanted + limit || step->plain_from > reader->cursor)
             break;
-        best = step;
+        *out = (step_copy){position, step->offset, step->before_ns, step->plain_from};
+        found = true;
         if (position >= wanted)
             break;
     }
-    return best;
+    return found;
 }
 
 /* What read_next() makes sure of; a record without properties needs no look at more than its header. */
@@ -394,20 +430,21 @@ static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint6
 /* Adds what follows the range, up to about `limit` bytes more, as long as it is plain records of this lap.
  * What else stands there is left to read_next().  The trail tells how far that goes; what it does not tell
  * is looked at record by record, and what can be asked once for all of them is asked behind them.  How many
- * bytes; or RB_OVERRUN. */
-static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
+ * bytes; or RB_OVERRUN.  *all: nothing has been published behind them. */
+static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *all)
 {
+    *all = false;
     if (holds_any(reader))
         return 0;
     uint64_t position = reader->cursor, offset = reader->offset, end = shown_end(reader);
     uint64_t time = range->last_timestamp_ns, stop = position + limit < end ? position + limit : end;
-    const rb_step *step = step_ahead(reader, limit, end);
-    if (step != NULL) {
-        position = atomic_load_explicit(&step->position, memory_order_relaxed);
-        offset = step->offset;
-        time = step->before_ns;
+    step_copy step;
+    if (step_ahead(reader, limit, end, &step, all)) {
+        position = step.position;
+        offset = step.offset;
+        time = step.before_ns;
     }
-    while (position < stop) {
+    while (position < stop && !*all) {
         const uint8_t *bytes = at(reader, position);
         __builtin_prefetch(bytes + AHEAD_BYTES);
         rb_record header;
@@ -424,8 +461,10 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit)
     }
     if (!rb_reader_holds(reader, range->position))
         return lapped(reader);
-    if (holds_any(reader)) /* once more: it is said before what is held is there */
+    if (holds_any(reader)) { /* once more: it is said before what is held is there */
+        *all = false;
         return 0;
+    }
     uint64_t added = position - reader->cursor;
     range->length += added;
     range->count += offset - reader->offset;
@@ -440,7 +479,8 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
     uint64_t total = 0;
     int count = 0;
     bool alone = true; /* the last range is one unchecked record */
-    while (total < limit_bytes) {
+    bool all = false;
+    while (total < limit_bytes && !all) {
         rb_view view;
         uint64_t cursor = reader->cursor, offset = reader->offset;
         int result = rb_read(reader, &view);
@@ -465,7 +505,7 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
         total += rb_span(view.header.length);
         if (alone || reader->verify || (reader->cursor & reader->mask) == 0 || total >= limit_bytes)
             continue;
-        int64_t added = extend(reader, range, limit_bytes - total);
+        int64_t added = extend(reader, range, limit_bytes - total, &all);
         if (added < 0)
             return (int)added;
         total += (uint64_t)added;

@@ -5,12 +5,16 @@
 #include "trail.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "ring.h"
 
 rb_trail *rb_trail_new(void)
 {
-    return calloc(1, sizeof(rb_trail)); /* position 0 is in no chunk that is looked for */
+    rb_trail *trail = aligned_alloc(_Alignof(rb_trail), sizeof *trail);
+    if (trail != NULL)
+        memset(trail, 0, sizeof *trail); /* position 0 is in no chunk that is looked for */
+    return trail;
 }
 
 void rb_trail_free(rb_trail *trail)
@@ -20,7 +24,7 @@ void rb_trail_free(rb_trail *trail)
 
 void rb_writer_trail(rb_writer *writer, rb_trail *trail)
 {
-    /* pairs with the acquire in leave_step(): its zeros are there before it is */
+    /* pairs with the acquire in leave_step() and leave_tail(): its zeros are there before it is */
     atomic_store_explicit(&writer->trail, trail, memory_order_release);
 }
 

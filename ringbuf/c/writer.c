@@ -228,6 +228,24 @@ static void leave_step(rb_writer *writer, uint64_t chunk)
     atomic_store_explicit(&step->position, writer->tail, memory_order_release);
 }
 
+static void leave_tail(rb_writer *writer)
+{
+    /* pairs with the release in rb_writer_trail() */
+    rb_trail *trail = atomic_load_explicit(&writer->trail, memory_order_acquire);
+    if (trail == NULL)
+        return;
+    uint64_t count = atomic_load_explicit(&trail->count, memory_order_relaxed) + 1;
+    rb_tail *tail = &trail->tail[count & 1];
+    atomic_thread_fence(memory_order_release); /* pairs with the fence in tail_read(): the last count is there
+                                                  before what it said holds no more */
+    atomic_store_explicit(&tail->position, writer->tail, memory_order_relaxed);
+    atomic_store_explicit(&tail->offset, writer->offset, memory_order_relaxed);
+    atomic_store_explicit(&tail->before_ns, writer->newest_ns, memory_order_relaxed);
+    atomic_store_explicit(&tail->plain_from, writer->plain_from, memory_order_relaxed);
+    /* pairs with the acquire in tail_read(): all records before it are there */
+    atomic_store_explicit(&trail->count, count, memory_order_release);
+}
+
 static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
 {
     uint64_t chunk = writer->tail / writer->chunk, entries = writer->capacity / writer->chunk;
@@ -345,6 +363,7 @@ void rb_wake(rb_writer *writer)
 void rb_end_publish(rb_writer *writer)
 {
     end_store(writer);
+    leave_tail(writer);
     /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is
      * seen */
     atomic_thread_fence(memory_order_seq_cst);
