@@ -409,6 +409,8 @@ class LogWriter:
             self._failed(error, now)
             self.state.unsynced_bytes = self.log.unsynced_bytes
         elif code == lib.RB_LOG_TROUBLE:
+            if self._rounds.c.tells and self._on_durable is not None:
+                self._on_durable()  # Words of other rings may have moved in that round.
             self._rounds.leave()
             self._note_troubles()
             self._step(now, sync=True, take=False)

@@ -283,6 +283,7 @@ def test_a_ring_damaged_in_memory_is_left_by_rounds_and_the_others_go_on(runtime
         assert list(side.writer.broken) == [bad.name]
         assert bad.slots() == []
         assert side.durable()[1] == good.extremes().end_position
+        assert side.told[-1] == side.durable(), "who waits for the other ring has been told"
         good.writer().publish(b"z")
         side.go()
         assert side.durable()[1] == good.extremes().end_position
