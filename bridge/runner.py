@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 NICE = 10
 STATE_INTERVAL_S = 1.0  # how old what state() says may be
 STOP_TIMEOUT_S = 35.0  # a put under way ends within 30 s
+FAILED_REMEDY = "it has ended by a mistake in the program, which is on standard error: start it again"
 
 
 class _Asked(NamedTuple):
@@ -205,6 +206,9 @@ class Bridge:
             while not self._stopping:
                 self._sleep(drain, self._turn(drain))
             ending = "stopped"
+        except Exception as error:
+            self._error = error
+            raise
         finally:
             self._end(drain, ending)
 
@@ -353,8 +357,12 @@ class Bridge:
             in_flight=drain.in_flight,
             bytes_s=drain.plan.bytes_s,
             failures=self._backoff.failures,
-            last_error=str(error) if error else broken,
-            remedy=error.hint if isinstance(error, BridgeError) else "",
+            last_error=_words(error) if error else broken,
+            remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
             totals=dataclasses.replace(drain.totals),
             partitions=lags,
         )
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, BridgeError) else repr(error)

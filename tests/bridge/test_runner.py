@@ -15,6 +15,7 @@ from bridge.errors import BridgeError, CheckpointBusy, SinkConflict, SinkUnavail
 from bridge.runner import Backoff, Bridge
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink
+from bridge.unit import Unit
 from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.waiting import wait_until
@@ -190,6 +191,23 @@ def test_two_bridges_drain_the_same_rings_to_two_lakes(runtime_directory: Path, 
         assert one.flush(20)
         assert two.flush(20)
     assert offsets_drained(tmp_path / "second") == offsets_drained(tmp_path / "lake")
+
+
+def test_a_bridge_that_ends_by_a_mistake_says_which(runtime_directory: Path, tmp_path: Path) -> None:
+    class Mistaken(FailingSink):
+        def put(self, unit: Unit) -> None:
+            raise RuntimeError("nobody has thought of that")
+
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        sink = Mistaken(tmp_path / "lake")
+        bridge = Bridge(settings(runtime_directory, tmp_path), sink=sink)
+        with pytest.raises(RuntimeError):
+            bridge.run()
+        sink.close()
+    state = bridge.state()
+    assert (state.condition, state.last_error) == ("failed", "RuntimeError('nobody has thought of that')")
+    assert "start it again" in state.remedy
 
 
 def test_its_state_is_json(runtime_directory: Path, tmp_path: Path) -> None:
