@@ -24,6 +24,7 @@ from typing import NamedTuple
 from edge.config import Config, Durability
 from edge.engine import GATE_DURABLE, GATE_NONE, GATE_UPSTREAM, Engine
 from edge.logs import pairs
+from edge.ring_files import stream_of
 from ringbuf import REFUSAL_NO_LOG, REFUSAL_NO_ROOM
 
 __all__ = ["Levels", "Lost", "Upstream", "gate_of", "reason_code", "refusal"]
@@ -126,7 +127,7 @@ class Upstream:
 
     def moved(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
         """The sink of `bridge` has the records of a ring below `offset` of `epoch`, or will never."""
-        bridges = self._bridges.get(_stream_of(ring_name), ())
+        bridges = self._bridges.get(stream_of(ring_name), ())
         if bridge in bridges and self._epochs.get(ring_name) == epoch:
             self._call(
                 partial(self._move, bridge, ring_name, Progress(epoch, offset, time.monotonic()), tuple(lost))
@@ -139,7 +140,7 @@ class Upstream:
         return {
             ring_name: {it: self._facts(ring_name, it) for it in self._bridges[stream]}
             for ring_name in self._epochs
-            if (stream := _stream_of(ring_name)) in self._bridges
+            if (stream := stream_of(ring_name)) in self._bridges
         }
 
     def _facts(self, ring_name: str, bridge: str) -> dict[str, float | None]:
@@ -154,13 +155,9 @@ class Upstream:
                 "records were lost on their way upstream, and are not acknowledged %s",
                 pairs(bridge=bridge, ring=ring_name, offsets=list(lost)),
             )
-        bridges = self._bridges[_stream_of(ring_name)]
+        bridges = self._bridges[stream_of(ring_name)]
         self._levels.upstream(ring_name, min(self._offset(ring_name, it) for it in bridges), lost)
 
     def _offset(self, ring_name: str, bridge: str) -> int:
         known = self._known.get(ring_name, {}).get(bridge)
         return known.offset if known is not None and known.epoch == self._epochs[ring_name] else 0
-
-
-def _stream_of(ring_name: str) -> str:
-    return ring_name.rpartition("-")[0]

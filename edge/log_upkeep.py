@@ -17,20 +17,15 @@ from typing import Any
 
 from edge.config import Config
 from edge.log_set import LogSet
+from edge.ring_files import stream_of
 from persistence.idle import IdleProcess
 from persistence.log import Log
 from persistence.retention import DiskRules, Floor, StreamRules
 from persistence.upkeep import Upkeep, UpkeepRules, UpkeepThread
 
-__all__ = ["LogUpkeep", "stream_of"]
+__all__ = ["LogUpkeep"]
 
 Status = dict[str, Any]
-
-
-def stream_of(ring_name: str) -> str:
-    """The stream that a ring belongs to: "press-0" and "press@camera" are of press."""
-    stream, at, _ = ring_name.partition("@")
-    return stream if at else ring_name.rpartition("-")[0]
 
 
 class LogUpkeep:

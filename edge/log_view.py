@@ -26,7 +26,7 @@ from persistence.verified import record_spans
 from ringbuf import FLAG_PROPERTIES, RECORD_HEADER_BYTES, Range
 from ringbuf.record import payload_position
 
-__all__ = ["Cursor", "LogRecord", "LogView", "Place", "stream_of"]
+__all__ = ["Cursor", "LogRecord", "LogView", "Place"]
 
 READ_BYTES = 1 << 20  # about, at a time, of one ring
 TOPICS_REMEMBERED = 65_536
@@ -51,11 +51,6 @@ class LogRecord:
     flags: int
     properties: bytes  # MQTT 5, wire form with its length in front, or empty
     payload: memoryview
-
-
-def stream_of(ring_name: str) -> str:
-    """The stream that a ring belongs to: of "press-0", and of a producer's "press@cam"."""
-    return ring_name.partition("@")[0] if "@" in ring_name else ring_name.rpartition("-")[0]
 
 
 class LogView:

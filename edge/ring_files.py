@@ -19,11 +19,17 @@ from ringbuf import Ring
 from ringbuf.errors import RingError, WriterAlive
 from ringbuf.ring import cursor_file, ring_file
 
-__all__ = ["LogEnd", "attached_to_read", "ring_to_read", "ring_to_write"]
+__all__ = ["LogEnd", "attached_to_read", "ring_to_read", "ring_to_write", "stream_of"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def stream_of(ring_name: str) -> str:
+    """The stream that a ring belongs to: of "press-0", and of a producer's "press@camera"."""
+    stream, at, _ = ring_name.partition("@")
+    return stream if at else ring_name.rpartition("-")[0]
 
 
 class LogEnd(NamedTuple):

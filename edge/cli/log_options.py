@@ -11,9 +11,10 @@ from pathlib import Path
 
 from edge.cli.configuration import add_config_arguments, configured
 from edge.errors import EdgeError
-from edge.log_view import Place, stream_of
+from edge.log_view import Place
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
+from edge.ring_files import stream_of
 
 __all__ = ["add_log_arguments", "add_part_arguments", "chosen_rings", "log_directory", "place_of"]
 

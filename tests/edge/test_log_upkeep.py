@@ -17,7 +17,7 @@ from edge.config import Config, parse
 from edge.control import Connection, Report, Status
 from edge.errors import ConfigError
 from edge.log_set import LogSet, Placing
-from edge.log_upkeep import LogUpkeep, stream_of
+from edge.log_upkeep import LogUpkeep
 from edge.mqtt import PubAck, Publish, ReasonCode
 from persistence import LogReader, OsFiles
 from persistence.retention import Floor
@@ -112,10 +112,6 @@ def test_a_stream_that_discards_the_new_refuses_publishers(runtime_directory: Pa
 
 
 # ---- parts ----
-
-
-def test_rings_belong_to_streams() -> None:
-    assert [stream_of(name) for name in ("press-0", "a-b-12", "video@cam-1")] == ["press", "a-b", "video"]
 
 
 def test_a_bridge_holds_what_its_checkpoint_lacks(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from edge.errors import EdgeError
-from edge.log_view import Cursor, LogView, Place, stream_of
+from edge.log_view import Cursor, LogView, Place
+from edge.ring_files import stream_of
 from persistence.format import segment_name
 from ringbuf import FLAG_RETAIN
 from tests.support.kept_logs import MINUTE_NS, NOON_NS, Kept, keep
