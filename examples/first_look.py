@@ -1,6 +1,6 @@
 """A first look at what was drained: the files as a Spark table, a question in SQL, and a plot of the answer.
 
-    pip install 'brim[spark]' matplotlib
+    pip install -e '.[spark]' matplotlib
     python -m examples.first_look /srv/lake --field temp
 
 Made to be read from top to bottom, and pasted into a notebook.  Needs Java 17 or newer.
@@ -9,19 +9,26 @@ Made to be read from top to bottom, and pasted into a notebook.  Needs Java 17 o
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from bridge.errors import BridgeError
+from bridge.spark.jobs import gaps
 from bridge.spark.session import session
 
 
-def first_look(lake: Path, field: str, plot: Path) -> None:
+def first_look(lake: str, field: str, plot: Path) -> None:
     """Prints what is there, and writes the plot."""
-    spark = session("first look")
+    # Is anything missing?  Names and footers of the files tell, without Spark.
+    gaps.job([lake])
 
     # The landing zone of a bridge is a table.  Nothing is imported or converted first.
-    records = spark.read.format("brim").load(str(lake))
+    spark = session("first look")
+    records = spark.read.format("brim").load(lake)
     records.printSchema()
 
     # Who sends, and how much?
@@ -43,36 +50,35 @@ def first_look(lake: Path, field: str, plot: Path) -> None:
     lines = defaultdict(list)
     for row in means.collect():
         lines[row["topic"]].append((row["second"], row["mean"]))
-    draw(lines, field, plot)
+    if not lines:
+        sys.exit(f"no payload is JSON with a number in {field!r}: name another --field")
+    draw(lines, field).savefig(plot, dpi=120)
     print(f"{plot}: {len(lines)} topics")
 
 
-def draw(lines: dict[str, list[tuple[object, float]]], field: str, plot: Path) -> None:
-    """A line for each topic."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(10, 4), layout="constrained")
+def draw(lines: dict[str, list[tuple[object, float]]], field: str) -> Figure:
+    """A line for each topic.  In a notebook, a cell that ends with it shows it."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
     for topic, points in sorted(lines.items()):
         axes.plot(*zip(*points, strict=True), marker=".", label=topic)
     axes.set_ylabel(field)
-    if lines:
-        axes.legend(loc="upper left", fontsize="small")
+    axes.legend(loc="upper left", fontsize="small")
     figure.autofmt_xdate()
-    figure.savefig(plot, dpi=120)
-    plt.close(figure)
+    return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="a first look at drained files, with Spark")
-    parser.add_argument("lake", type=Path, help="where a bridge drains to")
+    parser.add_argument("lake", help="where a bridge drains to: a path or URL")
     parser.add_argument("--field", default="value", help="of JSON payloads, to be drawn (%(default)s)")
     parser.add_argument("--to", type=Path, default=Path("first_look.png"), help="the plot (%(default)s)")
     options = parser.parse_args(arguments)
-    first_look(options.lake, options.field, options.to)
+    try:
+        first_look(options.lake, options.field, options.to)
+    except BridgeError as error:
+        sys.exit(f"{error}\n  {error.hint}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
     "bridge.spark": {
         *("bridge.drained", "bridge.errors", "bridge.spark.formats", "ringbuf"),
-        *("msgpack", "numpy", "pyarrow", "pyspark"),
+        *("msgpack", "numpy", "pyarrow", "py4j", "pyspark"),
     },
     "bridge.spark.formats": {"bridge.errors", "cbor2", "google"},
     "edge.mqtt": set(),

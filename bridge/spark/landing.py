@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -61,25 +62,44 @@ class Landing:
         """All files of the edges whose names match one of these patterns (none: all), sorted.
 
         A file that is there twice, under two days, is taken once.  Raises SourceOptionError when there is no
-        such place, OSError when it cannot be listed.
+        such place, or it is not the root of what a bridge drains; OSError when it cannot be listed.
         """
         opened = self._open()
-        if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
-            raise SourceOptionError(
-                f"path {self.root!r} is no directory", hint="write the root that the bridge has"
-            )
+        self._refuse_what_is_no_root(opened)
         found: dict[Name, StoredFile] = {}
+        tables = 0
         for info in self._entries(opened, edges):
             name = Name.parse(info.path)
             if name is None:
+                tables += info.path.endswith(".parquet")
                 continue
             stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
             key = replace(name, day="")
             found[key] = min(found.get(key, stored), stored)
+        if tables and not found:  # else a query over the wrong place would find nothing, and look right
+            raise SourceOptionError(
+                f"path {self.root!r} holds Parquet files, and no drained ones",
+                hint="read them with spark.read.parquet; a bridge with format = 'parquet' makes such files",
+            )
         return sorted(found.values())
 
+    def _refuse_what_is_no_root(self, opened: _Opened) -> None:
+        if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
+            raise SourceOptionError(
+                f"path {self.root!r} is no directory",
+                hint="write the directory that the bridge drains to: its `to`, or --to",
+            )
+        below = re.fullmatch(r"(.*)/edge=([^/]+)(/dt=[^/]+)?/?", opened.root)
+        if below is not None:
+            raise SourceOptionError(
+                f"path {self.root!r} is below the root",
+                hint=f"write the path before edge=..., and option edge = {below[2]!r} for that edge alone",
+            )
+
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
+        """The files in the directories of these edges, and those beside the directories."""
         top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        yield from (it for it in top if it.type == fs.FileType.File)
         for directory in top:
             edge = directory.base_name.removeprefix("edge=")
             if (

@@ -9,12 +9,14 @@ Spark needs Java 17 or newer; what is missing is said with the command that mend
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,10 +67,22 @@ def session(
         options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}{' ' + BRIEF if brief else ''}"
         builder = builder.config("spark.driver.extraJavaOptions", options)
     made = builder.config(map=dict(settings or {})).getOrCreate()
+    atexit.unregister(_stop)
+    atexit.register(_stop)
     from bridge.spark.source import BrimDataSource
 
     made.dataSource.register(BrimDataSource)
     return made
+
+
+def _stop() -> None:
+    """Ends Spark before Python ends; else idle workers say, in a traceback, that their pipe broke."""
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    with suppress(Py4JError, OSError):  # Java has gone already
+        if active := SparkSession.getActiveSession():
+            active.stop()
 
 
 def check_java() -> int:

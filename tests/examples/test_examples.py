@@ -108,3 +108,22 @@ def test_drained_files_are_an_arrow_table(broker: BrimProcess) -> None:
     ]
     assert lines[4][:2] == ["4", "records,"]
     assert lines[5:] == [["2", "plant/press/load"], ["2", "plant/press/temp"]]
+
+
+def test_a_lake_to_try_spark_on_has_something_to_find(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="needs pyarrow, which the spark extra brings")
+    from bridge.spark.jobs.gaps import landing_account
+    from bridge.spark.payloads import Payloads
+
+    lake = tmp_path / "lake"
+    with ModuleChild("examples.sample_lake", lake, "--seconds", "1") as child:
+        status, out, log = child.wait()
+    assert status == 0, log
+    assert out.splitlines()[-1] == f"  python -m examples.first_look {lake} --field temp"
+    (epoch,) = landing_account(str(lake)).epochs
+    assert (epoch.records, epoch.declared, epoch.missing) == (40, [(20, 59)], [])
+    assert [rule.format for rule in Payloads.read(str(lake / "payloads.toml")).rules] == ["json"]
+    with ModuleChild("examples.sample_lake", lake) as child:
+        status, out, log = child.wait()
+    assert (status, out) == (2, "")
+    assert "is there already" in log

@@ -220,8 +220,10 @@ def job(argv: Sequence[str] | None) -> int:
     if given.json:
         print(json.dumps(_as_json(files, table, complete)))
     else:
-        print(*_lines(files, table), sep="\n")
-        print("nothing is missing" if complete else "SOMETHING IS MISSING OR DOUBLED")
+        for line in _lines(files, table):
+            print(line)
+        whole = "nothing is missing" if files.epochs else f"there are no drained files below {given.root}"
+        print(whole if complete else "SOMETHING IS MISSING OR DOUBLED")
     return 0 if complete else 1
 
 

@@ -37,9 +37,28 @@ def test_the_example_reads_asks_and_draws(spark: Any, lake: Path, tmp_path: Path
     first_look.main([str(lake), "--field", "temp", "--to", str(plot)])
     said = capsys.readouterr().out
     assert re.search(r"\|default\|plant/3/temp\|25 ", said)
+    assert "nothing is missing" in said
     assert said.endswith(f"{plot}: 4 topics\n")
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert plot.stat().st_size > 10_000
+
+
+def test_what_cannot_be_read_is_said_in_one_line_before_spark_starts(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    from examples import first_look
+
+    with pytest.raises(SystemExit, match=r"is no directory\n  write the directory that the bridge drains to"):
+        first_look.main([str(tmp_path / "lake")])
+
+
+@pytest.mark.java
+@pytest.mark.timeout(180)
+def test_a_field_that_no_payload_has_is_named(spark: Any, lake: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    from examples import first_look
+
+    with pytest.raises(SystemExit, match="no payload is JSON with a number in 'tmp'"):
+        first_look.main([str(lake), "--field", "tmp", "--to", str(tmp_path / "plot.png")])
 
 
 def test_a_job_is_a_verb(lake: Path, tmp_path: Path, capsys: Said) -> None:
@@ -89,3 +108,19 @@ def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["complete"]
     assert re.search(r"spark-submit --master 'local\[1\]' \S*/gaps\.py", done.stderr)
+
+
+@pytest.mark.java
+@pytest.mark.timeout(180)
+def test_readme_for_data_engineers_runs_as_it_stands(spark: Any, tmp_path: Path, capsys: Said) -> None:
+    from examples import sample_lake
+
+    sample_lake.main([str(tmp_path / "sample-lake"), "--seconds", "1"])
+    section = (ROOT / "README.md").read_text().partition("## A data engineer's ten minutes\n")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    code = code.replace('"sample-lake', f'"{tmp_path}/sample-lake')  # Java may have begun elsewhere
+    capsys.readouterr()
+    exec(compile(code, "README.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert "|plant/3/data|   10|" in said
+    assert "[{20, 59}]" in said

@@ -126,6 +126,11 @@ def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, capsys: pytest
     assert "is no directory" in capsys.readouterr().err
 
 
+def test_a_lake_without_files_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gaps.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"there are no drained files below {tmp_path}\n"
+
+
 # ---- the landing zone below it ----
 
 
@@ -182,6 +187,25 @@ def test_a_compressed_file_is_read_as_any_other(
     path.write_bytes(data)
     with pytest.raises(DrainedFileError):
         verify(landing.read(stored.path, stored.length))
+
+
+@pytest.mark.parametrize("below", [Path(), Path("edge=edge-1", "dt=2026-01-31")])
+def test_parquet_files_alone_are_no_lake_with_nothing_in_it(tmp_path: Path, below: Path) -> None:
+    (tmp_path / below).mkdir(parents=True, exist_ok=True)
+    (tmp_path / below / "part-0.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceOptionError, match="holds Parquet files, and no drained ones") as caught:
+        Landing(str(tmp_path)).files()
+    assert "spark.read.parquet" in caught.value.hint
+    store(tmp_path, unit_of(0, 9))
+    assert len(Landing(str(tmp_path)).files()) == 1
+
+
+@pytest.mark.parametrize("below", ["edge=edge-1", "edge=edge-1/dt=2023-11-14"])
+def test_a_directory_below_the_root_is_named_as_such(lake: Path, below: str) -> None:
+    (lake / below).mkdir(exist_ok=True)
+    with pytest.raises(SourceOptionError, match="is below the root") as caught:
+        Landing(str(lake / below)).files()
+    assert "option edge = 'edge-1'" in caught.value.hint
 
 
 def test_a_root_is_a_path_or_a_url(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
