@@ -36,6 +36,8 @@ class EdgeError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # a traceback shows it, too
 
 
 class ConfigError(EdgeError):

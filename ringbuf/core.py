@@ -6,7 +6,14 @@ kept: one call a message).
 
 from typing import TYPE_CHECKING
 
-from ringbuf import _ringbuf
+try:
+    from ringbuf import _ringbuf
+except ImportError as error:  # also what `from` says of a module that is not there
+    raise ImportError(
+        "ringbuf._ringbuf, the C core, is not there or does not fit this Python; compile it with "
+        "`python build.py`, which `pip install -e .` does, too",
+        name="ringbuf._ringbuf",
+    ) from error
 
 lib = _ringbuf.lib
 ffi = _ringbuf.ffi

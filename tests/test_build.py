@@ -48,6 +48,14 @@ def built(project: Path) -> set[Path]:
     return set((project / "build").rglob("*.o"))
 
 
+def test_without_the_core_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
+    leave = shutil.ignore_patterns("*.so", "__pycache__", "c")
+    shutil.copytree(ROOT / "ringbuf", tmp_path / "ringbuf", ignore=leave)
+    run = python(tmp_path, "-c", "import ringbuf")
+    assert run.returncode == 1
+    assert "`python build.py`" in run.stderr.splitlines()[-1]
+
+
 def ask(project: Path, expression: str) -> str:
     """What the compiled module says."""
     run = python(project, "-c", f"from ringbuf._ringbuf import lib; print({expression})")

@@ -73,6 +73,7 @@ async def test_the_socket_is_for_the_group_and_goes_with_the_broker(config):
     with pytest.raises(BrokerUnreachable, match="no broker answers at") as caught:
         Connection(config.runtime_dir)
     assert "brim run" in caught.value.hint
+    assert caught.value.__notes__ == [caught.value.hint]  # so that a traceback shows it
 
 
 async def test_a_socket_left_by_a_killed_broker_is_replaced(config):
