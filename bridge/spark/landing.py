@@ -1,5 +1,8 @@
 """The landing zone: which drained files there are, by name, and their bytes.
 
+A unit may be there as a Parquet file (bridge/sinks/parquet.py): it has the unit's name with another ending,
+and is read by parquet_files.py.  Where a unit is there in both forms, the drained file is taken.
+
 A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs.  Credentials
 come from where that store's own tools take them; options such as a region or an endpoint go into the URL,
 as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
@@ -22,8 +25,11 @@ from pyarrow import fs
 from bridge import drained
 from bridge.drained import DrainedFile, Footer, Name
 from bridge.errors import DrainedFileError, SourceOptionError
+from bridge.spark import parquet_files
 
-__all__ = ["Landing", "StoredFile"]
+__all__ = ["PARQUET_SUFFIX", "Landing", "StoredFile", "name_of"]
+
+PARQUET_SUFFIX = ".parquet"
 
 TAIL_BYTES = 4096  # read first for a footer: most are about 300 bytes
 
@@ -69,7 +75,7 @@ class Landing:
         found: dict[Name, StoredFile] = {}
         tables = 0
         for info in self._entries(opened, edges):
-            name = Name.parse(info.path)
+            name = name_of(info.path)
             if name is None:
                 tables += info.path.endswith(".parquet")
                 continue
@@ -126,10 +132,19 @@ class Landing:
             raise DrainedFileError(f"holds {found.name.path}, which is not what its name says", name=path)
         return found
 
+    def parquet(self, path: str) -> Any:
+        """The file, open; whoever asks closes it.  Raises DrainedFileError: it is gone."""
+        try:
+            return self._open().filesystem.open_input_file(path)
+        except FileNotFoundError as error:
+            raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
+
     def footer(self, path: str, length: int) -> Footer:
         """The footer alone.  Raises DrainedFileError."""
         opened = self._open()
         with opened.filesystem.open_input_file(path) as file:
+            if path.endswith(PARQUET_SUFFIX):
+                return parquet_files.footer(file, path)
             tail = file.read_at(min(TAIL_BYTES, length), max(length - TAIL_BYTES, 0))
             wanted = drained.footer_length(tail) + drained.TRAILER_BYTES
             if wanted > len(tail):
@@ -140,6 +155,12 @@ class Landing:
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Whether a name is one of these, where * stands for anything; of none given, always."""
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def name_of(path: str) -> Name | None:
+    """What the name of a file says of the unit in it, or None: some other file."""
+    stem = path.removesuffix(PARQUET_SUFFIX)
+    return Name.parse(path if stem == path else stem + drained.SUFFIX)
 
 
 def _without_day(path: str) -> Name | None:

@@ -47,14 +47,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bridge.drained import Name
 from bridge.errors import DrainedFileError, SourceOptionError
-from bridge.spark import files_view
+from bridge.spark import files_view, parquet_files
 from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, Decoded, batch_of, corrupt_batch_of
 from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file, decoder_of
 from bridge.spark.fields import typed_columns
-from bridge.spark.landing import Landing, StoredFile, matches
+from bridge.spark.landing import PARQUET_SUFFIX, Landing, StoredFile, matches, name_of
 from bridge.spark.options import Options
 from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
 from bridge.spark.where import BY_NAME, BY_RECORD, Condition
@@ -143,14 +142,13 @@ class _Rows:
             yield from self._of_file(task)
 
     def _of_file(self, task: FileTask) -> Iterator[pa.RecordBatch]:
-        name = Name.parse(task.path)
+        name = name_of(task.path)
         assert name is not None
         constants = Constants(name.edge, name.stream, name.partition, name.epoch)
         left = list(task.ranges)
         reason = DAMAGED
         try:
-            file = Landing(self.options.path).read(task.path, task.length)
-            for decoded in decode_file(file, self._wanted(), decoder_of(self.options.decoder)):
+            for decoded in self._decoded(task):
                 rows = decoded.first_offset, decoded.first_offset + decoded.rows - 1
                 for first, last in task.ranges:
                     begin, end = max(first, rows[0]), min(last, rows[1])
@@ -173,6 +171,18 @@ class _Rows:
         if self.options.mode == "PERMISSIVE" and CORRUPT in self.schema.names:
             for first, last in left:
                 yield corrupt_batch_of(first, last, reason, constants, self.schema)
+
+    def _decoded(self, task: FileTask) -> Iterator[Decoded]:
+        """All rows of a file that verify.  Raises DrainedFileError."""
+        landing = Landing(self.options.path)
+        if task.path.endswith(PARQUET_SUFFIX):
+            name = name_of(task.path)
+            assert name is not None
+            with landing.parquet(task.path) as file:
+                yield from parquet_files.rows_of(file, task.path, name, self._wanted())
+            return
+        file = landing.read(task.path, task.length)
+        yield from decode_file(file, self._wanted(), decoder_of(self.options.decoder))
 
     def _wanted(self) -> set[str]:
         """The columns of a record that are needed, for themselves or for what is made of them."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bridge.sink import open_unit_sink
 from bridge.unit import Unit
 from ringbuf import FLAG_RETAIN
 from tests.support import bridges
@@ -148,6 +149,31 @@ def test_a_file_that_is_cut_costs_its_own_records_alone(spark: Any, lake: Path) 
         load(spark, lake).collect()
     rows = load(spark, lake, mode="PERMISSIVE").collect()
     assert sorted(row["offset"] for row in rows if row["_corrupt_record"]) == list(range(20, 30))
+
+
+def test_units_that_are_parquet_files_are_read_with_the_others(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    """As rows, as files and as a stream; conditions and a file that is damaged are as ever."""
+    sink = open_unit_sink((tmp_path / "mixed").as_uri(), {"format": "parquet"})
+    for unit in units(0, 1, 3):
+        sink.put(unit)
+    sink.close()
+    store(tmp_path / "mixed", *units(2, 4))
+    mixed = tmp_path / "mixed"
+    for options in ({}, {"topic": "plant/3/+", "offsets": "5-33"}):
+        frames = [load(spark, root, **options).orderBy("offset") for root in (lake, mixed)]
+        assert frames[0].collect() == frames[1].collect()
+        assert frames[0].count() == (7 if options else 50)
+    kinds = [row["path"].rpartition(".")[2] for row in load(spark, mixed, view="files").collect()]
+    assert sorted(kinds) == ["brim", "brim", "parquet", "parquet", "parquet"]
+    assert stream(spark, mixed, tmp_path, maxFilesPerTrigger=2) == [20, 20, 10]
+    path = sorted(mixed.rglob("*.parquet"))[1]
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(Exception, match="cut short"):
+        load(spark, mixed).collect()
+    rows = load(spark, mixed, mode="PERMISSIVE").where("_corrupt_record is not null").collect()
+    assert sorted(row["offset"] for row in rows) == list(range(10, 20))
 
 
 def test_payloads_are_columns_where_a_schema_says_so(spark: Any, tmp_path: Path) -> None:

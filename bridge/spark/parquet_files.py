@@ -1,0 +1,79 @@
+"""Units that are there as Parquet files (bridge/sinks/parquet.py): the same rows as from a drained file.
+
+pyarrow reads them, also where there is nothing else.  Whose records they are is in the file's metadata, under
+"brim", and must be what the name says; that no row is missing or out of order is seen by the offsets.  A value
+that has changed is not seen where it does not break the compression: these files have no checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from bridge.drained import Footer, Name
+from bridge.errors import DrainedFileError
+from bridge.spark.columns import TYPES, Decoded
+
+__all__ = ["footer", "rows_of"]
+
+KEY = b"brim"
+ROWS_MOST = 16_384  # of one batch
+IN_FILE = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
+
+
+def footer(file: Any, path: str) -> Footer:
+    """What the drained file of the unit would have as its footer.  Raises DrainedFileError."""
+    return _opened(file, path)[1]
+
+
+def rows_of(file: Any, path: str, name: Name, wanted: Collection[str]) -> Iterator[Decoded]:
+    """The rows of a file that is called `name`, in rising order of offsets; `wanted` names the columns.
+
+    Raises DrainedFileError: it is not what its name says, or cannot be read from some row on.
+    """
+    opened, said = _opened(file, path)
+    if replace(name, day="") != said.name(""):
+        raise DrainedFileError(f"holds {said.name(name.day).path}, which is not what its name says", name=path)
+    columns = [column for column in IN_FILE if column in wanted or column == "offset"]
+    _check(opened, said, columns, path)
+    offset = said.first_offset
+    try:
+        for batch in opened.iter_batches(ROWS_MOST, columns=columns, use_threads=False):
+            found = batch.column("offset").to_numpy(zero_copy_only=False)
+            if not np.array_equal(found, np.arange(offset, offset + batch.num_rows)):
+                raise DrainedFileError(f"offset {offset} is not where it belongs", name=path)
+            yield Decoded(offset, batch.num_rows, {it: batch.column(it) for it in columns if it in wanted})
+            offset += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DrainedFileError(f"cannot be read from offset {offset} on: {error}", name=path) from error
+
+
+def _opened(file: Any, path: str) -> tuple[Any, Footer]:
+    try:
+        opened = parquet.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise DrainedFileError(f"is no Parquet file, or cut short: {error}", name=path) from error
+    said = (opened.metadata.metadata or {}).get(KEY)
+    if said is None:
+        raise DrainedFileError(f"has no {KEY.decode()!r} in its metadata: no bridge has written it", name=path)
+    try:
+        return opened, Footer.unpack(said)
+    except DrainedFileError as error:
+        raise DrainedFileError(str(error), name=path, hint=error.hint) from None
+
+
+def _check(opened: Any, said: Footer, columns: list[str], path: str) -> None:
+    """That it has as many rows as it says, and these columns."""
+    if opened.metadata.num_rows != said.count:
+        text = f"has {opened.metadata.num_rows} rows, and says that there are {said.count}"
+        raise DrainedFileError(text, name=path)
+    schema = opened.schema_arrow
+    for column in columns:
+        kind = schema.field(column).type if column in schema.names else None
+        if kind != TYPES[column]:
+            raise DrainedFileError(f"column {column} is {kind}, not {TYPES[column]}", name=path)
