@@ -10,9 +10,9 @@ partitions by Spark, Hive, DuckDB and all others, and a unit that is put again i
     metadata   "brim": the footer of the drained file (bridge/drained.py), in msgpack; body_crc32 is that of
                the drained file
 
-What is given up: records are no longer bit for bit those of the ring (timestamps are rounded down to
-microseconds, checksums are gone), and the Spark source "brim" passes these files over: they are read as what
-they are.
+What is given up: records are no longer bit for bit those of the ring: timestamps are rounded down to
+microseconds, checksums are gone.  The Spark source "brim" reads them like drained files, with the same rows
+(bridge/spark/parquet_files.py).
 
 Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
 otherwise.  So whether a file that is there already is the unit that is put again is decided by its metadata,
