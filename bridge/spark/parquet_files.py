@@ -1,8 +1,8 @@
 """Units that are there as Parquet files (bridge/sinks/parquet.py): the same rows as from a drained file.
 
-pyarrow reads them, also where there is nothing else.  Whose records they are is in the file's metadata, under
-"brim", and must be what the name says; that no row is missing or out of order is seen by the offsets.  A value
-that has changed is not seen where it does not break the compression: these files have no checksums.
+pyarrow reads them, also where there is nothing else.  Whose records they are is in the file's metadata,
+under "brim", and must be what the name says; that no row is missing or out of order is seen by the offsets.
+A value that has changed is not seen where it does not break the compression: these files have no checksums.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def rows_of(file: Any, path: str, name: Name, wanted: Collection[str]) -> Iterat
     """
     opened, said = _opened(file, path)
     if replace(name, day="") != said.name(""):
-        raise DrainedFileError(f"holds {said.name(name.day).path}, which is not what its name says", name=path)
+        text = f"holds {said.name(name.day).path}, which is not what its name says"
+        raise DrainedFileError(text, name=path)
     columns = [column for column in IN_FILE if column in wanted or column == "offset"]
     _check(opened, said, columns, path)
     offset = said.first_offset
@@ -60,7 +61,8 @@ def _opened(file: Any, path: str) -> tuple[Any, Footer]:
         raise DrainedFileError(f"is no Parquet file, or cut short: {error}", name=path) from error
     said = (opened.metadata.metadata or {}).get(KEY)
     if said is None:
-        raise DrainedFileError(f"has no {KEY.decode()!r} in its metadata: no bridge has written it", name=path)
+        text = f"has no {KEY.decode()!r} in its metadata: no bridge has written it"
+        raise DrainedFileError(text, name=path)
     try:
         return opened, Footer.unpack(said)
     except DrainedFileError as error:

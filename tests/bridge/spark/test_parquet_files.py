@@ -60,7 +60,8 @@ def test_a_unit_in_both_forms_is_one_file_with_one_footer(tmp_path: Path) -> Non
     store(tmp_path, units[0])
     landing = Landing(str(tmp_path))
     found = landing.files()
-    assert [(file.name.drain_seq, Path(file.path).suffix) for file in found] == [(1, ".brim"), (2, ".parquet")]
+    forms = [(file.name.drain_seq, Path(file.path).suffix) for file in found]
+    assert forms == [(1, ".brim"), (2, ".parquet")]
     assert [landing.footer(file.path, file.length) for file in found] == [unit.footer for unit in units]
 
 
