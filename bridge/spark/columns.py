@@ -22,13 +22,16 @@ versions.
 
 from __future__ import annotations
 
+import functools
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 __all__ = ["CORRUPT", "DDL", "TYPES", "Constants", "Decoded", "as_text", "batch_of", "corrupt_batch_of"]
 
 CORRUPT: Final = "_corrupt_record"
+REPEATED_MOST = 65_536  # rows of a constant that are kept: as many as a batch of records has at most
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "edge": pa.string(),
@@ -110,6 +113,21 @@ def as_text(keys: pa.Array) -> pa.Array:
 
 
 def _filled(field: pa.Field, constants: Constants, rows: int) -> pa.Array:
-    """The same value for each row: what the file says, or null."""
-    value = constants._asdict().get(field.name)
-    return pa.nulls(rows, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), rows)
+    """The same value for each row: what the file says, or null.  Mostly a part of what was made before."""
+    value = getattr(constants, field.name, None)
+    if rows > REPEATED_MOST:
+        return _repeated.__wrapped__(field.type, value, rows)
+    return _repeated(field.type, value, REPEATED_MOST).slice(0, rows)
+
+
+@functools.lru_cache(maxsize=32)  # some hundred KiB each; made anew they took half as long as decoding
+def _repeated(kind: pa.DataType, value: str | int | None, rows: int) -> pa.Array:
+    """From plain buffers: the first pa.scalar() of a process imports pandas, which takes 0.2 s."""
+    if value is None:
+        return pa.nulls(rows, kind)
+    if isinstance(value, str):
+        text = value.encode()
+        ends = np.arange(rows + 1, dtype=np.int32) * len(text)
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)])
+    values = np.full(rows, value, f"i{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(values)])
