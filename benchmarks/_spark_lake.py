@@ -32,6 +32,7 @@ __all__ = ["FIELDS", "make"]
 PARTITIONS = 4
 DEVICES = 1000
 RING_BYTES = 64 << 20
+FILE_RECORDS = 50_000  # of 160 bytes: a file has the 8 MiB at which a bridge closes it
 FIELDS = "ts bigint, temp double, vib double, rpm bigint, ok boolean, site string"
 
 Telemetry = dict[str, Any]
@@ -53,8 +54,8 @@ def telemetry(records: int) -> Iterator[Telemetry]:
 
 def make(root: Path, records: int, spark: Any) -> None:
     """All forms of `records` records below `root`."""
-    stamp = root / "records"
-    if stamp.is_file() and stamp.read_text() == str(records):
+    stamp, said = root / "records", f"{records} by {FILE_RECORDS}"
+    if stamp.is_file() and stamp.read_text() == said:
         return
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
@@ -65,7 +66,7 @@ def make(root: Path, records: int, spark: Any) -> None:
     for name, pack in packers.items():
         drained(root / name, map(pack, telemetry(records)))
     _copies(root, spark)
-    stamp.write_text(str(records))
+    stamp.write_text(said)
 
 
 def drained(lake: Path, payloads: Iterator[bytes]) -> None:
@@ -89,9 +90,8 @@ def drained(lake: Path, payloads: Iterator[bytes]) -> None:
     checkpoint = Checkpoint.open(settings.checkpoint_path, settings.edge_id, sink.url)
     drain = Drain(settings, sink, checkpoint, None)
     writers = [ring.writer() for ring in rings]
-    turn = RING_BYTES // 2 // 256 // 8  # what a ring takes while the drain waits
     try:
-        while batch := list(itertools.islice(payloads, turn * PARTITIONS)):
+        while batch := list(itertools.islice(payloads, FILE_RECORDS * PARTITIONS)):
             for number, payload in enumerate(batch):
                 writers[number % PARTITIONS].publish(payload, topics[number * 7 % DEVICES])
             while drain.step() <= 0 or not drain.drained():

@@ -1,17 +1,18 @@
 """Drained files in Spark beside Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
 
-    ./dev bench spark [--rounds 5] [--records 4000000] [--only rows,typed,stream] [--keep DIR]
+    ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,typed,stream] [--keep DIR]
 
-All read the same records, in one session on this machine, and take turns in each round; a ratio compares
-what was measured within one round.  Nothing is written (Spark's noop sink).  Processor time is that of the
-JVM and of its Python workers together: on a busy machine it is the steadier figure.  Prints a table of
-medians and, as its last line, one JSON object.
+All read the same records, in one session of two tasks at a time on this machine, and take turns in each
+round; a ratio compares what was measured within one round.  Before the rounds that count, each is run until
+Java has compiled it (--warm rounds), and Python's workers are up.  Nothing is written (Spark's noop sink).
+Processor time is that of the JVM and of its Python workers together: on a busy machine it is the steadier
+figure.  Prints a table of medians and, as its last line, one JSON object.
 
     brim_over_parquet, _json, _binaryfile     rows a second, of whole rows: eleven columns, payloads as they
                                               are.  _cpu behind it: rows a processor second.  The peers:
                                               Parquet (zstd) that Spark wrote, JSON lines with a schema, and
                                               binaryFile with mapInArrow around the same compiled decoder
-    typed_over_json_lines, .._cpu             msgpack telemetry into typed columns in the reader, and a
+    typed_over_json, .._cpu                   msgpack telemetry into typed columns in the reader, and a
                                               grouped aggregate; over JSON lines with a schema of the same
     typed_over_from_json, .._cpu              over Parquet and from_json
     stream_over_parquet, .._cpu               one stream, available now, over one of the Parquet files
@@ -40,6 +41,7 @@ from bridge.spark.decode import decode_compiled, decode_file
 from bridge.spark.session import session
 
 PARTS = ("rows", "typed", "stream")
+MASTER = "local[2]"
 PAYLOADS = """
 [[payload]]
 topic = "plant/+/+/data"
@@ -183,19 +185,17 @@ def _grouped(frame: Any) -> Any:
 Figures = dict[str, list[float]]
 
 
-def measured(runs: dict[str, Run], rounds: int, records: int, megabytes: float) -> Figures:
-    """Every run once a round, after one that does not count; rates, and processor seconds."""
+def measured(runs: dict[str, Run], warm: int, rounds: int, records: int, megabytes: float) -> Figures:
+    """Every run once a round, after `warm` rounds that do not count; rates, and processor seconds."""
     found: Figures = {}
-    for name, run in runs.items():
-        begun = time.monotonic()
-        run()
-        print(f"   {name} for the first time: {time.monotonic() - begun:.1f} s", flush=True)
-    for _ in range(rounds):
+    for number in range(warm + rounds):
         for name, run in runs.items():
             cpu, begun = Machine.cpu_s(), time.monotonic()
             run()
             wall, spent = time.monotonic() - begun, Machine.cpu_s() - cpu
-            print(f"   {name}: {wall:.2f} s, {spent:.2f} CPU s", flush=True)
+            print(f"   {name}: {wall:.2f} s, {spent:.2f} CPU s{' (warm)' * (number < warm)}", flush=True)
+            if number < warm:
+                continue
             for what, value in (
                 ("rows_s", records / wall),
                 ("mb_s", megabytes / wall),
@@ -211,7 +211,7 @@ RATIOS = {
     "brim_over_json": ("brim", "json"),
     "brim_over_binaryfile": ("brim", "binaryfile"),
     "columns_over_all": ("columns", "brim"),
-    "typed_over_json_lines": ("typed", "json_lines"),
+    "typed_over_json": ("typed", "json_lines"),
     "typed_over_from_json": ("typed", "from_json"),
     "stream_over_parquet": ("brim_stream", "parquet_stream"),
 }
@@ -246,6 +246,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=3, help="rounds before them that do not count")
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--only", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     parser.add_argument("--keep", type=Path, help="where the data is made, and kept for the next run")
@@ -254,7 +255,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(PARTS)}")
     root = arguments.keep.resolve() if arguments.keep else Path(tempfile.mkdtemp(prefix="spark-bench-"))
-    spark = session("brim bench")
+    spark = session("brim bench", master=MASTER)
     try:
         print(f"   making {arguments.records} records ...", flush=True)
         _spark_lake.make(root, arguments.records, spark)
@@ -262,7 +263,9 @@ def main() -> None:
         reads = Reads(spark, root)
         found: Figures = {}
         for name in names:
-            found |= measured(getattr(reads, name)(), arguments.rounds, arguments.records, megabytes)
+            found |= measured(
+                getattr(reads, name)(), arguments.warm, arguments.rounds, arguments.records, megabytes
+            )
         table(found)
         shutil.rmtree(reads.scratch)
     finally:

@@ -10,7 +10,8 @@
     failOnDataLoss       true (default): a drain_seq that is missing fails the query; false: it is passed over
     maxFilesPerTrigger, maxBytesPerTrigger    how much one micro-batch takes; default 1 GiB
     minPartitions        at least as many tasks, if there are as many files
-    taskBytes            files are packed into tasks of about so many bytes; default 32 MiB
+    taskBytes            files are packed into tasks of about so many bytes; default: an eighth of all, but
+                         32 to 128 MiB.  Less uses more cores at once, more costs less
     missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
     decoder              auto (default), c, numpy
     partition            numbers separated by commas; default: all
@@ -66,7 +67,7 @@ class Options:
     max_files: int | None = None
     max_bytes: int = 1 << 30
     min_partitions: int = 1
-    task_bytes: int = 32 << 20
+    task_bytes: int | None = None
     missing_grace_s: int = 600
     decoder: str = "auto"
     view: str = "records"
@@ -88,7 +89,7 @@ class Options:
 
         if not text("path", ""):
             raise SourceOptionError("path is not set", hint='write .load("/srv/lake")')
-        max_files = text("maxFilesPerTrigger", "")
+        max_files, task_bytes = text("maxFilesPerTrigger", ""), text("taskBytes", "")
         decoder_of(text("decoder", "auto"))
         return cls(
             path=text("path", ""),
@@ -101,7 +102,7 @@ class Options:
             max_files=_size("maxFilesPerTrigger", max_files) if max_files else None,
             max_bytes=_size("maxBytesPerTrigger", text("maxBytesPerTrigger", "1g")),
             min_partitions=_size("minPartitions", text("minPartitions", "1")),
-            task_bytes=_size("taskBytes", text("taskBytes", "32m")),
+            task_bytes=_size("taskBytes", task_bytes) if task_bytes else None,
             missing_grace_s=_size("missingGraceSeconds", text("missingGraceSeconds", "600"), least=0),
             decoder=text("decoder", "auto"),
             view=_one_of("view", text("view", "records"), ("records", "files")),

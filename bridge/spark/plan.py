@@ -28,6 +28,9 @@ __all__ = ["Cursor", "FileTask", "advance", "between", "pack", "tasks_of"]
 
 Cursor = dict[str, int]  # edge: drain_seq
 
+USUAL_TASKS = 8
+TASK_LEAST_BYTES, TASK_MOST_BYTES = 32 << 20, 128 << 20  # the latter is what Spark's own readers have
+
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
@@ -181,19 +184,24 @@ def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
     return found
 
 
-def pack(tasks: Sequence[FileTask], task_bytes: int, at_least: int = 1) -> list[tuple[FileTask, ...]]:
-    """The tasks in their order, packed to `task_bytes`, or less if there would be fewer than `at_least`.
+def pack(
+    tasks: Sequence[FileTask], task_bytes: int | None = None, at_least: int = 1
+) -> list[tuple[FileTask, ...]]:
+    """The tasks in their order, packed to about `task_bytes`, or less if they would be fewer than `at_least`.
 
     The bytes are shared out evenly, so that no core is left with a long task after the others have ended.
     """
     total = sum(task.length for task in tasks)
-    most = -(-total // max(at_least, -(-total // task_bytes), 1))
-    packed: list[list[FileTask]] = []
-    length = 0
+    count = max(at_least, -(-total // (task_bytes or _usual_bytes(total))), 1)
+    packed: dict[int, list[FileTask]] = defaultdict(list)
+    begin = 0
     for task in tasks:
-        if not packed or length + task.length > most:
-            packed.append([])
-            length = 0
-        packed[-1].append(task)
-        length += task.length
-    return [tuple(files) for files in packed]
+        middle = 2 * begin + task.length
+        packed[min(middle * count // max(2 * total, 1), count - 1)].append(task)
+        begin += task.length
+    return [tuple(files) for files in packed.values()]
+
+
+def _usual_bytes(total: int) -> int:
+    """An eighth, within limits: each task costs about 30 ms of processor time, as much as reading 8 MiB."""
+    return min(max(-(-total // USUAL_TASKS), TASK_LEAST_BYTES), TASK_MOST_BYTES)

@@ -65,6 +65,7 @@ __all__ = ["BrimDataSource"]
 OFFSET_VERSION = 1
 LISTING_S = 5.0  # how old a listing may be from which a batch is planned
 DAMAGED = "the record does not verify"
+NEVER_NULL = frozenset(TYPES) - {"properties", CORRUPT}  # of a record that verifies
 RECORD_DDL = DDL.partition(", properties ")[0]  # what a record has beside its fields
 
 
@@ -134,6 +135,10 @@ class _Rows:
             if f"{field.name} {given}" not in known:
                 raise SourceOptionError(
                     f"column {field.name} cannot be {given}", hint=f"the columns are {ddl}"
+                )
+            if not field.nullable and (options.mode == "PERMISSIVE" or field.name not in NEVER_NULL):
+                raise SourceOptionError(
+                    f"column {field.name} cannot be NOT NULL", hint="leave it out of the schema"
                 )
             fields.append(pa.field(field.name, kind, field.nullable))
         return cls(options, pa.schema(fields))

@@ -15,7 +15,7 @@ from bridge import drained
 from bridge.drained import DrainedFile
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import decode_numpy
-from bridge.spark.columns import TYPES, Constants, batch_of, corrupt_batch_of
+from bridge.spark.columns import TYPES, Constants, Decoded, batch_of, corrupt_batch_of
 from bridge.spark.decode import compiled, decode_compiled, decode_file, decoder_of
 from bridge.unit import Intent, build
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
@@ -295,3 +295,18 @@ def test_a_payload_that_only_its_extent_covers_is_not_believed_when_that_does_no
     file = drained.parse(data)
     for decoder in DECODERS.values():
         assert [row[0] for row in rows(file, decoder)] == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 65_536, 65_537])
+def test_what_all_records_of_a_file_have_in_common_is_in_each_row(rows: int) -> None:
+    names = ("edge", "offset", "stream", "partition", "epoch", "_corrupt_record", "properties")
+    schema = pa.schema([(name, TYPES[name]) for name in names])
+    offsets = pa.array(range(rows), pa.int64())
+    decoded = Decoded(0, rows, {"offset": offsets})
+    for constants in (Constants("kiln", "press@ü", 3, EPOCH), Constants("k", "", 0, 1 << 40)):
+        batch = batch_of(decoded, constants, schema)
+        batch.validate(full=True)
+        edge, stream, partition, epoch = constants
+        columns = ([edge] * rows, list(range(rows)), [stream] * rows, [partition] * rows, [epoch] * rows)
+        nothing = [None] * rows
+        assert [batch[name].to_pylist() for name in names] == [*columns, nothing, nothing]

@@ -16,7 +16,7 @@ def test_only_a_path_is_needed() -> None:
         1 << 30,
         None,
     )
-    assert (options.edges, options.streams, options.task_bytes) == ((), (), 32 << 20)
+    assert (options.edges, options.streams, options.task_bytes) == ((), (), None)
 
 
 def test_names_are_taken_in_any_case_and_sizes_with_units() -> None:

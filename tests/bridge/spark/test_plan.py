@@ -134,19 +134,23 @@ def test_however_files_overlap_each_record_is_read_once(spans: list[tuple[int, i
     assert set(read) == offsets([(first, first + length) for first, length in spans])
 
 
-def test_small_files_are_packed_and_large_ones_are_alone() -> None:
-    lengths = [10, 10, 10, 100, 10, 200, 10]
-    tasks = tasks_of(files := [stored(seq, seq, seq, length=it) for seq, it in enumerate(lengths)], files)
-    assert [[task.length for task in group] for group in pack(tasks, 100)] == [
-        [10, 10, 10],
-        [100],
-        [10],
-        [200],
-        [10],
-    ]
-    even = [stored(seq, seq, seq, length=10) for seq in range(11)]
-    assert [len(group) for group in pack(tasks_of(even, even), 100)] == [5, 5, 1]  # and not 10 and 1
-    assert len(pack(tasks_of(ten(), ten()), 1 << 30, at_least=4)) >= 4
-    assert pack([], 100, 4) == []
-    packed = pack(tasks_of(ten(), ten()), 250)
-    assert [task for group in packed for task in group] == tasks_of(ten(), ten())
+def test_small_files_are_packed_into_tasks_of_even_length() -> None:
+    def packed(lengths: list[int], *given: int) -> list[list[int]]:
+        tasks = tasks_of(files := [stored(seq, seq, seq, length=it) for seq, it in enumerate(lengths)], files)
+        groups = pack(tasks, *given)
+        assert [task for group in groups for task in group] == tasks
+        return [[task.length for task in group] for group in groups]
+
+    assert packed([10, 10, 10, 100, 10, 200, 10], 100) == [[10, 10, 10, 100], [10], [200], [10]]
+    assert [len(group) for group in packed([10] * 11, 100)] == [5, 6]  # and not 10 and 1
+    assert [len(group) for group in packed([100] * 10, 1 << 30, 4)] == [2, 3, 2, 3]
+    assert packed([], 100, 4) == []
+    assert packed([0, 0], 100) == [[0, 0]]
+
+
+def test_tasks_are_as_many_as_keep_some_cores_busy_and_no_more() -> None:
+    def packed(mib: int) -> int:
+        files = [stored(seq, seq, seq, length=8 << 20) for seq in range(mib // 8)]
+        return len(pack(tasks_of(files, files)))
+
+    assert [packed(mib) for mib in (8, 32, 64, 128, 640, 1024, 4096)] == [1, 1, 2, 4, 8, 8, 32]

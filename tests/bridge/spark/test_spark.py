@@ -81,6 +81,14 @@ def test_only_the_columns_asked_for_are_read_in_that_order(spark: Any, lake: Pat
             load(spark, lake, schema).count()
 
 
+def test_a_column_that_may_be_null_cannot_be_asked_for_as_not_null(spark: Any, lake: Path) -> None:
+    """Spark would not look whether it is."""
+    assert load(spark, lake, "offset long NOT NULL").count() == 50
+    for schema, mode in (("properties binary NOT NULL", "FAILFAST"), ("offset long NOT NULL", "PERMISSIVE")):
+        with pytest.raises(Exception, match="cannot be NOT NULL"):
+            load(spark, lake, schema, mode=mode).count()
+
+
 def test_a_table_is_cut_by_edge_stream_and_drain_sequence(spark: Any, lake: Path) -> None:
     store(lake, unit_of(0, 4, stream="press", drain_seq=6), unit_of(0, 2, edge="kiln"))
     assert load(spark, lake, edge="kiln").count() == 3
