@@ -5,8 +5,8 @@ of a sink for files (bridge/sink.py): a directory, whose every file is synced be
 object store.  Bytes from outside are hostile: a file is looked through, and has the name that it should have,
 before it is stored.
 
-One thread reads and answers; a few put.  What bridges may have under way is their credit, so memory is
-bounded by bridges times credit.
+One thread reads and answers; a few put.  What bridges may have under way is their credit, and what comes
+beyond it is refused, so memory is bounded by bridges times credit.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,8 @@ class Collector:
         self.stored = self.stored_bytes = self.refused = 0
         self._store, self._credit_bytes, self._clock = store, credit_bytes, clock
         self._holders: dict[str, tuple[str, float]] = {}  # edge -> who drains it, last heard
+        self._under_way: dict[str, int] = {}  # edge -> bytes of files that are being put
+        self._counting = threading.Lock()  # over them
         self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
         self._stopping = False
         self._context = zmq.Context()
@@ -132,11 +135,14 @@ class Collector:
         content = frames[1].buffer if len(frames) == 2 else None
         try:
             self._check_holder(head)
+            self._admit(str(head["edge"]), 0 if content is None else len(content))
         except BridgeError as error:
             self._refuse(identity, head, error)
             return
         if head["kind"] != "bye":
             workers.submit(self._work, identity, head, content)
+        else:
+            self._let_go(str(head["edge"]), 0 if content is None else len(content))
 
     def _check_holder(self, head: dict[str, Any]) -> None:
         """Raises BridgeError unless this machine drains that edge, or nobody does."""
@@ -153,22 +159,43 @@ class Collector:
         else:
             self._holders[edge] = holder, now
 
+    def _admit(self, edge: str, length: int) -> None:
+        """Raises BridgeError: so much more is above the credit of that edge."""
+        with self._counting:
+            known = self._under_way.get(edge, 0)
+            if known and known + length > self._credit_bytes:
+                text = f"{known} bytes of edge {edge} are under way, and {length} more are above its credit"
+                raise BridgeError(text, hint="wait for the answers to those")
+            if length:
+                self._under_way[edge] = known + length
+
+    def _let_go(self, edge: str, length: int) -> None:
+        with self._counting:
+            left = self._under_way.pop(edge, 0) - length
+            if left > 0:
+                self._under_way[edge] = left
+
     def _work(self, identity: bytes, head: dict[str, Any], content: memoryview | None) -> None:
         """On a worker."""
         try:
-            if head["kind"] == "hello":
-                answer = self._welcome(head)
-            elif head["kind"] == "put" and content is not None:
-                answer = self._put(head, content)
-            elif head["kind"] == "names":
-                answer = self._names(head)
-            else:
-                raise SinkBlocked(f"no message of a bridge: {head['kind']}", hint="update the older side")
+            try:
+                answer = self._done(head, content)
+            finally:  # before the bridge can know
+                self._let_go(str(head["edge"]), 0 if content is None else len(content))
         except Exception as error:  # noqa: BLE001  a bridge that waits must be told
             self._refuse(identity, head, error)
         else:
             self._answers.put((identity, answer))
         self._ring()
+
+    def _done(self, head: dict[str, Any], content: memoryview | None) -> bytes:
+        if head["kind"] == "hello":
+            return self._welcome(head)
+        if head["kind"] == "put" and content is not None:
+            return self._put(head, content)
+        if head["kind"] == "names":
+            return self._names(head)
+        raise SinkBlocked(f"no message of a bridge: {head['kind']}", hint="update the older side")
 
     def _welcome(self, head: dict[str, Any]) -> bytes:
         if head.get("version") != VERSION:

@@ -17,7 +17,7 @@ from bridge.errors import BadName, BridgeError, SinkBlocked, SinkConflict, SinkU
 from bridge.sink import RecordSink, open_sink
 from bridge.sinks.directory import DirectorySink
 from bridge.sinks.zeromq import ZmqSink
-from bridge.unit import compressed
+from bridge.unit import Unit, compressed
 from tests.support.bridges import drain, publish, ring, run_dry, settings
 from tests.support.drained_files import offsets_drained, unit_of
 
@@ -148,6 +148,45 @@ def test_messages_that_are_none_are_answered_and_change_nothing(tmp_path: Path) 
             answer = unpack(stranger.recv())
             assert answer is not None
             assert answer["kind"] == "refused", frames
+
+
+def test_what_comes_beyond_the_credit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bridge that does not keep to it, or is none, cannot fill the collector's memory."""
+    goes_on = threading.Event()
+    put = DirectorySink.put
+
+    def slow(store: DirectorySink, unit: Unit) -> None:
+        assert goes_on.wait(20)
+        put(store, unit)
+
+    monkeypatch.setattr(DirectorySink, "put", slow)
+    units = [unit_of(10 * n, 10 * n + 9, drain_seq=n + 1) for n in range(3)]
+    with (
+        collecting(tmp_path / "lake", credit_bytes=2 * units[0].length) as collector,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as dealer,
+    ):
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(collector.endpoint)
+
+        def send(unit: Unit) -> None:
+            dealer.send_multipart(
+                [pack(kind="put", edge="edge-1", holder="h", name=unit.name), content(unit)]
+            )
+
+        def answer() -> tuple[str, str]:
+            assert dealer.poll(20_000)
+            found = unpack(dealer.recv())
+            assert found is not None
+            return found["kind"], found["name"]
+
+        for unit in units:
+            send(unit)
+        assert answer() == ("refused", units[2].name)
+        goes_on.set()
+        assert sorted([answer(), answer()]) == [("stored", units[0].name), ("stored", units[1].name)]
+        send(units[2])
+        assert answer() == ("stored", units[2].name)
 
 
 def test_a_second_machine_is_refused_until_the_first_is_silent_for_long(
