@@ -84,8 +84,8 @@ class Landing:
             found[key] = min(found.get(key, stored), stored)
         if tables and not found:  # else a query over the wrong place would find nothing, and look right
             raise SourceOptionError(
-                f"path {self.root!r} holds Parquet files, and no drained ones",
-                hint="read them with spark.read.parquet; a bridge with format = 'parquet' makes such files",
+                f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
+                hint="a table: read it with spark.read.parquet",
             )
         return sorted(found.values())
 

@@ -193,7 +193,7 @@ def test_a_compressed_file_is_read_as_any_other(
 def test_parquet_files_alone_are_no_lake_with_nothing_in_it(tmp_path: Path, below: Path) -> None:
     (tmp_path / below).mkdir(parents=True, exist_ok=True)
     (tmp_path / below / "part-0.parquet").write_bytes(b"PAR1")
-    with pytest.raises(SourceOptionError, match="holds Parquet files, and no drained ones") as caught:
+    with pytest.raises(SourceOptionError, match="none that a bridge has drained") as caught:
         Landing(str(tmp_path)).files()
     assert "spark.read.parquet" in caught.value.hint
     store(tmp_path, unit_of(0, 9))
