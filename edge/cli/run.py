@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
 import logging
+import resource
 import shlex
 import signal
 import time
@@ -23,7 +25,7 @@ from edge.cli.assembly import Assembly
 from edge.cli.configuration import add_config_arguments, configured
 from edge.cli.notify import notify, watchdog_interval_s
 from edge.config import Config
-from edge.errors import PortTaken
+from edge.errors import EdgeError, PortTaken
 from edge.logs import pairs
 
 __all__ = ["add_arguments", "run"]
@@ -60,6 +62,20 @@ def run(arguments: argparse.Namespace) -> int:
             return asyncio.run(_serve(config, arguments, started_s))
     except PortTaken as error:
         raise _with_owner(error, config) from error
+    except Exception as error:
+        if not _lacks_files(error):
+            raise
+        text = f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]} files may be open, too few to start: {error}"
+        raise EdgeError(text, hint="raise LimitNOFILE= of the service, or `ulimit -Hn`") from error
+
+
+def _lacks_files(error: BaseException | None) -> bool:
+    """Whether that, or what led to it, is that no more files may be open."""
+    while error is not None:
+        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:  # of OSError, or ZeroMQ's
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _serve(config: Config, arguments: argparse.Namespace, started_s: float) -> int:
