@@ -8,7 +8,8 @@ disk does not, and after a sync that failed it may not even know.  Damaged place
 to quarantine/ and stay where they are; what is whole around them stays readable.  Older segments are proven
 by the names of later ones and are read when they are needed.
 
-A segment without a readable header is left alone, with everything in it, and skipped.
+A segment without a readable header is left alone, with everything in it, and skipped.  But that this process
+may open no more files says nothing of a segment: then there is no start, rather than one without its records.
 
 If the disk does not let the tail be synced, what is not proven is carried: taken into memory, written again
 into the next segment, and shown when that has been synced.  So the next segment begins at the proof.
@@ -18,6 +19,7 @@ Every step may be interrupted and done again: recovery of a recovered log change
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -80,7 +82,7 @@ class Recovered:
 def recover(files: Files, directory: str) -> Recovered:
     """Makes the log in `directory` whole; who calls holds its lock.
 
-    Raises OSError only when the directory cannot even be listed.
+    Raises OSError only when the directory cannot even be listed, or no more files may be open.
     """
     names = files.listdir(directory)
     bases = sorted(base for base in map(base_of_name, names) if base is not None)
@@ -132,6 +134,7 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
                 if last:
                     table = _settle(files, directory, path, table, state)
         except (FormatError, OSError) as error:
+            _raise_if_ours(error)
             size = size_of(files, path)
             state.notes.append(f"{name} ({size} bytes) is left alone: {error}")
             if not isinstance(error, FutureFormat):
@@ -154,8 +157,14 @@ def _first_is_whole(files: Files, directory: str, base: int) -> bool:
             return open_table(files, handle, name).first_is_whole
         finally:
             files.close(handle)
-    except (FormatError, OSError):
+    except (FormatError, OSError) as error:
+        _raise_if_ours(error)
         return False
+
+
+def _raise_if_ours(error: FormatError | OSError) -> None:
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        raise error
 
 
 def _read(

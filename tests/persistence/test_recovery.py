@@ -374,3 +374,42 @@ def test_every_version_that_was_ever_written_has_golden_bytes_that_are_read() ->
         data = (GOLDEN / f"segment-v{version}.log").read_bytes()
         assert SegmentHeader.unpack(data).created_ns > 0
     assert FORMAT_VERSION in READ_VERSIONS
+
+
+class FewFiles(SimFiles):
+    """A process that may open so many files once, and then no more."""
+
+    left = 0
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if self.left <= 0:
+            raise OSError(errno.EMFILE, "too many open files", path)
+        self.left -= 1
+        return super().open(path, create=create)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_start_without_files_to_open_is_none_rather_than_one_without_records(*, closed: bool) -> None:
+    written = Written.empty(segment_bytes=8192)
+    for number in range(8):
+        written.add("a-0", 7, [bytes([number]) * 700] * 3)
+        written.sync()
+    if closed:
+        written.log.close()
+    refused = 0
+    for left in range(40):
+        files = FewFiles(Random(0), written.files.kill().names)
+        files.left = left
+        log = make_log(files)
+        try:
+            report = log.recover()
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+            refused += 1
+        else:
+            assert (report.damage, report.notes) == ((), ())
+        log.close()
+        files.left = 1 << 30
+        again, _ = recovered(files.kill())
+        assert read_all(again, "a-0", 7) == written.records["a-0", 7]
+    assert 0 < refused < 40
