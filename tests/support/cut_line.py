@@ -29,6 +29,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 CHUNK_BYTES = 1 << 14
 SLOW_BYTES_S = 30_000
+STEP_S = 0.01
 ANSWERS = {
     "credentials": ("403 Forbidden", "InvalidAccessKeyId", "The key that you gave is not known here."),
     "full": ("507 Insufficient Storage", "XMinioStorageFull", "There is no room on the drives."),
@@ -96,10 +97,11 @@ class CutLine:
             self._server = await asyncio.start_server(self._serve, sock=listening, limit=CHUNK_BYTES)
 
     async def _reset(self) -> None:
-        for task in list(self._connections):
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(list(self._connections))
+        """Also what has just been accepted, and is not known here yet."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.wait(others, timeout=STEP_S)
 
     async def _close(self) -> None:
         if self._server is not None:
