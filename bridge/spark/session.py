@@ -76,7 +76,7 @@ def session(
 
 
 def _stop() -> None:
-    """Ends Spark before Python ends; else idle workers nearly always say, in a traceback, that a pipe broke."""
+    """Ends Spark before Python ends; else idle workers mostly say, in a traceback, that a pipe broke."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
