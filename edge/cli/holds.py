@@ -2,7 +2,7 @@
 MQTT sessions, whose queues have left the ring.
 
 Owns nothing but what it has read.  A bridge that has never drained a partition, and begins at the oldest
-record, wants everything.
+record, wants everything; so does one whose checkpoint cannot be read.
 """
 
 from __future__ import annotations
@@ -138,10 +138,13 @@ class BridgeHolds:
                 yield Floor(f"bridge {bridge.name}", *floor)
 
     def _floor(self, bridge: Bridge, ring_name: str) -> tuple[int, int] | None:
-        offsets = self._offsets(self._directory / f"{bridge.name}.checkpoint")
+        path = self._directory / f"{bridge.name}.checkpoint"
+        offsets = self._offsets(path)
         if offsets is not None and ring_name in offsets:
             return offsets[ring_name]
-        return (0, 0) if bridge.start == "oldest" else None
+        files = path, path.with_name(f"{path.name}.damaged")  # put aside: the sink says how far it was
+        unreadable = offsets is None and any(it.exists() for it in files)
+        return (0, 0) if unreadable or bridge.start == "oldest" else None
 
     def _offsets(self, path: Path) -> Offsets | None:
         try:

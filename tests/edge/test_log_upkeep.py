@@ -134,6 +134,11 @@ def test_a_bridge_holds_what_its_checkpoint_lacks(tmp_path: Path) -> None:
     checkpoint.path.write_bytes(b"damaged")
     assert list(holds("t-0")) == [Floor("bridge lake", 0, 0)]
     checkpoint.close()
+    for name in ("new.checkpoint", "new.checkpoint.damaged"):
+        (tmp_path / "bridge" / name).write_bytes(b"damaged")
+        assert Floor("bridge new", 0, 0) in list(holds("t-0"))
+        (tmp_path / "bridge" / name).unlink()
+    assert Floor("bridge new", 0, 0) not in list(holds("t-0"))
 
 
 def test_named_consumers_hold_what_is_not_done() -> None:
