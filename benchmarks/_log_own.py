@@ -14,6 +14,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -120,15 +121,39 @@ def _idle_rate(device: Device, seconds: float) -> float:
 # ---- many rings ----
 
 
-def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) -> float:
-    """Bytes a second, durable, of `count` rings that take turns."""
-    payloads = [bytes(payload_bytes)] * TURN
+@contextmanager
+def many(count: int) -> Iterator[list[Ring]]:
+    """So many rings, all together of one size."""
+    capacity = max(1 << (RINGS_BYTES // count).bit_length() - 1, 64 << 10)
     with memory() as place, ExitStack() as stack:
-        capacity = max(1 << (RINGS_BYTES // count).bit_length() - 1, 64 << 10)
-        rings = [
+        yield [
             stack.enter_context(Ring.create(place / f"many-{number}", capacity_bytes=capacity, epoch=1))
             for number in range(count)
         ]
+
+
+def produce(rings: list[Ring], payload_bytes: int, seconds: float, told: int = -1) -> float:
+    """Records a second of a producer that goes from ring to ring; `told` says when a full one has room."""
+    payloads = [bytes(payload_bytes)] * TURN
+    publishes = [ring.writer().publish_many for ring in rings] * (RINGS // len(rings))
+    records, started = 0, time.perf_counter()
+    while (now := time.perf_counter()) - started < seconds:
+        taken = sum(publish(payloads, key=TOPIC) for publish in publishes)
+        if told >= 0 and taken < TURN * RINGS // 2 and select.select([told], [], [], 0.01)[0]:
+            os.eventfd_read(told)
+        records += taken
+    return records / (now - started)
+
+
+def thread_cpu_s(name: str) -> float:
+    """Processor time so far of the threads of that name in this process."""
+    own = [it.native_id for it in threading.enumerate() if it.name == name]
+    return sum(int(Path(f"/proc/self/task/{it}/schedstat").read_text().split()[0]) for it in own) / 1e9
+
+
+def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) -> tuple[float, float]:
+    """Bytes a second, durable, of `count` rings that take turns; ns of the log's thread for each record."""
+    with many(count) as rings, ExitStack() as stack:
         told = os.eventfd(0, os.EFD_CLOEXEC)
         stack.callback(os.close, told)
         log = stack.enter_context(Log(directory, retain_bytes=RETAIN_BYTES))
@@ -139,33 +164,36 @@ def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) 
         except TooManyRings as error:
             raise NotThere(str(error)) from error
         stack.callback(thread.stop)
-        writers = [ring.writer() for ring in rings] * (RINGS // count)
-        publishes = [writer.publish_many for writer in writers]
-        before = started = 0.0
-        for measured, until in ((False, seconds), (True, seconds)):  # the first warms up
-            before, started = log.stats.record_bytes, time.perf_counter()
-            while time.perf_counter() - started < until:
-                taken = sum(publish(payloads, key=TOPIC) for publish in publishes)
-                if taken < TURN * RINGS // 2 and select.select([told], [], [], 0.01)[0]:
-                    os.eventfd_read(told)
-            if measured:
-                return (log.stats.record_bytes - before) / (time.perf_counter() - started)
-    raise AssertionError
+        produce(rings, payload_bytes, seconds, told)  # warms up
+        before, cpu_s, started = log.stats, thread_cpu_s("brim-log"), time.perf_counter()
+        record_bytes, records = before.record_bytes, before.records
+        produce(rings, payload_bytes, seconds, told)
+        took, cpu_s = time.perf_counter() - started, thread_cpu_s("brim-log") - cpu_s
+        after = log.stats
+        return (after.record_bytes - record_bytes) / took, cpu_s * 1e9 / (after.records - records)
 
 
 def many_rings(directory: Path, payload_bytes: int, seconds: float) -> Figures:
-    """1,000 rings over one ring, at the same records and turns."""
-    rates = {}
+    """1,000 rings over one ring, at the same records and turns; and the same producer without a log, which
+    touches as many rings and is what the rest is to be held against.
+    """
+    rates, cpus, alone = {}, {}, {}
     for count in (1, RINGS):
+        with many(count) as rings:
+            produce(rings, payload_bytes, seconds / 2)
+            alone[count] = produce(rings, payload_bytes, seconds / 2)
         place = directory / f"rings-{count}"
         try:
-            rates[count] = rings_rate(place, count, payload_bytes, seconds)
+            rates[count], cpus[count] = rings_rate(place, count, payload_bytes, seconds)
         finally:
             shutil.rmtree(place, ignore_errors=True)
     return {
         "rings_1_mb_s": rates[1] / 1e6,
         "rings_1000_mb_s": rates[RINGS] / 1e6,
         "rings_1000_over_1": rates[RINGS] / rates[1],
+        "rings_1000_over_1_producer_alone": alone[RINGS] / alone[1],
+        "rings_1_log_cpu_ns": cpus[1],
+        "rings_1000_log_cpu_ns": cpus[RINGS],
     }
 
 
