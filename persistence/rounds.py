@@ -189,19 +189,12 @@ class Rounds:
 
     # ---- what has become of it ----
 
-    def ends(self) -> dict[int, tuple[int, int]]:
-        """For each ring of which rounds have taken anything: the offset below which all is durable, and the
-        one below which all is taken.
-        """
-        rings = [ring for _, ring in list(self._readers.values())]
-        return {it.ring_id: (it.durable_offset, it.taken_offset) for it in rings if it.taken_offset}
-
     def entries(self, known: dict[int, CatalogueEntry], *, taken: bool) -> dict[int, CatalogueEntry]:
         """`known` with the ends that rounds have brought: of what is durable, or of all that is `taken`."""
-        for ring_id, ends in self.ends().items():
-            entry, end = known.get(ring_id), ends[taken]
+        for ring_id, (_, ring) in list(self._readers.items()):  # Of many rings, and with each segment.
+            entry, end = known.get(ring_id), ring.taken_offset if taken else ring.durable_offset
             if entry is not None and end > entry.next_offset:
-                known[ring_id] = entry._replace(next_offset=end)
+                known[ring_id] = CatalogueEntry(entry.name, entry.epoch, end)
         return known
 
     def begin(self, base: int, table: SegmentTable) -> None:
