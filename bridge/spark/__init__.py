@@ -10,6 +10,7 @@
     payloads.py       what payloads are, by topic: a small file
     fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries
     coverage.py       ranges of offsets: what is there twice, what is missing
+    tables.py         tables of batches, with or without a Delta log
     page.py           pieces of a page of figures
     session.py        a Spark session on this machine
     zipped.py         all that an executor needs, in one zip for --py-files

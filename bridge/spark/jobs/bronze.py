@@ -8,7 +8,8 @@ bridge/spark/columns.py and `batch`.  A batch that is run again replaces its dir
 is fixed by its offsets, which Spark writes down first.  So a record is in the table once, however often the
 job dies, and for every reader: Spark, duckdb, polars, pandas.  (The Parquet sink that Spark has is exactly
 once only for Spark: files of batches that died stay, and other readers count them.)  While a batch is being
-written a reader may see a part of it.
+written a reader may see a part of it.  With --format delta a log beside the directories says which of their
+files count (tables.py): then readers see whole batches.
 
 The checkpoint is TABLE/_checkpoint unless said otherwise: the table is the state.  A new checkpoint beside
 a table that has batches is refused, because numbers of batches would be given twice.
@@ -22,22 +23,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow import fs
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
-from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, follow, pairs, run
+from bridge.spark.jobs.common import (
+    add_format_argument,
+    add_spark_arguments,
+    add_stream_arguments,
+    follow,
+    pairs,
+    run,
+)
 from bridge.spark.payloads import RAW, UNDECODED
 from bridge.spark.session import session
+from bridge.spark.tables import FORMATS, DeltaLog, is_delta, is_there, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,16 +55,18 @@ __all__ = [
     "IDENTITY",
     "Outcome",
     "check_checkpoint",
+    "directory_of",
     "finish",
     "follow_batches",
     "forget",
     "ingest",
+    "log_of",
     "main",
-    "opened",
     "start",
 ]
 
 COMPRESSION = "zstd"
+TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta wants it
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
 
 Prepare = Callable[["DataFrame", int], "DataFrame"]
@@ -78,6 +87,7 @@ def ingest(
     root: str,
     table: str,
     *,
+    form: str = FORMATS[0],
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
@@ -89,18 +99,30 @@ def ingest(
     """
     checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
     check_checkpoint(table, checkpoint)
+    log = log_of(table, checkpoint, form)
     source = spark.readStream.format("brim").options(mode="PERMISSIVE", **dict(options or {})).load(root)
-    return start(source, table, checkpoint, every_s)
+    return start(source, table, checkpoint, every_s, log=log)
 
 
 def start(
-    source: DataFrame, table: str, checkpoint: str, every_s: float | None, prepare: Prepare | None = None
+    source: DataFrame,
+    table: str,
+    checkpoint: str,
+    every_s: float | None,
+    *,
+    prepare: Prepare | None = None,
+    log: DeltaLog | None = None,
 ) -> tuple[StreamingQuery, Outcome]:
     """The query that writes a stream into `table` by batches, each as `prepare` makes it, if given."""
     outcome = Outcome(table)
 
     def write(frame: DataFrame, batch: int) -> None:
-        records, bad = _write(prepare(frame, batch) if prepare else frame, table, batch)
+        made = prepare(frame, batch) if prepare else frame
+        if log is not None and log.has(batch):
+            return
+        records, bad = _write(made, table, batch)
+        if log is not None:
+            log.commit(batch, directory_of(batch))
         outcome.batches += 1
         outcome.records += records
         outcome.quarantined += bad
@@ -122,12 +144,13 @@ def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
     """Records written, and put into quarantine."""
     from pyspark.sql import Observation
 
+    frame.sparkSession.conf.set(*TIMES)
     seen = Observation()
     typed = UNDECODED in frame.columns
     reason = f.coalesce(CORRUPT, UNDECODED) if typed else f.col(CORRUPT)
     bad = reason.isNotNull()
     good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
-    directory = f"batch={batch:09d}"
+    directory = directory_of(batch)
     good.where(~bad).drop(CORRUPT, UNDECODED, RAW).write.mode("overwrite").option(
         "compression", COMPRESSION
     ).parquet(f"{table}/{directory}")
@@ -141,23 +164,28 @@ def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
     return int(counted["good"]), int(counted["bad"])
 
 
+def directory_of(batch: int) -> str:
+    """Below the table."""
+    return f"batch={batch:09d}"
+
+
+def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
+    """The Delta log to write; None: a table without one.  Raises SourceOptionError: the table is another."""
+    if form == "parquet" and is_delta(table):
+        raise SourceOptionError(f"{table} is a Delta table", hint="--format delta")
+    if form == "delta" and not is_delta(table) and is_there(f"{checkpoint.rstrip('/')}/commits"):
+        text = f"{table} has batches without a Delta log"
+        raise SourceOptionError(text, hint="write another table, or leave out --format delta")
+    return DeltaLog(table) if form == "delta" else None
+
+
 def check_checkpoint(table: str, checkpoint: str) -> None:
     """Raises SourceOptionError: the table has batches, and this checkpoint has never begun one."""
-    if _entries(table, "batch=") and not _entries(f"{checkpoint.rstrip('/')}/offsets", ""):
+    if is_there(table, "batch=") and not is_there(f"{checkpoint.rstrip('/')}/offsets"):
         raise SourceOptionError(
             f"{table} has batches already, and {checkpoint} is new: numbers of batches would be given twice",
             hint="use the checkpoint that the table was made with, or write another table",
         )
-
-
-def _entries(directory: str, prefix: str) -> bool:
-    """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen."""
-    try:
-        filesystem, path = opened(directory)
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    except (pa.ArrowInvalid, OSError):
-        return False
-    return any(entry.base_name.startswith(prefix) for entry in found)
 
 
 def forget(directory: str, name: str) -> None:
@@ -167,13 +195,6 @@ def forget(directory: str, name: str) -> None:
         filesystem.delete_dir(f"{path}/{name}")
 
 
-def opened(directory: str) -> tuple[Any, str]:
-    """The file system of a path or URL as Spark has it, and the path there.  Raises ArrowInvalid, OSError."""
-    url = directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
-    filesystem, path = fs.FileSystem.from_uri(url)
-    return filesystem, path
-
-
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -181,6 +202,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     add_stream_arguments(parser)
+    add_format_argument(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -191,7 +213,13 @@ def job(argv: Sequence[str] | None) -> int:
     spark = session("brim bronze", master=given.master, settings=pairs(given.conf, "--conf"))
     options = pairs(given.option, "--option")
     query, outcome = ingest(
-        spark, given.root, given.to, checkpoint=given.checkpoint, every_s=given.every, options=options
+        spark,
+        given.root,
+        given.to,
+        checkpoint=given.checkpoint,
+        every_s=given.every,
+        form=given.format,
+        options=options,
     )
     return finish(query, outcome, as_json=given.json)
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError, SourceOptionError
+from bridge.spark.tables import FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["add_spark_arguments", "add_stream_arguments", "follow", "pairs", "run"]
+__all__ = ["add_format_argument", "add_spark_arguments", "add_stream_arguments", "follow", "pairs", "run"]
 
 PROGRESS_S = 1
 
@@ -32,6 +33,11 @@ def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
     parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+
+
+def add_format_argument(parser: argparse.ArgumentParser) -> None:
+    """--format, of a table."""
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: parquet")
 
 
 def follow(query: StreamingQuery) -> None:

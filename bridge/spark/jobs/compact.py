@@ -12,6 +12,9 @@ Steps, each of which can be repeated: the new directory is written beside the ta
 readers pass over) and counted; a note says which directories it replaces; they are deleted; it is moved
 into their place; the note is deleted.  Killed anywhere, the next run goes on with the note, or, without one,
 begins anew.  While directories are replaced readers do not see all of them: run it when nobody minds.
+
+Of a Delta table it is one commit of the deltalake package: small files become large ones, and readers notice
+nothing.  What they were stays until deltalake's `vacuum`.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from bridge.errors import BridgeError, SourceOptionError
-from bridge.spark.jobs import bronze
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.session import session
+from bridge.spark.tables import DeltaLog, is_delta, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +60,13 @@ def compact(
 ) -> Outcome:
     """Raises SourceOptionError, and BridgeError when what was written is not what was read."""
     try:
-        filesystem, root = bronze.opened(table)
+        filesystem, root = opened(table)
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceOptionError(f"table {table!r} cannot be opened: {error}") from error
     outcome = Outcome(table)
+    if is_delta(table):
+        outcome.batches, outcome.files = DeltaLog(table).compact(file_bytes)
+        return outcome
     outcome.finished = _replace(filesystem, root)
     batches = _batches(filesystem, root)[: -max(keep, KEEP_LEAST)]
     if len(batches) < 2 or not _worth(filesystem, root, batches):

@@ -27,6 +27,7 @@ from bridge.spark.account import Account, Epoch, FileFacts, account
 from bridge.spark.coverage import Ranges, count, subtract, union
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.landing import Landing, StoredFile
+from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
     """The account of the table that bronze made of those files."""
     from pyspark.errors import AnalysisException
 
-    rows, there = _islands(spark.read.parquet(table))
+    rows, there = _islands(read_table(spark, table))
     try:
         _, aside = _islands(spark.read.parquet(f"{table.rstrip('/')}/_quarantine"))
     except AnalysisException:

@@ -32,8 +32,15 @@ from bridge.spark.columns import CORRUPT, DDL
 from bridge.spark.coverage import Ranges, overlap, union
 from bridge.spark.jobs import bronze
 from bridge.spark.jobs.bronze import IDENTITY
-from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
+from bridge.spark.jobs.common import (
+    add_format_argument,
+    add_spark_arguments,
+    add_stream_arguments,
+    pairs,
+    run,
+)
 from bridge.spark.session import session
+from bridge.spark.tables import FORMATS, is_delta, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -140,8 +147,11 @@ def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: i
     asked = [(whose, it) for whose, ranges in twice.items() for it in ranges]
     if not asked:
         return None
-    schema = f"{MARKED.partition(', first ')[0]}, offset long, batch int"
-    there = spark.read.schema(schema).parquet(table).where(f.col("batch") < batch)
+    schema = f"{MARKED.partition(', first ')[0]}, offset long"
+    if is_delta(table):  # which has the batches before alone, or this one has been written
+        there = read_table(spark, table, schema)
+    else:
+        there = spark.read.schema(f"{schema}, batch int").parquet(table).where(f.col("batch") < batch)
     ranges = [it for _, it in asked]
     near = f.col("offset").between(min(ranges)[0], max(last for _, last in ranges))
     if len(asked) <= ASKED_MOST:
@@ -179,7 +189,8 @@ def ingest(
     table: str,
     *,
     checkpoint: str = "",
-    mode: str = "message",
+    mode: str = MODES[0],
+    form: str = FORMATS[0],
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[StreamingQuery, bronze.Outcome]:
@@ -188,6 +199,7 @@ def ingest(
 
     checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
     bronze.check_checkpoint(table, checkpoint)
+    log = bronze.log_of(table, checkpoint, form)
     settings = {
         "startingOffsets": "earliest",
         **dict(options or {}),
@@ -203,9 +215,11 @@ def ingest(
             hint=f"--conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}",
         ) from error
     rows = chunks(source) if mode == "chunk" else records(source)
-    return bronze.start(
-        rows, table, checkpoint, every_s, lambda frame, batch: once(spark, frame, table, batch)
-    )
+
+    def prepare(frame: DataFrame, batch: int) -> DataFrame:
+        return once(spark, frame, table, batch)
+
+    return bronze.start(rows, table, checkpoint, every_s, prepare=prepare, log=log)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -217,6 +231,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("topic", help="the Kafka topic")
     parser.add_argument("--mode", choices=MODES, default=MODES[0], help="of the bridge; default: message")
     add_stream_arguments(parser)
+    add_format_argument(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -235,6 +250,7 @@ def job(argv: Sequence[str] | None) -> int:
         given.to,
         checkpoint=given.checkpoint,
         mode=given.mode,
+        form=given.format,
         every_s=given.every,
         options=pairs(given.option, "--option"),
     )

@@ -23,6 +23,7 @@ from pyspark.sql import functions as f
 
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.session import session
+from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +58,7 @@ def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
     spark = session("brim latest", master=given.master, settings=pairs(given.conf, "--conf"))
-    records = spark.read.parquet(given.table)
+    records = read_table(spark, given.table)
     if given.edge:
         records = records.where(f.col("edge").like(given.edge.replace("_", r"\_").replace("*", "%")))
     result = latest(records)

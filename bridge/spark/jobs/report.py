@@ -28,6 +28,7 @@ from bridge.spark.account import Account, FileFacts, account
 from bridge.spark.coverage import count
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.jobs.gaps import facts_of
+from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
     """Those with most bytes, and how many there are."""
     from pyspark.sql import functions as f
 
-    records = spark.read.parquet(table)
+    records = read_table(spark, table)
     length = f.octet_length("payload") if "payload" in records.columns else f.lit(0)
     found = records.groupBy("edge", "topic").agg(
         f.count("*").alias("records"),

@@ -19,7 +19,13 @@ import sys
 from collections.abc import Sequence
 
 from bridge.spark.jobs import bronze
-from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
+from bridge.spark.jobs.common import (
+    add_format_argument,
+    add_spark_arguments,
+    add_stream_arguments,
+    pairs,
+    run,
+)
 from bridge.spark.session import session
 
 __all__ = ["main"]
@@ -33,6 +39,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument("--payloads", required=True, metavar="FILE", help="the payload schema, on the driver")
     add_stream_arguments(parser)
+    add_format_argument(parser)
     add_spark_arguments(parser)
     return parser
 
@@ -43,7 +50,13 @@ def job(argv: Sequence[str] | None) -> int:
     spark = session("brim silver", master=given.master, settings=pairs(given.conf, "--conf"))
     options = {**pairs(given.option, "--option"), "payloads": given.payloads}
     query, outcome = bronze.ingest(
-        spark, given.root, given.to, checkpoint=given.checkpoint, every_s=given.every, options=options
+        spark,
+        given.root,
+        given.to,
+        checkpoint=given.checkpoint,
+        every_s=given.every,
+        form=given.format,
+        options=options,
     )
     return bronze.finish(query, outcome, as_json=given.json)
 

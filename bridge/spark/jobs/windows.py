@@ -31,6 +31,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.session import session
+from bridge.spark.tables import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -138,7 +139,7 @@ def job(argv: Sequence[str] | None) -> int:
         raise SourceOptionError(f"--since {given.since!r} is no date, as in 2026-01-31")
     settings = {"spark.sql.sources.partitionOverwriteMode": "dynamic", **pairs(given.conf, "--conf")}
     spark = session("brim windows", master=given.master, settings=settings)
-    records = spark.read.parquet(given.table)
+    records = read_table(spark, given.table)
     if given.since:
         records = records.where(f.col("timestamp") >= f.lit(given.since).cast("timestamp"))
     result = by_minute(records, given.payload, given.field)
