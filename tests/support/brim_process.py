@@ -12,7 +12,7 @@ from tests.support.ports import free_port
 class BrimProcess:
     """A broker, with a `bridge` to a directory or none; a context manager that starts and stops it.
 
-    `settings` is TOML to add, such as streams.
+    `settings` is TOML to add, such as streams; $PORT in it is the broker's.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class BrimProcess:
         lines += ["[[listener]]", f"port = {self.port}"]
         if bridge:
             lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}"]
-        self._config.write_text("\n".join([*lines, settings]))
+        self._config.write_text("\n".join([*lines, settings.replace("$PORT", str(self.port))]))
         self._child: ModuleChild | None = None
 
     def start(self) -> None:
