@@ -26,10 +26,11 @@ MAY_IMPORT = {
     "bridge.sinks.lease": {"bridge", "obstore"},
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
     "bridge.spark": {
-        *("bridge.drained", "bridge.errors", "bridge.spark.formats", "ringbuf"),
+        *("bridge.drained", "bridge.errors", "bridge.spark.formats", "bridge.spark.tables", "ringbuf"),
         *("msgpack", "numpy", "pyarrow", "py4j", "pyspark"),
     },
     "bridge.spark.formats": {"bridge.errors", "cbor2", "google"},
+    "bridge.spark.tables": {"bridge.errors", "bridge.spark", "deltalake", "pyarrow", "pyspark"},
     "edge.mqtt": set(),
     "edge": {"edge.mqtt", "persistence", "ringbuf", "msgpack", "msgspec", "pyroaring", "websockets", "zmq"},
     "edge.auth": {"edge", "edge.auth.amqtt_plugins", "edge.mqtt", "argon2"},
@@ -45,8 +46,8 @@ NOT_IN_THE_ENGINE = {
 
 # Too heavy for whoever only wants to start the broker: loaded by what needs them, when it needs them.
 LOADED_LATE = {
-    "amqtt", "argon2", "backports", "confluent_kafka", "matplotlib", "numpy", "obstore", "paho", "psutil",
-    "pyarrow", "pyspark", "rich", "typer",
+    "amqtt", "argon2", "backports", "confluent_kafka", "deltalake", "matplotlib", "numpy", "obstore", "paho",
+    "psutil", "pyarrow", "pyspark", "rich", "typer",
 }  # fmt: skip
 
 SYSTEM_HEADERS = re.compile(
