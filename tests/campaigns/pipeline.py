@@ -82,7 +82,7 @@ class Storm:
         while not self._over:
             share = min((self.counts["bridge kills"] + 1) / BRIDGE_KILLS, 1)
             pace = PACE[pipeline.form]
-            pipeline.allow(min(pipeline.publishers[0].allowed + pace, int(self._each * share)))
+            pipeline.allow(min(pipeline.each + pace, int(self._each * share)))
             pipeline.work(MOMENT_S)
             now = time.monotonic()
             self._upstream(now)
@@ -91,7 +91,7 @@ class Storm:
             if pipeline.form == "kept" and self.random.random() < 0.01:
                 pipeline.reconnect(self.random.randrange(len(pipeline.publishers)))
                 self.counts["connections lost"] += 1
-        pipeline.publish(self._each if pipeline.form == "kept" else pipeline.publishers[0].allowed)
+        pipeline.publish(self._each if pipeline.form == "kept" else pipeline.each)
         pipeline.settle()
         self.counts["records"] += pipeline.records
         self.counts["sent again"] += sum(end - first for it in pipeline.ledgers for first, end in it.again)

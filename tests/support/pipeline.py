@@ -132,6 +132,7 @@ class Pipeline:
         self._spark: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
         self._log = disk / "bridge.log"
+        self.each = 0  # messages that each publisher may publish, in all; who repeats, a few more
         self.publishers = [MassPublisher(n, *it) for n, it in enumerate(TOPICS[form].items())]
 
     def __enter__(self) -> Self:
@@ -168,14 +169,14 @@ class Pipeline:
 
     def allow(self, each: int) -> None:
         """From now on each publisher may publish as many, in all."""
+        self.each = max(self.each, each)
         for it in self.publishers:
             it.allowed = max(it.allowed, each)
 
     def work(self, seconds: float) -> None:
         """Lets publishers publish for a moment."""
         until = time.monotonic() + seconds
-        each = self.publishers[0].allowed
-        self.producer.publish(min(each, self.producer.ledger.sent + 1000))
+        self.producer.publish(min(self.each, self.producer.ledger.sent + 1000))
         pump(self.publishers, lambda: time.monotonic() > until or all(it.done for it in self.publishers))
         assert all(it.connected for it in self.publishers), "the broker has closed a connection"
         time.sleep(max(until - time.monotonic(), 0))
@@ -184,9 +185,9 @@ class Pipeline:
         """Until each publisher has published as many, in all, and they are acknowledged.  Raises Stuck."""
         self.allow(each)
         deadline = time.monotonic() + SETTLE_S
-        while not (self.producer.ledger.sent == each and all(it.done for it in self.publishers)):
+        while not (self.producer.ledger.sent == self.each and all(it.done for it in self.publishers)):
             if time.monotonic() > deadline:
-                raise Stuck("publishers are not acknowledged")
+                raise Stuck(f"publishers are not acknowledged: {self.ledgers}")
             self.work(0.001)
 
     def reconnect(self, number: int) -> None:
