@@ -11,7 +11,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -141,4 +141,4 @@ def kafka_chunk(place: Path) -> Any:
     return kafka(place, "chunk")
 
 
-LANES = {"kafka": kafka, "kafka_chunk": kafka_chunk}
+LANES: dict[str, Callable[[Path], Any]] = {"kafka": kafka, "kafka_chunk": kafka_chunk}

@@ -18,11 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bridge.sink import Sink, open_sink
 from bridge.unit import Unit
 
 WINDOW = 4
+T = TypeVar("T")
 
 
 class NotThere(Exception):
@@ -39,9 +41,12 @@ class Lane:
     open: Callable[[], Sink]
     push: Callable[[Sequence[Unit]], None]
     prepare: Callable[[Sequence[Unit]], None] = lambda _: None
+    mib_most: int = 1 << 20  # of records: a slow one gets fewer
+    warm_units: int = 2 * WINDOW  # as many as a drain has memory for
 
 
-def _at_once(push: Callable[[Unit], object], units: Sequence[Unit]) -> None:
+def at_once(push: Callable[[T], object], units: Sequence[T]) -> None:
+    """As many as a drain has under way."""
     with ThreadPoolExecutor(WINDOW) as threads:
         list(threads.map(push, units))
 
@@ -53,24 +58,24 @@ def _at_once(push: Callable[[Unit], object], units: Sequence[Unit]) -> None:
 def directory(place: Path) -> Iterator[Lane]:
     """Files, each synced under another name, renamed, and its directory synced."""
     root = place / "lake"
-
-    def push(unit: Unit) -> None:
-        path = root / unit.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}")
-        with open(partial, "wb", buffering=0) as file:
-            os.writev(file.fileno(), unit.parts)
-            os.fdatasync(file.fileno())
-        partial.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
-
     yield Lane(
         lambda: shutil.rmtree(root, ignore_errors=True),
         lambda: open_sink(root.as_uri()),
-        lambda units: _at_once(push, units),
+        lambda units: at_once(lambda unit: write(root / unit.name, unit.parts), units),
     )
+
+
+def write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """A file as the sink for directories makes it safe."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}")
+    with open(partial, "wb", buffering=0) as file:
+        os.writev(file.fileno(), parts)
+        os.fdatasync(file.fileno())
+    partial.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
 
 
 # ---- an object store ----
@@ -112,7 +117,7 @@ def s3(_: Path) -> Iterator[Lane]:
 
     try:
         _make_bucket(host, port)
-        yield Lane(clear, lambda: open_sink("s3://lake", options), lambda units: _at_once(push, units))
+        yield Lane(clear, lambda: open_sink("s3://lake", options), lambda units: at_once(push, units))
     finally:
         server.kill()
         server.wait()

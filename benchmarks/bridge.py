@@ -1,6 +1,6 @@
 """The drain beside each sink's own client in a bare loop, and the broker with and without a bridge.
 
-    python -m benchmarks.bridge [--rounds 3] [--mib 128] [--sinks directory,s3] [--seconds 3] [--no-ingest]
+    python -m benchmarks.bridge [--rounds 3] [--mib 128] [--sinks directory,s3,kafka,kafka_chunk,mqtt,zmq,parquet] [--seconds 3] [--no-ingest]
 
 In each round the same records are drained from a ring, drained from a log whose ring has moved on, and pushed
 by a bare loop over the sink's own library: the units of the drain, built before, as many at once.  A ratio
@@ -9,11 +9,18 @@ object.
 
     SINK_ring_over_bare, SINK_log_over_bare    MB/s of the drain over those of the bare loop
     SINK_ring_records_s, SINK_ring_mb_s        and so for log and bare
-    ingest_q0_50, ingest_q1_window100          MQTT messages a second of a broker whose records are drained
+    ingest_q0_BRIDGE_over_none, and q1         MQTT messages a second of a broker whose records are drained
                                                to a directory meanwhile, over those of one without a bridge;
-                                               in the broker's process (embedded) or its own (process)
+                                               in the broker's process (embedded) or its own (process).  As
+                                               many as the broker takes: on a machine whose processors are all
+                                               busy, what the drain needs is then missing elsewhere
+    ingest_q0_half_BRIDGE_over_none, and q1    the same, offered half of what the one without a bridge took
+    ..._broker_cpu_process_over_none           processor time of the broker for each message, over that of one
+                                               without a bridge: what a drain in its own process costs it
 
-The drain reads, copies, verifies and numbers; the bare loop does nothing but push.
+The drain reads, copies, verifies, numbers, and writes its intents to the disk; the bare loop does nothing but
+push what was made before.  Before either is timed its client is connected, and the drain has sent some units,
+for which it gets its memory.
 """
 
 from __future__ import annotations
@@ -25,29 +32,47 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks import _bridge_kafka, _bridge_sinks
+from benchmarks import _bridge_kafka, _bridge_others, _bridge_sinks
 from benchmarks._bridge_sinks import WINDOW, Lane, NotThere
 from benchmarks._log_device import Elsewhere
-from benchmarks._log_own import INGEST, free_port, memory
-from benchmarks._mqtt_brokers import Broker, process
-from benchmarks._mqtt_tests import measure
+from benchmarks._log_own import INGEST, memory
+from benchmarks._mqtt_brokers import Broker, free_port, process
+from benchmarks._mqtt_tests import RATES
+from benchmarks._mqtt_tests import run as run_load
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain
 from bridge.settings import BridgeSettings
 from bridge.source import ColdLog
 from bridge.unit import Unit
+from edge.load import Scenario
 from persistence import Log, LogWriter, Source
 from ringbuf import Ring
 
-LANES = _bridge_sinks.LANES | _bridge_kafka.LANES
+LANES: dict[str, Callable[[Path], AbstractContextManager[Lane]]] = {
+    **_bridge_sinks.LANES,
+    **_bridge_kafka.LANES,
+    **_bridge_others.LANES,
+}
 MIB = 1 << 20
 EPOCH = 1
 DEVICES = 1000
 HOT_BYTES = 1 * MIB  # of the ring before the log: what is older is in the log alone
 PAYLOAD = b'{"device":"press-%04d","seq":%d,"temperature":21.%02d,"pressure":1013.2,"state":"running"}'
+
+
+Figures = dict[str, list[float]]
+
+
+class Took(NamedTuple):
+    """What was drained, and in how long."""
+
+    seconds: float
+    records: int
 
 
 def fill(ring: Ring, mib: int, each_half_mib: Callable[[], object] = lambda: None) -> int:
@@ -116,8 +141,8 @@ class Keeping:
         """Nothing to do."""
 
 
-def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW) -> float:
-    """Seconds for all of it."""
+def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW, warm: int = 0) -> Took:
+    """All of it.  The first units, `warm` or some more, are not counted: they get memory and connections."""
     with tempfile.TemporaryDirectory(prefix="brim-bench-") as state:
         chosen = BridgeSettings(
             "bench", "edge-1", "x:", run, Path(state), window=window, linger_ms=1000, live_share=0.0
@@ -128,20 +153,26 @@ def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW) 
         try:
             drain.held = True
             drain.step()  # attached, and the sink has been asked: that is not done for each unit
-            drain.held = False
-            begun = time.perf_counter()
-            while True:
-                if drain.step() <= 0:
-                    continue
-                if drain.in_flight:
-                    drain.wait_for_one()
-                elif drain.drained():
-                    break
-            return time.perf_counter() - begun
+            _drain_until(drain, warm)
+            before, begun = replace(drain.totals), time.perf_counter()
+            _drain_until(drain, sys.maxsize)
+            return Took(time.perf_counter() - begun, drain.totals.records - before.records)
         finally:
             drain.close()
             checkpoint.close()
             sink.close()  # type: ignore[attr-defined]
+
+
+def _drain_until(drain: Drain, units: int) -> None:
+    """The sink has so many units at least, and nothing is under way; or it has all there is."""
+    while True:
+        drain.held = drain.totals.units + drain.in_flight >= units
+        if drain.step() <= 0:
+            continue
+        if drain.in_flight:
+            drain.wait_for_one()
+        elif drain.held or drain.drained():
+            return
 
 
 def timed(push: Callable[[Sequence[Unit]], None], units: Sequence[Unit]) -> float:
@@ -151,30 +182,29 @@ def timed(push: Callable[[Sequence[Unit]], None], units: Sequence[Unit]) -> floa
     return time.perf_counter() - begun
 
 
-Figures = dict[str, list[float]]
-
-
 def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figures) -> None:
     """Of one sink."""
     with ExitStack() as stack:
+        mib = min(mib, lane.mib_most) + lane.warm_units * 8
         sources = {"ring": stack.enter_context(hot(place, mib)), "log": stack.enter_context(cold(place, mib))}
         keeping = Keeping()
         drained(*sources["ring"][:2], keeping, window=1)
-        length = sum(unit.length for unit in keeping.units)
-        lane.prepare(keeping.units)
-        records = sources["ring"][2]
+        units = keeping.units[lane.warm_units :]
+        records = sum(unit.footer.count for unit in units)
+        record_bytes = sum(unit.length for unit in units) / records
+        lane.prepare(units)
         for _ in range(rounds):
             lane.clear()
-            seconds = {"bare": timed(lane.push, keeping.units)}
-            for source, (run, log, count) in sources.items():
+            records_s = {"bare": records / timed(lane.push, units)}
+            for source, (run, log, _) in sources.items():
                 lane.clear()
-                assert count == records
-                seconds[source] = drained(run, log, lane.open())
-            for way, it in seconds.items():
-                found.setdefault(f"{name}_{way}_mb_s", []).append(length / it / 1e6)
-                found.setdefault(f"{name}_{way}_records_s", []).append(records / it)
+                took = drained(run, log, lane.open(), warm=max(lane.warm_units // 2, 1))
+                records_s[source] = took.records / took.seconds
+            for way, it in records_s.items():
+                found.setdefault(f"{name}_{way}_mb_s", []).append(it * record_bytes / 1e6)
+                found.setdefault(f"{name}_{way}_records_s", []).append(it)
                 if way != "bare":
-                    found.setdefault(f"{name}_{way}_over_bare", []).append(seconds["bare"] / it)
+                    found.setdefault(f"{name}_{way}_over_bare", []).append(it / records_s["bare"])
         lane.clear()
 
 
@@ -182,8 +212,8 @@ def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figu
 
 
 @contextmanager
-def broker(place: Path, bridged: str) -> Iterator[Broker]:
-    """`brim run`; bridged: "none", "embedded", or "process"."""
+def broker(place: Path, bridged: str) -> Iterator[list[Broker]]:
+    """`brim run`; bridged: "none", "embedded", or "process", which is then the second."""
     port, root = free_port(), place / bridged
     root.mkdir()
     with memory() as run, ExitStack() as stack:
@@ -197,13 +227,13 @@ def broker(place: Path, bridged: str) -> Iterator[Broker]:
         edge = [sys.executable, "-m", "edge"]
         verb = ["run", "--config", str(config), "--log-level", "error", "--quiet"]
         started = stack.enter_context(process(f"brim-{bridged}", [*edge, *verb], port, place))
-        if bridged == "process":
-            stack.enter_context(beside([*edge, "bridge", "run", "--config", str(config)], run))
-        yield started
+        run_it = [*edge, "bridge", "run", "--config", str(config)]
+        bridge = [stack.enter_context(beside(run_it, run))] if bridged == "process" else []
+        yield [started, *bridge]
 
 
 @contextmanager
-def beside(command: Sequence[str], run: Path) -> Iterator[None]:
+def beside(command: Sequence[str], run: Path) -> Iterator[Broker]:
     """A bridge in a process of its own, from when it answers."""
     import subprocess
 
@@ -216,22 +246,42 @@ def beside(command: Sequence[str], run: Path) -> Iterator[None]:
                 ask(run, "lake", "state")
                 break
             time.sleep(0.05)
-        yield
+        yield Broker("bridge", 0, bridge.pid)
     finally:
         bridge.terminate()
         bridge.wait(40)
 
 
 def ingest(place: Path, rounds: int, seconds: float, found: Figures) -> None:
-    """Messages a second with a bridge over those without."""
+    """Messages a second with a bridge over those without, and what they cost the broker."""
     with ExitStack() as stack:
         brokers = {it: stack.enter_context(broker(place, it)) for it in ("none", "embedded", "process")}
         for number in range(rounds + 1):  # the first warms up
+            kept: Figures = found if number else {}
             for name, test in INGEST.items():
-                now = {bridged: measure(one, test, seconds).value for bridged, one in brokers.items()}
-                for bridged in ("embedded", "process") if number else ():
-                    key = f"ingest_{name}_{bridged}_over_none"
-                    found.setdefault(key, []).append(now[bridged] / now["none"])
+                full = compared(f"ingest_{name}", brokers, RATES[test], seconds, kept)
+                half = replace(RATES[test], rate=full / 2)
+                compared(f"ingest_{name}_half", brokers, half, seconds, kept)
+
+
+def compared(what: str, brokers: dict[str, list[Broker]], of: Scenario, seconds: float, to: Figures) -> float:
+    """The same load to each, one after the other; how many a second the one without a bridge took.
+
+    Of the broker's own processor time only a bridge of its own leaves out what the drain itself costs.
+    """
+    took: dict[str, tuple[float, float]] = {}
+    for bridged, processes in brokers.items():
+        for others in brokers.values():
+            for it in others:
+                it.settle()  # what the last load left to drain
+        result, elapsed, cpu_s = run_load(processes[0], of, seconds)
+        took[bridged] = result.sent / elapsed, cpu_s / max(result.sent, 1)
+    rate, cost = took["none"]
+    to.setdefault(f"{what}_none_s", []).append(rate)
+    for bridged in ("embedded", "process"):
+        to.setdefault(f"{what}_{bridged}_over_none", []).append(took[bridged][0] / rate)
+    to.setdefault(f"{what}_broker_cpu_process_over_none", []).append(took["process"][1] / cost)
+    return rate
 
 
 def main() -> None:

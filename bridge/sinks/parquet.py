@@ -119,14 +119,15 @@ def parquet_of(unit: Unit) -> memoryview:
     import pyarrow as pa
     from pyarrow import parquet
 
-    table, out = _table(unit), pa.BufferOutputStream()
+    table, out = table_of(unit), pa.BufferOutputStream()
     with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({METADATA: unit.footer.pack()})
     return memoryview(out.getvalue()).cast("B")  # pyarrow's bytes are signed, which obstore does not take
 
 
-def _table(unit: Unit) -> pa.Table:
+def table_of(unit: Unit) -> pa.Table:
+    """The records of a unit as a table.  Raises as parquet_of()."""
     import pyarrow as pa
 
     from bridge.spark.columns import TYPES, Constants, batch_of

@@ -1,0 +1,169 @@
+"""MQTT upstream, a collector, and Parquet files, each beside its own library in a bare loop.
+
+mqtt      Mosquitto.  The loop is paho-mqtt's, with what it publishes made before: QoS 1, 1000 in flight
+zmq       `brim collect` into a directory.  The loop is pyzmq's: four sockets that put and wait
+parquet   a directory.  The loop is pyarrow's writer, from tables made before, and makes its files safe
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from benchmarks._bridge_sinks import Lane, NotThere, at_once, write
+from benchmarks._mqtt_brokers import free_port, mosquitto, process
+from bridge.collecting import VERSION, pack
+from bridge.drained import parse
+from bridge.sink import open_sink
+from bridge.unit import Run, Unit
+from ringbuf import Batch
+
+MQTT_MIB = 3
+IN_FLIGHT = 1000
+Published = tuple[str, bytes, Any]
+
+
+def _runs(unit: Unit) -> Unit:
+    """With its records, which are in its parts."""
+    extents = parse(b"".join(unit.parts)).extents
+    return replace(unit, runs=tuple(Run(it.body, it.unchecked) for it in extents))
+
+
+# ---- MQTT ----
+
+
+def _published(units: Sequence[Unit]) -> Iterator[Published]:
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    for unit in map(_runs, units):
+        footer = unit.footer
+        source = f"{footer.edge}/{footer.stream}/{footer.partition}/{footer.epoch}"
+        for run in unit.runs:
+            for it in Batch.of(run.records, footer.epoch, run.first_offset, None):
+                properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+                record = f"{it.offset} {it.timestamp_ns} {it.flags & 7}"
+                properties.UserProperty = [("brim-source", source), ("brim-record", record)]
+                yield it.key.decode(), it.bytes(), properties
+
+
+def _publish_all(port: int, made: Sequence[Published]) -> None:
+    from paho.mqtt.client import Client, MQTTv5
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    left, done = itertools.count(1), threading.Event()
+
+    def arrived(*_: object) -> None:
+        if next(left) == len(made):
+            done.set()
+
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
+    client.on_publish = arrived
+    client.max_inflight_messages_set(IN_FLIGHT)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    for topic, payload, properties in made:
+        client.publish(topic, payload, 1, properties=properties)
+    done.wait(60)
+    client.disconnect()
+    client.loop_stop()
+
+
+@contextmanager
+def mqtt(place: Path) -> Iterator[Lane]:
+    """Another broker."""
+    if shutil.which("mosquitto") is None:
+        raise NotThere("mosquitto is not installed")
+    made: list[Published] = []
+    with mosquitto(place) as broker:
+        yield Lane(
+            lambda: None,
+            lambda: open_sink(f"mqtt://127.0.0.1:{broker.port}"),
+            lambda _: _publish_all(broker.port, made),
+            lambda units: made.extend(_published(units)),
+            mib_most=MQTT_MIB,
+            warm_units=1,
+        )
+
+
+# ---- a collector ----
+
+
+@contextmanager
+def collector(place: Path) -> Iterator[Lane]:
+    """A new one for each run: it keeps a name once."""
+    numbers = itertools.count()
+    with ExitStack() as running:
+        at = [""]
+
+        def clear() -> None:
+            running.close()
+            root, port = place / f"collected-{next(numbers)}", free_port()
+            running.callback(shutil.rmtree, root, ignore_errors=True)
+            command = [sys.executable, "-m", "edge", "collect", "--to", root.as_uri()]
+            command += ["--listen", f"tcp://127.0.0.1:{port}", "--log-level", "error"]
+            running.enter_context(process("collector", command, port, place))
+            at[0] = f"127.0.0.1:{port}"
+
+        yield Lane(clear, lambda: open_sink(f"zmq://{at[0]}"), lambda units: _put_all(at[0], units))
+
+
+def _put_all(where: str, units: Sequence[Unit]) -> None:
+    context, local = zmq.Context(), threading.local()
+
+    def asked(*frames: bytes) -> None:
+        local.socket.send_multipart(frames, copy=False)
+        local.socket.recv()
+
+    def put(unit: Unit) -> None:
+        if not hasattr(local, "socket"):
+            local.socket = context.socket(zmq.DEALER)
+            local.socket.connect(f"tcp://{where}")
+            asked(pack(kind="hello", edge=unit.footer.edge, holder="bench", version=VERSION))
+        head = pack(kind="put", edge=unit.footer.edge, holder="bench", name=unit.name)
+        asked(head, b"".join(unit.parts))
+
+    at_once(put, units)
+    context.destroy(linger=0)
+
+
+# ---- Parquet ----
+
+
+@contextmanager
+def parquet(place: Path) -> Iterator[Lane]:
+    """Into a directory."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet as writing
+    except ImportError as error:
+        raise NotThere("pyarrow is not installed") from error
+    from bridge.sinks.parquet import SETTINGS, parquet_name, table_of
+
+    root, made = place / "lake", list[tuple[str, Any]]()
+
+    def push(one: tuple[str, Any]) -> None:
+        name, table = one
+        out = pa.BufferOutputStream()
+        with writing.ParquetWriter(out, table.schema, **SETTINGS) as writer:
+            writer.write_table(table)
+        write(root / name, (memoryview(out.getvalue()),))
+
+    yield Lane(
+        lambda: shutil.rmtree(root, ignore_errors=True),
+        lambda: open_sink(root.as_uri(), {"format": "parquet"}),
+        lambda _: at_once(push, made),
+        lambda units: made.extend((parquet_name(it.name), table_of(_runs(it))) for it in units),
+    )
+
+
+LANES = {"mqtt": mqtt, "zmq": collector, "parquet": parquet}
