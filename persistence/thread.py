@@ -84,7 +84,7 @@ class LogThread:
 
     def stop(self) -> bool:
         """Syncs what the rings hold, ends the threads and lets go of the rings.  False: the disk did not let
-        it.
+        it, or the log thread has ended before.
         """
         self._stopping.set()
         self.writer.call()
@@ -125,16 +125,26 @@ class LogThread:
             except BaseException as error:  # noqa: BLE001
                 done.set_exception(error)
 
-        if self._threads:
+        threads = self._threads  # which stop() replaces
+        if threads:
             self._calls.put(run)
             self.writer.call()
-        while self._threads and self._threads[0].is_alive() and not done.done():
+        while threads and threads[0].is_alive() and not done.done():
             wait([done], CALL_PATIENCE_S)
         if not done.done():
             raise LogClosed(f"the log thread of {self.writer.log.directory} does not run")
         return done.result()
 
     def _run(self) -> None:
+        try:
+            self._rounds()
+        except Exception as mistake:
+            # Rounds that went wrong halfway are not gone on with: a restart takes over what the rings hold.
+            self._finished = False
+            log.exception("the log thread has ended directory=%s", self.writer.log.directory)
+            self.writer.state.failed(f"its thread has ended: {mistake!r}; restart the broker", read_only=True)
+
+    def _rounds(self) -> None:
         writer = self.writer
         while not self._stopping.is_set():
             writer.called()  # Before the calls are looked at: who calls after this is heard by run().
@@ -168,6 +178,9 @@ class LogThread:
                 pause_s = self.writer.log.tend(self._stopping.is_set, paced=True)
             except OSError as error:
                 log.warning("the next segment could not be prepared reason=%s", error.strerror)
+                self._stopping.wait(TEND_PAUSE_S)
+            except Exception:  # Segments are made when they are needed, then: no reason to stop for good.
+                log.exception("the log was not tended directory=%s", self.writer.log.directory)
                 self._stopping.wait(TEND_PAUSE_S)
 
 

@@ -210,6 +210,38 @@ def test_an_eventfd_is_written_when_records_become_durable(ring: Ring, tmp_path:
         os.close(descriptor)
 
 
+def test_a_mistake_that_ends_the_thread_is_said_and_nothing_more_is_acknowledged(
+    ring: Ring, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mistakes = iter((KeyError("a mistake"),))
+
+    def on_durable() -> None:
+        raise next(mistakes)
+
+    log = Log(tmp_path / "log", segment_bytes=1 << 20)
+    log.recover()
+    thread, changed = LogThread(log, [Source(ring, "disk")], on_durable), threading.Event()
+    thread.writer.state.on_change = changed.set
+    thread.start()
+    try:
+        ring.writer().publish(b"1")
+        assert changed.wait(PATIENCE_S)
+        status = thread.status()
+        assert status["read_only"]
+        assert status["reason"] == "its thread has ended: KeyError('a mistake'); restart the broker"
+        with pytest.raises(LogClosed):
+            thread.roll()
+        end = ring.extremes().durable_position
+        ring.writer().publish(b"2")
+        assert ring.extremes().durable_position == end
+    finally:
+        assert not thread.stop()
+        thread.writer.close()
+        log.close()
+    assert "KeyError" in caplog.text
+    caplog.clear()  # its traceback holds what was closed
+
+
 def test_status_can_be_asked_from_anywhere(ring: Ring, tmp_path: Path) -> None:
     with running(tmp_path, Source(ring, "disk")) as (_, thread, told):
         ring.writer().publish(b"x")
