@@ -26,13 +26,6 @@ from tempfile import TemporaryDirectory
 
 from tests.campaigns.running import Campaign, Outcome
 from tests.support.directories import memory_directory
-from tests.support.lake_ledger import (
-    check_complete,
-    check_report,
-    lost_of,
-    missing_in,
-    table_at,
-)
 from tests.support.outside_client import Lost
 from tests.support.pipeline import Form, Pipeline
 from tests.support.s3_server import s3_server
@@ -150,6 +143,8 @@ class Storm:
 
 def check_table(pipeline: Pipeline) -> list[tuple[int, int]]:
     """Lets the job run to its end, and holds the table against the ledger.  Ranges lost; raises Lost."""
+    from tests.support.lake_ledger import check_complete, check_report, lost_of, missing_in, table_at
+
     report = pipeline.finish_spark()
     table = table_at(pipeline.table)
     if pipeline.form == "kept":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import time
 import urllib.parse
@@ -200,7 +201,7 @@ class CutDisk:
 
 def may_mount() -> bool:
     """Whether this process may mount a file system."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
     command = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
