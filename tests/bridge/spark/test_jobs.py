@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, gaps, windows
+from bridge.spark.tables import FORMATS, DeltaLog
 from tests.support.drained_files import store, unit_of
 from tests.support.house import ROOT
 
@@ -182,14 +183,18 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_driver_that_is_killed_again_and_again_makes_the_same_table(
-    spark: Any, tmp_path: Path, table: Path
+    spark: Any, tmp_path: Path, table: Path, form: str
 ) -> None:
     """kill -9 of driver, JVM and workers together, at random times while batches are being written."""
+    if form == "delta":
+        pytest.importorskip("deltalake", reason="needs the delta extra: pip install 'brim[delta]'")
     lake, chosen = tmp_path / "lake", random.Random(11)
     store(lake, *(unit_of(100 * seq, 100 * seq + 99, drain_seq=seq + 1) for seq in range(60)))
     command = [sys.executable, "-m", "bridge.spark.jobs.bronze", str(lake), "--to", str(table)]
+    command.append(f"--format={form}")
     killed = 0
     for _ in range(5):
         limited = [*command, "--option=maxFilesPerTrigger=1"]
@@ -204,5 +209,8 @@ def test_a_driver_that_is_killed_again_and_again_makes_the_same_table(
     assert subprocess.run(command, cwd=ROOT, check=True, timeout=300).returncode == 0
     assert killed >= 3
     assert gaps.main([str(lake), "--table", str(table)]) == 0
-    tables = [pq.read_table(path, partitioning=None) for path in table.glob("batch=*/*.parquet")]
+    paths: Iterable[Any] = (
+        table.glob("batch=*/*.parquet") if form == "parquet" else DeltaLog(str(table)).paths()
+    )
+    tables = [pq.read_table(path, partitioning=None) for path in paths]
     assert sorted(offset for it in tables for offset in it["offset"].to_pylist()) == list(range(6000))
