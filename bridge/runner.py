@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # Whoever publishes goes first.  A drain that competes for the last processor with the thread that serves
 # devices costs them, with a window of 100, nine of ten messages.
-NICE = 10
+NICE = 19
 STATE_INTERVAL_S = 1.0  # how old what state() says may be
 STOP_TIMEOUT_S = 35.0  # a put under way ends within 30 s
 FAILED_REMEDY = "it has ended by a mistake in the program, which is on standard error: start it again"
