@@ -209,9 +209,12 @@ def arguments() -> argparse.ArgumentParser:
 
 def job(argv: Sequence[str] | None) -> int:
     """See main()."""
-    given = arguments().parse_args(argv)
-    spark = session("brim bronze", master=given.master, settings=pairs(given.conf, "--conf"))
-    options = pairs(given.option, "--option")
+    return ingest_as("brim bronze", arguments().parse_args(argv))
+
+
+def ingest_as(application: str, given: argparse.Namespace, **options: str) -> int:
+    """What the arguments of a command line ask for, with more options of the source: the exit status."""
+    spark = session(application, master=given.master, settings=pairs(given.conf, "--conf"))
     query, outcome = ingest(
         spark,
         given.root,
@@ -219,7 +222,7 @@ def job(argv: Sequence[str] | None) -> int:
         checkpoint=given.checkpoint,
         every_s=given.every,
         form=given.format,
-        options=options,
+        options={**pairs(given.option, "--option"), **options},
     )
     return finish(query, outcome, as_json=given.json)
 

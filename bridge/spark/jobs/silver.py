@@ -19,14 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from bridge.spark.jobs import bronze
-from bridge.spark.jobs.common import (
-    add_format_argument,
-    add_spark_arguments,
-    add_stream_arguments,
-    pairs,
-    run,
-)
-from bridge.spark.session import session
+from bridge.spark.jobs.common import add_format_argument, add_spark_arguments, add_stream_arguments, run
 
 __all__ = ["main"]
 
@@ -47,18 +40,7 @@ def arguments() -> argparse.ArgumentParser:
 def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
-    spark = session("brim silver", master=given.master, settings=pairs(given.conf, "--conf"))
-    options = {**pairs(given.option, "--option"), "payloads": given.payloads}
-    query, outcome = bronze.ingest(
-        spark,
-        given.root,
-        given.to,
-        checkpoint=given.checkpoint,
-        every_s=given.every,
-        form=given.format,
-        options=options,
-    )
-    return bronze.finish(query, outcome, as_json=given.json)
+    return bronze.ingest_as("brim silver", given, payloads=given.payloads)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,6 +29,16 @@ def publish(publisher: Wire, first: int) -> int:
     return len(publisher.received())
 
 
+def flood(publisher: Wire) -> tuple[int, int]:
+    """Batches until one is not acknowledged as a whole; how many messages were sent, and acknowledged."""
+    sent = acknowledged = 0
+    while acknowledged == sent:
+        acknowledged += publish(publisher, sent)
+        sent += BATCH
+        assert sent < 50_000, "the journal has no end"
+    return sent, acknowledged
+
+
 def everything(client: Wire) -> list[int]:
     """All that there is for it, acknowledged."""
     found: list[int] = []
@@ -47,13 +57,9 @@ def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pyte
         bench = lives.start()
         reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
         publisher = bench.client("publisher")
-        sent = acknowledged = 0
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "write_checkpoint", no_room)
-            while acknowledged == sent:
-                acknowledged += publish(publisher, sent)
-                sent += BATCH
-                assert sent < 50_000, "the journal has no end"
+            sent, acknowledged = flood(publisher)
             assert publish(publisher, sent) == 0
             sent += BATCH
             assert lives.journal_end() <= 2 * JOURNAL_BYTES
@@ -85,12 +91,9 @@ def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
         bench = lives.start()
         reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
         publisher = bench.client("publisher")
-        sent = acknowledged = 0
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "write_checkpoint", no_room)
-            while acknowledged == sent:
-                acknowledged += publish(publisher, sent)
-                sent += BATCH
+            sent, acknowledged = flood(publisher)
             for _ in range(20):
                 bench.settle(100)
                 publisher.send(Publish("t", b"%d" % sent, 1, packet_id=sent % 60_000 + 1))
