@@ -77,6 +77,9 @@ from bridge.errors import BadName, DrainedFileError
 __all__ = [
     "EXTENT_HEADER_BYTES",
     "HEADER_BYTES",
+    "PARQUET_COLUMNS",
+    "PARQUET_KEY",
+    "PARQUET_SUFFIX",
     "SUFFIX",
     "TRAILER_BYTES",
     "VERSION",
@@ -85,6 +88,7 @@ __all__ = [
     "Footer",
     "Header",
     "Name",
+    "as_drained",
     "check_edge",
     "check_stream",
     "extent_verifies",
@@ -106,6 +110,9 @@ TRAILER_BYTES = 16
 FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
 RING_ID = 1
 SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
+PARQUET_SUFFIX = ".parquet"  # of a unit in its other form: the same name, and in its metadata the footer
+PARQUET_KEY = b"brim"  # of the footer there
+PARQUET_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")  # of its records
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: zstd's format, 3.1.2
 BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # of what was compressed: a length above this is damage
@@ -126,6 +133,12 @@ _PATH = re.compile(
     rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})-e(?P<epoch>\d{{10}})"
     rf"-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
 )
+
+
+def as_drained(path: str) -> str:
+    """What the drained file of a unit is called, by the name of either form."""
+    stem = path.removesuffix(PARQUET_SUFFIX)
+    return path if stem == path else stem + SUFFIX
 
 
 def check_edge(edge: str) -> str:

@@ -24,7 +24,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bridge.drained import COMPRESSED_SUFFIX, SUFFIX
+from bridge.drained import (
+    COMPRESSED_SUFFIX,
+    PARQUET_COLUMNS,
+    PARQUET_KEY,
+    PARQUET_SUFFIX,
+    SUFFIX,
+    as_drained,
+)
 from bridge.errors import SinkBlocked, SinkUnavailable
 from bridge.sink import UnitSink
 from bridge.unit import Unit
@@ -34,10 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetSink", "parquet_of"]
 
-PARQUET_SUFFIX = ".parquet"
-IN_RECORDS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
-COLUMNS = ("stream", "partition", "epoch", *IN_RECORDS)
-METADATA = b"brim"
+COLUMNS = ("stream", "partition", "epoch", *PARQUET_COLUMNS)
 SETTINGS: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -71,7 +75,7 @@ def _said_in(tail: bytes) -> bytes | None:
         found = parquet.read_metadata(pa.BufferReader(tail)).metadata
     except (pa.ArrowInvalid, OSError):
         return None
-    said: bytes | None = found.get(METADATA) if found else None
+    said: bytes | None = found.get(PARQUET_KEY) if found else None
     return said
 
 
@@ -101,8 +105,7 @@ class ParquetSink:
 
     def names(self, prefix: str) -> Iterator[str]:
         """See UnitSink.  As the drain knows them."""
-        for name in self._inner.names(prefix):
-            yield name.removesuffix(PARQUET_SUFFIX) + SUFFIX if name.endswith(PARQUET_SUFFIX) else name
+        yield from map(as_drained, self._inner.names(prefix))
 
     def close(self) -> None:
         """See UnitSink."""
@@ -122,7 +125,7 @@ def parquet_of(unit: Unit) -> memoryview:
     table, out = table_of(unit), pa.BufferOutputStream()
     with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({METADATA: unit.footer.pack()})
+        writer.add_key_value_metadata({PARQUET_KEY: unit.footer.pack()})
     return memoryview(out.getvalue()).cast("B")  # pyarrow's bytes are signed, which obstore does not take
 
 
@@ -139,7 +142,7 @@ def table_of(unit: Unit) -> pa.Table:
     batches: list[Any] = []
     for run in unit.runs:
         least = run.first_offset
-        decoded = decode_compiled(run.records, footer.epoch, least, footer.last_offset, IN_RECORDS)
+        decoded = decode_compiled(run.records, footer.epoch, least, footer.last_offset, PARQUET_COLUMNS)
         batches += [batch_of(rows, constants, schema) for rows in decoded]
     table = pa.Table.from_batches(batches, schema)
     if table.num_rows != footer.count:

@@ -23,13 +23,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from bridge import drained
-from bridge.drained import DrainedFile, Footer, Name
+from bridge.drained import PARQUET_SUFFIX, DrainedFile, Footer, Name, as_drained
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import parquet_files
 
-__all__ = ["PARQUET_SUFFIX", "Landing", "StoredFile", "name_of"]
+__all__ = ["Landing", "StoredFile", "name_of"]
 
-PARQUET_SUFFIX = ".parquet"
 
 TAIL_BYTES = 4096  # read first for a footer: most are about 300 bytes
 
@@ -77,7 +76,7 @@ class Landing:
         for info in self._entries(opened, edges):
             name = name_of(info.path)
             if name is None:
-                tables += info.path.endswith(".parquet")
+                tables += info.path.endswith(PARQUET_SUFFIX)
                 continue
             stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
             key = replace(name, day="")
@@ -159,8 +158,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def name_of(path: str) -> Name | None:
     """What the name of a file says of the unit in it, or None: some other file."""
-    stem = path.removesuffix(PARQUET_SUFFIX)
-    return Name.parse(path if stem == path else stem + drained.SUFFIX)
+    return Name.parse(as_drained(path))
 
 
 def _without_day(path: str) -> Name | None:

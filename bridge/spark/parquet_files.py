@@ -15,15 +15,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.drained import Footer, Name
+from bridge.drained import PARQUET_COLUMNS, PARQUET_KEY, Footer, Name
 from bridge.errors import DrainedFileError
 from bridge.spark.columns import TYPES, Decoded
 
 __all__ = ["footer", "rows_of"]
 
-KEY = b"brim"
 ROWS_MOST = 16_384  # of one batch
-IN_FILE = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
 
 
 def footer(file: Any, path: str) -> Footer:
@@ -40,7 +38,7 @@ def rows_of(file: Any, path: str, name: Name, wanted: Collection[str]) -> Iterat
     if replace(name, day="") != said.name(""):
         text = f"holds {said.name(name.day).path}, which is not what its name says"
         raise DrainedFileError(text, name=path)
-    columns = [column for column in IN_FILE if column in wanted or column == "offset"]
+    columns = [column for column in PARQUET_COLUMNS if column in wanted or column == "offset"]
     _check(opened, said, columns, path)
     offset = said.first_offset
     try:
@@ -59,9 +57,9 @@ def _opened(file: Any, path: str) -> tuple[Any, Footer]:
         opened = parquet.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
         raise DrainedFileError(f"is no Parquet file, or cut short: {error}", name=path) from error
-    said = (opened.metadata.metadata or {}).get(KEY)
+    said = (opened.metadata.metadata or {}).get(PARQUET_KEY)
     if said is None:
-        text = f"has no {KEY.decode()!r} in its metadata: no bridge has written it"
+        text = f"has no {PARQUET_KEY.decode()!r} in its metadata: no bridge has written it"
         raise DrainedFileError(text, name=path)
     try:
         return opened, Footer.unpack(said)

@@ -49,13 +49,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from bridge.drained import PARQUET_SUFFIX
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import files_view, parquet_files
 from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, Decoded, batch_of, corrupt_batch_of
 from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file, decoder_of
 from bridge.spark.fields import typed_columns
-from bridge.spark.landing import PARQUET_SUFFIX, Landing, StoredFile, matches, name_of
+from bridge.spark.landing import Landing, StoredFile, matches, name_of
 from bridge.spark.options import Options
 from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
 from bridge.spark.where import BY_NAME, BY_RECORD, Condition
