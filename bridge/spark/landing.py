@@ -29,7 +29,6 @@ from bridge.spark import parquet_files
 
 __all__ = ["Landing", "StoredFile", "name_of"]
 
-
 TAIL_BYTES = 4096  # read first for a footer: most are about 300 bytes
 
 
