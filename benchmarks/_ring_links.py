@@ -64,11 +64,12 @@ class Brim:
 
     def touch(self, message: Any) -> int:
         """First and last byte."""
-        return message[0] + message[-1]
+        ends: int = message[0] + message[-1]
+        return ends
 
     def filler(self, size: int) -> Callable[[int], None]:
         """In place."""
-        room = self._writer.claim
+        room: Callable[[int], Any] = self._writer.claim  # it blocks: there is always a claim
 
         def fill(_: int) -> None:
             claim = room(size)
@@ -157,7 +158,8 @@ class Iceoryx2:
 
     def receive_of(self, size: int) -> Callable[[], Any]:
         """The poll for messages of one size."""
-        return self._subscribers[size].receive
+        receive: Callable[[], Any] = self._subscribers[size].receive
+        return receive
 
     def toucher(self, size: int) -> Callable[[Any], int]:
         """First and last byte of messages of one size."""
@@ -263,7 +265,8 @@ class Zenoh:
 
     def receive_of(self, size: int) -> Callable[[], Any]:
         """The poll for large messages."""
-        return self._large.try_recv
+        receive: Callable[[], Any] = self._large.try_recv
+        return receive
 
     def fill(self, size: int) -> None:
         """Through its shared memory."""
@@ -385,7 +388,8 @@ class Pipe:
 
     def touch(self, message: Any) -> int:
         """First and last byte."""
-        return message[0] + message[-1]
+        ends: int = message[0] + message[-1]
+        return ends
 
     def fill(self, size: int) -> None:
         """From a buffer that is there already."""

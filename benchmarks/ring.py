@@ -82,6 +82,7 @@ def round_trip(link: Any, left: bool, case: str, count: int) -> dict[str, float]
     pin(0 if left or case == "wait_same_core_64" else 1)
     link.settle(asleep)
     size = LARGE.get(case, SMALL)
+    what: int | bytes
     if case in LARGE:
         special = hasattr(link, "filler")
         send, what = (link.filler(size) if special else link.fill), size

@@ -32,6 +32,7 @@ Order of things, which makes at-least-once puts exactly-once files:
 For a sink that cannot tell what it has, nothing is begun, and save() alone counts.
 
 A damaged file is put aside as NAME.damaged and taken for none: what the sink holds says how far it has got.
+A log's, which has the same magic (persistence/checkpoint.py), is refused and stays where it is.
 
 Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.
 Version 1 had one unit under way, as "intent", and cursors without ahead and owed.
@@ -53,6 +54,7 @@ import msgpack
 from bridge.cursor import Cursor
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
 from bridge.unit import Intent
+from persistence.checkpoint import is_checkpoint
 from persistence.files import Files, OsFiles
 
 __all__ = ["Checkpoint", "cursors_in"]
@@ -222,6 +224,11 @@ class Checkpoint:
             return
         except OSError as error:
             raise _unusable(self.path, error) from error
+        if is_checkpoint(data):
+            raise CheckpointForeign(
+                f"{self.path}: it is the checkpoint of a log, not of a bridge",
+                hint="put it back into the directory of that log; a bridge's is made anew when it is missing",
+            )
         try:
             found = _unpack(data)
             cursors = [Cursor(*fields) for fields in found["cursors"]]

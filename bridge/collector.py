@@ -34,6 +34,7 @@ __all__ = ["Collector"]
 log = logging.getLogger(__name__)
 
 WORKERS = 4
+EDGES_MOST = 65_536  # that are drained at once
 UNIT_MOST_BYTES = (1 << 30) + (64 << 20)
 
 
@@ -57,7 +58,8 @@ class Collector:
         self._store, self._credit_bytes, self._clock = store, credit_bytes, clock
         self._holders: dict[str, tuple[str, float]] = {}  # edge -> who drains it, last heard
         self._under_way: dict[str, int] = {}  # edge -> bytes of files that are being put
-        self._counting = threading.Lock()  # over them
+        self._forget_at = clock() + HOLD_S
+        self._counting = threading.Lock()  # over files under way
         self._answers: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
         self._stopping = False
         self._context = zmq.Context()
@@ -91,6 +93,7 @@ class Collector:
                     else:
                         self._ear.recv(4096)
                 self._answer()
+                self._forget()
         self._answer()
         self._close_sockets()
         self._bell.close()
@@ -148,6 +151,11 @@ class Collector:
         """Raises BridgeError unless this machine drains that edge, or nobody does."""
         edge, holder, now = check_edge(str(head.get("edge", ""))), str(head.get("holder", "")), self._clock()
         known, heard = self._holders.get(edge, (holder, now))
+        if edge not in self._holders and len(self._holders) >= EDGES_MOST:
+            raise BridgeError(
+                f"{EDGES_MOST} edges are drained here already",
+                hint="give some of them a collector of their own",
+            )
         if known != holder and now - heard < HOLD_S:
             raise BridgeError(
                 f"the bridge of {known} drains edge {edge}",
@@ -158,6 +166,13 @@ class Collector:
             self._holders.pop(edge, None)
         else:
             self._holders[edge] = holder, now
+
+    def _forget(self) -> None:
+        """Who drained which edge, where it has not been heard of for so long that anybody may."""
+        if (now := self._clock()) >= self._forget_at:
+            self._forget_at = now + HOLD_S
+            heard = {edge: it for edge, it in self._holders.items() if now - it[1] < HOLD_S}
+            self._holders = heard
 
     def _admit(self, edge: str, length: int) -> None:
         """Raises BridgeError: so much more is above the credit of that edge."""

@@ -38,7 +38,7 @@ from persistence.format import CatalogueEntry, SegmentHeader, pack_catalogue, se
 from persistence.scan import SegmentTable, open_table
 from ringbuf import crc32c
 
-__all__ = ["CHECKPOINT_NAME", "closed_table", "write_checkpoint"]
+__all__ = ["CHECKPOINT_NAME", "closed_table", "is_checkpoint", "write_checkpoint"]
 
 CHECKPOINT_NAME = "checkpoint"
 CHECKPOINT_VERSION = 1
@@ -75,6 +75,13 @@ def write_checkpoint(
     files.rename(f"{target}.tmp", target)
 
 
+def is_checkpoint(data: bytes) -> bool:
+    """Whether this is a whole one.  A bridge's begins with the same magic (bridge/checkpoint.py)."""
+    head, packed = data[: _HEADER.size], data[_HEADER.size + _CRC.size :]
+    checked = data[_HEADER.size :][: _CRC.size] == _CRC.pack(crc32c(packed, crc32c(head)))
+    return checked and head.startswith(CHECKPOINT_MAGIC)
+
+
 def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
     """The table of the last segment, but for its rows, if the log was closed and not written since."""
     with suppress(FormatError, OSError):
@@ -84,11 +91,11 @@ def closed_table(files: Files, directory: str, base: int) -> SegmentTable | None
 
 def _closed_table(files: Files, directory: str, base: int) -> SegmentTable | None:
     data = _read(files, os.path.join(directory, CHECKPOINT_NAME))
-    head, packed = data[: _HEADER.size], data[_HEADER.size + _CRC.size :]
-    if len(head) < _HEADER.size or data[_HEADER.size :][:4] != _CRC.pack(crc32c(packed, crc32c(head))):
+    if not is_checkpoint(data):
         return None
-    magic, version, seed, its_base, end, tail, length = _HEADER.unpack(head)
-    if (magic, version, its_base, length) != (CHECKPOINT_MAGIC, CHECKPOINT_VERSION, base, len(packed)):
+    _, version, seed, its_base, end, tail, length = _HEADER.unpack_from(data)
+    packed = data[_HEADER.size + _CRC.size :]
+    if (version, its_base, length) != (CHECKPOINT_VERSION, base, len(packed)):
         return None
     name = segment_name(base)
     handle = files.open(os.path.join(directory, name))

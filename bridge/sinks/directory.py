@@ -7,9 +7,9 @@ that should mean a whole unit may then hold zeros, and create-once keeps it so.
 
 Here a file is written under another name, synced, linked to its own, and the directory synced:
 
-    .partial-NAME    written, fdatasync      a kill leaves it behind; the next put of this unit overwrites it
-    link NAME        create-once: fails if the name is there, and then its content is compared
-    fsync directory  now put() may return
+    edge=ID/.partial-NAME  written, fdatasync; what a kill leaves, the next drain of this edge removes
+    link NAME              create-once: fails if the name is there, and then its content is compared
+    fsync directory        now put() may return
 
 Invariant: a file that has its name is whole and on the disk.
 
@@ -90,7 +90,10 @@ class DirectorySink:
         directory = self.root / f"edge={edge}"
         try:
             self._make_directory(directory)
+            known = directory in self._locks
             self._lock(directory)
+            if not known:
+                _sweep(directory)
             if not os.access(directory, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         except OSError as error:
@@ -110,7 +113,7 @@ class DirectorySink:
             raise _unavailable(path, error) from error
 
     def _write(self, path: Path, unit: Unit) -> None:
-        partial = path.with_name(PARTIAL + path.name)
+        partial = path.parents[1] / (PARTIAL + path.name)
         if not path.exists():
             with open(partial, "wb", buffering=0, opener=_opener) as file:
                 _write_all(file.fileno(), unit.parts)
@@ -177,6 +180,12 @@ class DirectorySink:
 
 def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a kill has left half written: its unit may be given up, and then nobody puts it again."""
+    for left in directory.glob(f"{PARTIAL}*"):
+        left.unlink(missing_ok=True)
 
 
 def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:

@@ -14,6 +14,7 @@ from tests.support.drained_files import CREATED_NS, EPOCH
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v2.bin"
 OLDER = GOLDEN.with_name("checkpoint-v1.bin")
+OF_A_LOG = GOLDEN.parents[1] / "persistence" / "checkpoint-v1.bin"
 SINK = "file:///srv/lake"
 INTENT = Intent(1, CREATED_NS, "default", 2, EPOCH, 5, (EPOCH - 9, 77), 10, 19, ((8, 9),), ((5, 7),))
 
@@ -125,6 +126,19 @@ def test_every_cut_and_every_flipped_bit_is_put_aside(path: Path) -> None:
         assert checkpoint.fresh
         assert Path(f"{path}.damaged").read_bytes() == data
         checkpoint.close()
+
+
+def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> None:
+    """They have one magic."""
+    data = OF_A_LOG.read_bytes()
+    path.parent.mkdir()
+    path.write_bytes(data)
+    with pytest.raises(CheckpointForeign, match=f"{path}: it is the checkpoint of a log, not of a bridge"):
+        opened(path)
+    assert path.read_bytes() == data
+    path.write_bytes(data[:-1])  # nobody can say any more what it was
+    opened(path).close()
+    assert Path(f"{path}.damaged").read_bytes() == data[:-1]
 
 
 class FullDisk(OsFiles):

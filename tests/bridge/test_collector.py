@@ -20,6 +20,7 @@ from bridge.sinks.zeromq import ZmqSink
 from bridge.unit import Unit, compressed
 from tests.support.bridges import drain, publish, ring, run_dry, settings
 from tests.support.drained_files import offsets_drained, unit_of
+from tests.support.waiting import wait_until
 
 
 class Clock:
@@ -319,3 +320,33 @@ def test_no_more_is_under_way_than_the_collector_gives_credit_for(
             list(threads.map(sink.put, units))
         sink.close()
     assert most == 1
+
+
+def asked(edge: str, holder: str) -> dict[str, Any]:
+    return {"kind": "hello", "edge": edge, "holder": holder}
+
+
+def test_who_drains_which_edge_is_forgotten_when_it_counts_no_more(tmp_path: Path) -> None:
+    clock = Clock()
+    with collecting(tmp_path / "lake", clock=clock) as collector:
+        for number in range(100):
+            collector._check_holder(asked(f"edge-{number}", "here"))
+        clock.now += HOLD_S / 2
+        collector._check_holder(asked("edge-0", "here"))
+        clock.now += HOLD_S / 2
+        collector._ring()
+        wait_until(lambda: list(collector._holders) == ["edge-0"])
+        with pytest.raises(BridgeError, match="the bridge of here drains edge edge-0"):
+            collector._check_holder(asked("edge-0", "elsewhere"))
+        collector._check_holder(asked("edge-1", "elsewhere"))
+
+
+def test_edges_that_are_drained_at_once_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.collector.EDGES_MOST", 2)
+    with collecting(tmp_path / "lake", clock=Clock()) as collector:
+        for edge in ("a", "b", "a"):
+            collector._check_holder(asked(edge, "here"))
+        with pytest.raises(BridgeError, match="2 edges are drained here already"):
+            collector._check_holder(asked("c", "here"))
+        collector._check_holder({**asked("a", "here"), "kind": "bye"})
+        collector._check_holder(asked("c", "here"))

@@ -172,15 +172,37 @@ def test_files_are_for_owner_and_group_only_and_nothing_else_is_left(tmp_path: P
     assert sorted(path.name for path in files) == [".lock", Path(unit_of(0, 9).name).name]
 
 
+def half_written(root: Path, unit: Unit) -> Path:
+    """As a kill leaves it."""
+    path = root / unit.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parents[1] / f"{PARTIAL}{path.name}"
+    partial.write_bytes(content(unit)[:100])
+    return partial
+
+
 def test_what_a_kill_has_left_half_written_is_no_file_and_is_written_over(tmp_path: Path) -> None:
     unit = unit_of(0, 9)
-    path = tmp_path / unit.name
-    path.parent.mkdir(parents=True)
-    path.with_name(PARTIAL + path.name).write_bytes(content(unit)[:100])
+    partial, path = half_written(tmp_path, unit), tmp_path / unit.name
     assert list(DirectorySink(tmp_path).names("edge=edge-1/")) == []
     store(tmp_path, unit)
     assert [found.name for found in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == content(unit)
+    assert not partial.exists()
+
+
+def test_the_next_drain_of_an_edge_removes_what_a_kill_has_left_half_written_there(tmp_path: Path) -> None:
+    left, others = half_written(tmp_path, unit_of(0, 9)), tmp_path / "edge=edge-2" / f"{PARTIAL}x"
+    others.parent.mkdir()
+    others.write_text("")
+    sink = DirectorySink(tmp_path)
+    sink.begin("edge-1")
+    assert not left.exists()
+    assert others.exists()
+    left.write_text("")  # of a put that is under way, when a drain that has failed begins again
+    sink.begin("edge-1")
+    assert left.exists()
+    sink.close()
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_put_returns(tmp_path: Path) -> None:

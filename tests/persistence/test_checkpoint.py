@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence import Log
-from persistence.checkpoint import CHECKPOINT_NAME
+from persistence.checkpoint import CHECKPOINT_NAME, is_checkpoint
 from persistence.quarantine import quarantined
 from tests.support.logs import DIRECTORY, Written, read_all, recovered, typical
 from tests.support.simfiles import SimFiles
@@ -116,6 +116,16 @@ def test_a_checkpoint_that_is_cut_or_something_else_is_none(what: bytes | int) -
     files = WRITTEN.files.kill()
     data = files.names[CHECKPOINT].cache
     data[:] = data[:what] if isinstance(what, int) else what
+    assert told(files) == BARE
+
+
+def test_the_checkpoint_of_a_bridge_is_none() -> None:
+    """They have one magic."""
+    files = WRITTEN.files.kill()
+    data = files.names[CHECKPOINT].cache
+    assert is_checkpoint(bytes(data))
+    data[:] = (GOLDEN.parent / "bridge" / "checkpoint-v2.bin").read_bytes()
+    assert not is_checkpoint(bytes(data))
     assert told(files) == BARE
 
 
