@@ -117,6 +117,7 @@ class Log(Tended):
         self._ends: dict[int, tuple[int, int]] = {}  # durable and not yet taken: end offset and position
         self._active: ActiveSegment | None = None
         self._proven = 0  # the highest durable_position written
+        self._is_proven = True  # what recover() found; else the next segment's name proves it
         # First, as the next segment may be waiting for that room.
         self.on_sealed.insert(0, lambda _: keep_within(self, self.retain_bytes))
 
@@ -145,6 +146,7 @@ class Log(Tended):
         self._generation = found.generation
         self._enqueue(found.carried)
         self._carried = len(found.carried)
+        self._is_proven = found.is_proven
         self.durable_position = max(found.end_position, found.reader.archive.end_position())
         self._ids = {it.name: ring_id for item in self._queue for ring_id, it in item.entries.items()}
         self._ids.update({it.name: ring_id for ring_id, it in self._durable.items()})
@@ -170,6 +172,8 @@ class Log(Tended):
         here: nothing is claimed by them.  May be called twice.
         """
         self._take_over()
+        with suppress(OSError):
+            self._prove_found()
         if self._active is not None:
             with suppress(OSError):
                 if not self._queue:
@@ -309,6 +313,7 @@ class Log(Tended):
         Raises OSError.
         """
         self._take_over()
+        self._prove_found()
         if self._active is None or self._queue or self._proven == self.durable_position:
             return
         try:
@@ -318,6 +323,11 @@ class Log(Tended):
             self._give_up()
             raise
         self._proven = self.durable_position
+
+    def _prove_found(self) -> None:
+        """A start has synced what it found, but only another segment's name tells others that it is there."""
+        if self._lock is not None and self._active is None and not (self._is_proven or self._queue):
+            self._begin()
 
     # ---- numbers, from any thread ----
 
@@ -444,7 +454,7 @@ class Log(Tended):
         self._carried = 0
         self._settle(carried, base)
         self._active = active
-        self._proven = base
+        self._proven, self._is_proven = base, True
         self.durable_position = active.end_position
         self._stats.segments_begun += 1
         return active

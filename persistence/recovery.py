@@ -73,6 +73,7 @@ class Recovered:
     end_position: int = 0
     generation: int = 1
     closed: SegmentTable | None = None  # of the last segment, without rows: it has not been read
+    is_proven: bool = True  # no record is left of which nothing on the disk says yet that it is there
     carried: list[Pending] = field(default_factory=list)
     torn: Torn | None = None
     damage: list[Damage] = field(default_factory=list)
@@ -133,6 +134,7 @@ def _last_tables(files: Files, directory: str, bases: list[int], state: Recovere
                 table = _read(files, path, name, ends_at, state.catalogue)
                 if last:
                     table = _settle(files, directory, path, table, state)
+                    state.is_proven = not _has_behind(table, table.proven)
         except (FormatError, OSError) as error:
             _raise_if_ours(error)
             size = size_of(files, path)
@@ -241,6 +243,11 @@ def _carry(files: Files, path: str, table: SegmentTable, state: Recovered) -> Se
         run = Range(row.ring_position, epoch, row.first_offset, row.count, *times, memoryview(data))
         state.carried.append(Pending.run(ring_id, run))
     return proven
+
+
+def _has_behind(table: SegmentTable, position: int) -> bool:
+    place = position - table.header.base_position
+    return any(rows[len(rows) - 1].place >= place for rows in table.rings.values() if len(rows))
 
 
 def _keep_aside(files: Files, directory: str, damage: Damage, state: Recovered) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from persistence import Log, LogLocked
+from persistence import Log, LogLocked, LogReader
 from persistence.checkpoint import CHECKPOINT_NAME
 from persistence.format import FORMAT_VERSION, HEADER_PAGE_BYTES, READ_VERSIONS, SegmentHeader
 from persistence.quarantine import quarantined
@@ -16,6 +16,7 @@ from tests.support.logs import DIRECTORY, Written, disk_of, make_log, read_all, 
 from tests.support.simfiles import PowerCut, SimFiles
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "persistence"
+CHECKPOINT_PATH = f"{DIRECTORY}/{CHECKPOINT_NAME}"
 FIRST = f"{DIRECTORY}/00000000000000000000.log"
 
 
@@ -180,6 +181,32 @@ def test_a_tail_that_cannot_be_synced_is_written_again_and_shown_later() -> None
     assert again.damage == ()
     assert read_all(later, "a-0", 7) == written.records["a-0", 7]
     assert read_all(later, "b-0", 9) == written.records["b-0", 9]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_what_a_crash_left_unproven_others_see_once_the_log_is_idle_or_closed(idle: bool) -> None:
+    """Else what was acknowledged last is in no export, until there is one more record."""
+    written = Written.empty()
+    written.add("a-0", 7, [b"proven"])
+    written.sync()
+    written.add("a-0", 7, [b"last"] * 2)
+    written.sync()
+    log, _ = recovered(written.files.kill())
+    if idle:
+        log.prove()
+    else:
+        log.close()
+    files = disk_of(log)
+    reader = LogReader(files, DIRECTORY)
+    reader.refresh()
+    assert reader.epochs("a-0") == [(7, 0, 3)]
+    log.close()
+    names = set(files.names)
+    for _ in range(2):  # And with that it is done.
+        log, _ = recovered(files.kill())
+        log.prove()
+        files = disk_of(log)
+        assert set(files.names) - {CHECKPOINT_PATH} == names - {CHECKPOINT_PATH}
 
 
 def test_a_sync_that_failed_before_the_process_died_is_not_believed_by_the_next_one() -> None:
