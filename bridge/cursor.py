@@ -84,6 +84,16 @@ class Cursor:
         ahead = tuple((a, max(b, end) if a <= first <= b else b) for a, b in self.ahead)
         return replace(self, ahead=_merged(ahead))
 
+    def holding(self, ranges: Iterable[tuple[int, int]]) -> Cursor:
+        """When the sink turns out to have these, (first, end): what it has not between them waits still."""
+        cursor = replace(self, previous=None)
+        for first, end in sorted(ranges):
+            if first <= cursor.next_offset:
+                cursor = cursor._accounting(first, end)
+            else:
+                cursor = replace(cursor, ahead=_merged(tuple(sorted((*cursor.ahead, (first, end))))))
+        return cursor
+
     def at(self, offset: int) -> Cursor:
         """When everything below `offset` is accounted for."""
         ahead = self.ahead

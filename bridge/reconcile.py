@@ -1,15 +1,19 @@
 """What the sink holds, against what the checkpoint says: the sink is believed.
 
 A checkpoint that is missing, damaged, or came back from a backup is corrected by the names that are there,
-before the first unit.  One that has been saved and is of this place is the rule, and then nothing is listed
-but the names of one number: the one that nobody can have taken yet.
+before the first unit: a partition has been drained as far as the ranges in its names have no hole, and what
+lies in a hole waits, as a backlog does.  (What was declared lost or skipped is a hole, too: what is left of
+it is drained, the rest declared once more.)
+
+One that has been saved and is of this place is the rule, and then nothing is listed but the names of one
+number: the one that nobody can have taken yet.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from bridge.checkpoint import Checkpoint
@@ -43,16 +47,18 @@ def reconcile(
         "the sink is ahead of the checkpoint, which is corrected checkpoint=%s from=%d to=%d",
         checkpoint.path, checkpoint.drain_seq, last.drain_seq,
     )  # fmt: skip
+    ranges: dict[tuple[RingName, int], list[tuple[int, int]]] = defaultdict(list)
     for name in newer:
-        key = RingName(name.stream, name.partition)
-        known = checkpoint.cursors.get(key)
-        end = name.last_offset + 1
-        if known is None or name.epoch > known.epoch:
-            first = first_offset_of(key, name.epoch)
-            first = name.first_offset if first is None else first
-            checkpoint.move(Cursor(*key, name.epoch, first, end, end))
-        elif name.epoch == known.epoch and end > known.next_offset:
-            checkpoint.move(replace(known.at(end), previous=None))
+        key = RingName(name.stream, name.partition), name.epoch
+        ranges[key].append((name.first_offset, name.last_offset + 1))
+    for (partition, epoch), there in sorted(ranges.items()):  # an epoch is begun when the one before is done
+        known = checkpoint.cursors.get(partition)
+        if known is None or known.epoch < epoch:
+            begin = min(there)[0]
+            first = first_offset_of(partition, epoch)
+            known = Cursor(*partition, epoch, begin if first is None else first, begin, begin)
+        if known.epoch == epoch:
+            checkpoint.move(known.holding(there))
     checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
 
 

@@ -340,6 +340,35 @@ def test_a_checkpoint_from_a_backup_is_corrected_by_what_the_sink_has(
     assert sequence == list(range(1, len(sequence) + 1))
 
 
+@pytest.mark.parametrize("what", ["lost", "of a backup"])
+def test_what_waits_beside_newer_records_still_waits_when_the_checkpoint_is(
+    runtime_directory: Path, tmp_path: Path, what: str
+) -> None:
+    """The highest offset that the sink has says nothing of those below it: the ranges in its names do."""
+    chosen = settings(runtime_directory, tmp_path, unit_bytes=4096, live_after_ms=0)
+    with ring(runtime_directory) as made:
+        publish(made, 5)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            backup = chosen.checkpoint_path.read_bytes()
+            publish(made, 200)
+            while not drained.checkpoint.cursors["default", 0].ahead:
+                drained.step()
+            publish(made, 20)
+            while max(offsets_drained(tmp_path / "lake")["default", 0, EPOCH]) < 205:
+                drained.step()
+            assert drained.checkpoint.cursors["default", 0].next_offset < 205
+        if what == "lost":
+            chosen.checkpoint_path.unlink()
+        else:
+            chosen.checkpoint_path.write_bytes(backup)
+        with drain(chosen) as drained:
+            run_dry(drained)
+            assert drained.checkpoint.cursors["default", 0].ahead == ()
+    assert sorted(offsets_drained(tmp_path / "lake")["default", 0, EPOCH]) == list(range(225))
+    assert [pair for footer in footers(tmp_path) for pair in footer.lost] == []
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_unit_whose_records_are_gone_after_a_crash_is_lost_only_if_the_sink_has_not_got_it(
     runtime_directory: Path, tmp_path: Path, stored: bool

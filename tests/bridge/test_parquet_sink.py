@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from bridge.drained import Footer, parse
-from bridge.errors import BadName, SinkBlocked, SinkConflict
+from bridge.errors import BadName, SinkBlocked, SinkConflict, SinkUnavailable
 from bridge.sink import UnitSink, open_unit_sink
 from bridge.unit import compressed
-from tests.support.bridges import drain, publish, ring, run_dry, settings
+from tests.support.bridges import FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import EPOCH, unit_of
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
@@ -150,6 +150,27 @@ def test_a_drain_whose_checkpoint_is_lost_goes_on_behind_the_files_that_are_ther
     found = dataset.dataset(tmp_path / "lake", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == list(range(300))
     assert set(found["epoch"].to_pylist()) == {EPOCH}
+
+
+@pytest.mark.parametrize("compress", ["none", "zstd"])
+def test_a_unit_that_has_arrived_is_not_lost_with_its_records(tmp_path: Path, compress: str) -> None:
+    """Killed before the answer came; the ring has moved on since, and only the sink knows."""
+    sink = FailingSink(tmp_path / "lake")
+    sink.inner = open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})  # type: ignore[assignment]
+    sink.after = [SinkUnavailable("down")]
+    chosen = settings(tmp_path, tmp_path, compress=compress)
+    with ring(tmp_path) as made:
+        publish(made, 20)
+        with drain(chosen, sink) as drained, pytest.raises(SinkUnavailable):
+            run_dry(drained)
+        publish(made, 3000, size=100)
+        oldest = made.extremes().oldest_offset
+        with drain(chosen, sink) as drained:
+            run_dry(drained)
+            assert drained.totals.lost_records == oldest - 20
+            assert drained.checkpoint.free == []
+    numbers = sorted(int(path.name[:16]) for path in (tmp_path / "lake").rglob("*.parquet"))
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:

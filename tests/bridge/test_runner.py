@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import BridgeError, CheckpointBusy, SinkConflict, SinkUnavailable
+from bridge.errors import BadOrder, BridgeError, CheckpointBusy, SinkConflict, SinkUnavailable
 from bridge.runner import Backoff, Bridge
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink
@@ -139,6 +139,31 @@ def test_while_paused_nothing_is_drained_and_nothing_is_lost(runtime_directory: 
         bridge.resume()
         assert bridge.flush(20)
         assert drained(tmp_path) == list(range(10))
+
+
+def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    chosen = settings(runtime_directory, tmp_path)
+    with running(chosen) as bridge:
+        bridge.pause().result(20)
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().lag_records == 10)
+        with ring(runtime_directory, "later-0") as later:
+            publish(later, 5)
+            wait_until(lambda: bridge.state().lag_records == 15)
+        assert bridge.state().condition == "paused"
+        assert drained(tmp_path) == []
+
+
+def test_an_order_to_a_bridge_that_has_ended_is_refused_at_once(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with running(settings(runtime_directory, tmp_path)) as bridge:
+        pass
+    with pytest.raises(BadOrder, match="has ended"):
+        bridge.resume().result(0)
 
 
 def test_a_conflict_blocks_until_somebody_says_go_on(
