@@ -129,10 +129,7 @@ class Drain:
 
         Raises SinkError, CheckpointError: nothing is lost, call again.
         """
-        now = self.clock.monotonic()
-        if now >= self._scan_at:  # before the sink is asked: how much waits is known while it is away, too
-            self.partitions.scan(self.is_busy)
-            self._scan_at = now + self.settings.scan_interval_ms / 1000
+        now = self.look()  # before the sink is asked: how much waits is known while it is away, too
         if not self._begun:
             self._begin()
         progress = self._settle()
@@ -144,6 +141,14 @@ class Drain:
         progress |= self._settle()
         self._save()
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
+
+    def look(self) -> float:
+        """Find rings that are new, if it is time to; what time it is.  Also for a drain that is held."""
+        now = self.clock.monotonic()
+        if now >= self._scan_at:
+            self.partitions.scan(self.is_busy)
+            self._scan_at = now + self.settings.scan_interval_ms / 1000
+        return now
 
     @property
     def idle(self) -> bool:

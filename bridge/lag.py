@@ -61,6 +61,8 @@ class LagMeter:
         error = drain.partitions.error_of(name)
         records, length, age_s, left_s, waiting = 0, 0, 0.0, None, 0
         try:
+            if cursor is None:  # the sink has never been reached
+                epoch, offset = source.oldest()
             records, length = source.backlog(epoch, offset)
             records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
             left_s = self._left_s(source, length)

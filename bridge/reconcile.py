@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from bridge.checkpoint import Checkpoint
@@ -64,19 +65,25 @@ def reconcile(
 
 def is_there(sink: UnitSink, intent: Intent, edge: str) -> bool:
     """Whether the sink has this unit."""
-    name = intent.name(edge)
-    return name in _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-")
+    name = _plain(intent.name(edge))
+    return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
 
 
 def _settle_intents(checkpoint: Checkpoint, names: set[Name]) -> None:
     """Those under way are of a time before what is there: by now they are there, or never will be."""
+    there = set(map(_plain, names))
     while checkpoint.intents:
-        if checkpoint.intents[0].name(checkpoint.edge) in names:
+        if _plain(checkpoint.intents[0].name(checkpoint.edge)) in there:
             checkpoint.finish()
         else:
             checkpoint.give_up()
     taken = {name.drain_seq for name in names}
     checkpoint.free = [number for number in checkpoint.free if number not in taken]
+
+
+def _plain(name: Name) -> Name:
+    """The name, but for the suffix: that of a Parquet file does not say whether it was to be compressed."""
+    return replace(name, compressed=False)
 
 
 def _may_be_behind(sink: UnitSink, checkpoint: Checkpoint, under_way: int) -> bool:

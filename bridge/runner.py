@@ -165,6 +165,8 @@ class Bridge:
         self._asked.append(_Asked(order, answer))
         self._kicked = True
         self._sleeper.ring()
+        if self._ended.is_set():
+            self._refuse()
         return answer
 
     def flush(self, timeout_s: float) -> bool:
@@ -223,10 +225,16 @@ class Bridge:
         if self._own_sink:
             self._sink.close()
         self._ended.set()
-        while self._asked:
-            self._asked.popleft().answer.set_exception(BadOrder("the bridge has ended"))
+        self._refuse()
         name = self.settings.name
         log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
+
+    def _refuse(self) -> None:
+        """Nobody will do what was asked for; on the bridge's thread, or that of whoever asked too late."""
+        with suppress(IndexError):
+            while True:
+                answer = self._asked.popleft().answer
+                answer.set_exception(BadOrder("the bridge has ended", hint="start it again"))
 
     def _turn(self, drain: Drain) -> float:
         """One step of the drain, or the reason for none.  Seconds to sleep."""
@@ -235,6 +243,7 @@ class Bridge:
         if drain.checkpoint.paused or self._blocked:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
             drain.held = True
+            drain.look()
             with suppress(BridgeError):  # what was under way may have arrived all the same
                 drain.collect()
             return STATE_INTERVAL_S

@@ -253,6 +253,12 @@ class PartitionSource:
         """Of the ring that is written: the offset that comes next."""
         return self._rings[-1].ring.extremes().end_offset if self._rings else None
 
+    def oldest(self) -> tuple[int, int]:
+        """Epoch and offset of the oldest record of the ring that is written; zeros: there is none."""
+        if not self._rings:
+            return 0, 0
+        return self._rings[-1].epoch, self._rings[-1].ring.extremes().oldest_offset
+
     def end_of(self, epoch: int) -> int:
         """The offset behind the last record of an epoch, verified or not; 0: its ring is gone."""
         ends = (it.ring.extremes().end_offset for it in self._rings if it.epoch == epoch)

@@ -156,7 +156,8 @@ def test_a_drain_whose_checkpoint_is_lost_goes_on_behind_the_files_that_are_ther
 def test_a_unit_that_has_arrived_is_not_lost_with_its_records(tmp_path: Path, compress: str) -> None:
     """Killed before the answer came; the ring has moved on since, and only the sink knows."""
     sink = FailingSink(tmp_path / "lake")
-    sink.inner = open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})  # type: ignore[assignment]
+    parquet_files: Any = open_unit_sink((tmp_path / "lake").as_uri(), {"format": "parquet"})
+    sink.inner = parquet_files
     sink.after = [SinkUnavailable("down")]
     chosen = settings(tmp_path, tmp_path, compress=compress)
     with ring(tmp_path) as made:
