@@ -66,6 +66,7 @@ class Totals:
     records: int = 0
     bytes: int = 0
     lost_records: int = 0  # declared so in a footer
+    damaged_records: int = 0  # that did not verify in a ring: they are declared lost, unless the log has them
     dead_letters: int = 0
     retries: int = 0
 
@@ -127,7 +128,7 @@ class Drain:
     def step(self) -> float:
         """Do what can be done now.  Seconds in which there will be nothing to do, 0: go on at once.
 
-        Raises SinkError, CheckpointError: nothing is lost, call again.
+        Raises SinkError, CheckpointError, SourceError (as it begins): nothing is lost, call again.
         """
         now = self.look()  # before the sink is asked: how much waits is known while it is away, too
         if not self._begun:
@@ -140,6 +141,7 @@ class Drain:
             progress |= self._send(decided) or wait_s <= 0
         progress |= self._settle()
         self._save()
+        self.totals.damaged_records = self.partitions.damaged_records
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
     def look(self) -> float:
@@ -221,7 +223,13 @@ class Drain:
     def _first_offset_of(self, name: RingName, epoch: int) -> int | None:
         self.partitions.scan(self.is_busy)
         source = self.partitions.sources.get(name)
-        return dict(source.epochs()).get(epoch) if source else None
+        try:
+            return dict(source.epochs()).get(epoch) if source else None
+        except (LogError, RingError, OSError) as error:
+            raise SourceError(
+                f"{name.ring}: where epoch {epoch} began cannot be read: {error}",
+                hint="let the user that runs the bridge read the log, and look at its disk",
+            ) from error
 
     # ---- deciding ----
 

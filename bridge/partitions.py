@@ -46,6 +46,7 @@ class Partitions:
     clock: Clock
     cursor_of: Callable[[RingName], Cursor | None]
     flushing: bool = False  # what waits is due, whatever its linger
+    damaged_records: int = 0  # in rings, passed over
     sources: dict[RingName, PartitionSource] = field(default_factory=dict)
     waiting: dict[RingName, Waiting] = field(default_factory=dict)
     # Wall: how old what waits is, where newer records are drained beside it.
@@ -61,14 +62,18 @@ class Partitions:
                 self.forget(name)
         for name, path in found.items():
             if name not in self.sources:
-                self.sources[name] = PartitionSource(name, path, self.cold)
+                self.sources[name] = PartitionSource(name, path, self.cold, self._damaged)
             with self.blamed(name):
                 self.sources[name].refresh()
 
     def of(self, name: RingName) -> PartitionSource:
         """The source of a partition, or one that has the log alone: its ring is gone."""
         known = self.sources.get(name)
-        return known or PartitionSource(name, self.settings.runtime_dir / name.ring, self.cold)
+        path = self.settings.runtime_dir / name.ring
+        return known or PartitionSource(name, path, self.cold, self._damaged)
+
+    def _damaged(self) -> None:
+        self.damaged_records += 1
 
     def forget(self, name: RingName) -> None:
         """What was noted of its records is of another place."""

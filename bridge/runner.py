@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved
-from bridge.errors import BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable
+from bridge.errors import BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable, SourceError
 from bridge.lag import LagMeter
 from bridge.orders import Order, backfill, skip
 from bridge.settings import BridgeSettings
@@ -255,7 +255,7 @@ class Bridge:
                 self._condition, self._error = "idle", None
                 self._state = self._describe(drain)
                 flush.set()
-        except (SinkUnavailable, CheckpointError) as error:
+        except (SinkUnavailable, CheckpointError, SourceError) as error:
             wait = self._backoff.next_s()
             self._fail("retrying", error, wait)
         except SinkBlocked as error:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
+PASSED_MOST = 1000  # damaged records that are passed over in one look
+REMEMBERED_MOST = 16  # ranges of them: those in the way of what comes in, and of what has waited
 
 
 class ColdLog(Protocol):
@@ -195,12 +197,23 @@ class _HotRing:
 
 
 class PartitionSource:
-    """Reads one partition.  Belongs to one thread."""
+    """Reads one partition.  Belongs to one thread.
 
-    def __init__(self, name: RingName, path: Path, cold: ColdLog | None) -> None:
+    `damaged` is called for each record of a ring that does not verify, once.
+    """
+
+    def __init__(
+        self,
+        name: RingName,
+        path: Path,
+        cold: ColdLog | None,
+        damaged: Callable[[], object] = lambda: None,
+    ) -> None:
         self.name = name
         self.path = path
         self._cold = cold
+        self._damaged = damaged
+        self._passed: dict[tuple[int, int], int] = {}  # (epoch, first) -> end of records that do not verify
         self._rings: list[_HotRing] = []  # by rising epoch; the last is the one that is written
 
     def refresh(self) -> None:
@@ -225,6 +238,7 @@ class PartitionSource:
         """Detach rings of lower epochs: they have been read to their end."""
         while self._rings and self._rings[0].epoch < epoch:
             self._rings.pop(0).close()
+        self._passed = {it: end for it, end in self._passed.items() if it[0] >= epoch}
 
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, first offset) of all that can be read, in rising order."""
@@ -299,14 +313,14 @@ class PartitionSource:
         """
         hot = next((ring for ring in self._rings if ring.epoch == epoch), None)
         for _ in range(ATTEMPTS):
-            nearest = None
-            if hot is not None:
+            nearest = self._known_end(epoch, offset)
+            if hot is not None and nearest is None:
                 try:
                     return hot.read(offset, limit_bytes, buffer)
                 except OffsetGone as gone:
                     nearest = gone.nearest
                 except (_Damaged, Corrupt):
-                    nearest = self._behind(hot, offset)
+                    nearest = self._behind(hot, offset, buffer)
             if nearest is not None and nearest < offset:
                 raise SourceError(
                     f"{self.path}: epoch {epoch} ends at offset {nearest}, but {offset} was to be read next",
@@ -320,17 +334,49 @@ class PartitionSource:
             offset = nearest
         return None
 
-    def _behind(self, hot: _HotRing, offset: int) -> int:
-        """The offset behind a record that does not verify.  Raises SourceError: there is no way past it."""
+    def _known_end(self, epoch: int, offset: int) -> int | None:
+        """Behind records from `offset` on that are known not to verify; None: that one is not known to."""
+        ends = (end for (it, first), end in self._passed.items() if it == epoch and first <= offset < end)
+        return next(ends, None)
+
+    def _behind(self, hot: _HotRing, offset: int, buffer: RecordBuffer) -> int:
+        """The offset behind records that do not verify, at `offset` and after it.
+
+        They are remembered: at the end of a ring that is written they are met at each look.  Raises
+        SourceError: there is no way past them.
+        """
+        end = offset
+        while end < offset + PASSED_MOST and self._is_damaged(hot, end, buffer):
+            try:
+                hot.reader.seek(end + 1)
+            except (OffsetGone, Corrupt) as worse:
+                raise SourceError(
+                    f"{self.path}: damaged at offset {end} of epoch {hot.epoch}",
+                    hint="its writer is at fault, or the memory: restart that writer with a new ring",
+                ) from worse
+            end += 1
+            self._damaged()
+        known = (first for (epoch, first), it in self._passed.items() if (epoch, it) == (hot.epoch, offset))
+        first = next(known, offset)
+        if first == offset:
+            log.warning(
+                "records that do not verify, passed over ring=%s epoch=%d from=%d",
+                self.path, hot.epoch, offset,
+            )  # fmt: skip
+        self._passed[hot.epoch, first] = end
+        while len(self._passed) > REMEMBERED_MOST:
+            del self._passed[next(iter(self._passed))]
+        return end
+
+    @staticmethod
+    def _is_damaged(hot: _HotRing, offset: int, buffer: RecordBuffer) -> bool:
         try:
-            hot.reader.seek(offset + 1)
-        except (OffsetGone, Corrupt) as worse:
-            raise SourceError(
-                f"{self.path}: damaged at offset {offset} of epoch {hot.epoch}",
-                hint="its writer is at fault, or the memory: restart that writer with a new ring",
-            ) from worse
-        log.warning("record that does not verify, passed over ring=%s offset=%d", self.path, offset)
-        return offset + 1
+            hot.read(offset, 1, buffer)
+        except (_Damaged, Corrupt):
+            return True
+        except OffsetGone:
+            return False
+        return False
 
     def _read_cold(self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
         if self._cold is None:

@@ -263,6 +263,7 @@ _BRIDGE_TOTALS = {
     "records": "Records drained.",
     "bytes": "Bytes given to the sink.",
     "lost_records": "Records declared lost.",
+    "damaged_records": "Records of rings that did not verify, and were passed over.",
     "dead_letters": "Records that the sink will never take.",
     "retries": "Times that the sink has failed.",
 }

@@ -215,6 +215,8 @@ def _lines(it: dict[str, Any]) -> Iterator[str]:
         else f"the buffer lasts {left / 3600:.1f} hours at the present rate"
     )
     yield f"  {rate}; {room}"
+    if totals["damaged_records"]:
+        yield f"  {count_in_words(totals['damaged_records'])} did not verify in memory, and were passed over"
     if totals["dead_letters"]:
         yield f"  {count_in_words(totals['dead_letters'])} dead letters"
     if it["stalled_s"]:

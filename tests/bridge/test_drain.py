@@ -1,6 +1,7 @@
 """The drain, step by step: every record once, whatever fails, and every loss declared to the offset."""
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -270,18 +271,57 @@ def test_a_ring_of_an_earlier_epoch_than_was_drained_is_an_error_that_stops_no_o
 def test_a_damaged_record_is_passed_over_and_declared(runtime_directory: Path, tmp_path: Path) -> None:
     with ring(runtime_directory) as made:
         publish(made, 30)
-        with open(runtime_directory / "default-0.ring", "r+b") as file:
-            data = file.read()
-            for offset in (11, 12, 20):
-                at = data.index(str(offset).encode().rjust(20, b"."))
-                file.seek(at)
-                file.write(b"!")
+        damage(runtime_directory, (11, 12, 20))
         with drain(settings(runtime_directory, tmp_path)) as drained:
             run_dry(drained)
     lost = list(itertools.chain.from_iterable(footer.lost for footer in footers(tmp_path)))
     assert lost == [(11, 12), (20, 20)]
     there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
     assert there == [offset for offset in range(30) if offset not in {11, 12, 20}]
+
+
+def damage(runtime_directory: Path, offsets: Iterable[int]) -> None:
+    """Records of publish(), in the ring's memory."""
+    with open(runtime_directory / "default-0.ring", "r+b") as file:
+        data = file.read()
+        for offset in offsets:
+            file.seek(data.index(str(offset).encode().rjust(20, b".")))
+            file.write(b"!")
+
+
+def test_many_damaged_records_in_a_row_hold_nothing_up(runtime_directory: Path, tmp_path: Path) -> None:
+    with ring(runtime_directory) as made:
+        publish(made, 100)
+        damage(runtime_directory, range(10, 60))
+        with drain(settings(runtime_directory, tmp_path)) as drained:
+            run_dry(drained)
+            assert (drained.totals.damaged_records, drained.totals.lost_records) == (50, 50)
+    assert [it for footer in footers(tmp_path) for it in footer.lost] == [(10, 59)]
+    there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
+    assert there == [*range(10), *range(60, 100)]
+
+
+def test_damaged_records_at_the_end_are_told_of_once_however_often_they_are_looked_at(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ring(runtime_directory) as made, drain(settings(runtime_directory, tmp_path)) as drained:
+        publish(made, 30)
+        damage(runtime_directory, range(25, 30))
+        for _ in range(200):
+            drained.answered.clear()
+            if drained.step() > 0 and drained.in_flight:
+                assert drained.answered.wait(20)
+        said = [it.message for it in caplog.records if "do not verify" in it.message]
+        assert said == [
+            "records that do not verify, passed over "
+            f"ring={runtime_directory}/default-0 epoch={EPOCH} from=25"
+        ]
+        assert drained.totals.damaged_records == 5
+        assert drained.totals.records == 25
+        publish(made, 1)
+        run_dry(drained)
+        assert (drained.totals.damaged_records, drained.totals.lost_records) == (5, 5)
+    assert [it for footer in footers(tmp_path) for it in footer.lost] == [(25, 29)]
 
 
 @pytest.mark.parametrize("what", ["removed", "damaged"])

@@ -1,7 +1,9 @@
 """The bridge as it runs: outages, back-off, pause, what it says of itself."""
 
+import errno
 import json
 import logging
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -15,15 +17,20 @@ from bridge.errors import BadOrder, BridgeError, CheckpointBusy, SinkConflict, S
 from bridge.runner import Backoff, Bridge
 from bridge.settings import BridgeSettings
 from bridge.sink import Sink
+from bridge.source import ColdLog
 from bridge.unit import Unit
+from persistence.reading import Epoch
+from ringbuf import Range
 from tests.support.bridges import EPOCH, FailingSink, publish, ring, settings
 from tests.support.drained_files import offsets_drained
 from tests.support.waiting import wait_until
 
 
 @contextmanager
-def running(chosen: BridgeSettings, sink: Sink | None = None) -> Iterator[Bridge]:
-    made = Bridge(chosen, sink=sink)
+def running(
+    chosen: BridgeSettings, sink: Sink | None = None, cold: ColdLog | None = None
+) -> Iterator[Bridge]:
+    made = Bridge(chosen, sink=sink, cold=cold)
     made.start()
     try:
         yield made
@@ -127,6 +134,42 @@ def test_a_lake_that_is_removed_meanwhile_gets_what_comes_from_then_on(
         shutil.rmtree(tmp_path / "lake")
         publish(made, 10)
         wait_until(lambda: drained(tmp_path) == list(range(10, 20)))
+
+
+class UnreadableLog:
+    """A log whose disk gives nothing, until it is mended."""
+
+    mended = False
+
+    def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
+        return []
+
+    def epochs(self, ring_name: str) -> list[Epoch]:
+        if not self.mended:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "00000000.log")
+        return []
+
+
+def test_a_log_that_cannot_be_read_as_the_bridge_begins_is_told_of_and_waited_for(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Without its checkpoint the bridge asks where the epoch began of which the sink has files."""
+    chosen, cold = settings(runtime_directory, tmp_path), UnreadableLog()
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        with running(chosen) as bridge:
+            wait_until(lambda: bridge.state().condition == "idle" and bridge.state().drain_seq == 1)
+        chosen.checkpoint_path.unlink()
+        publish(made, 10)
+        with running(chosen, cold=cold) as bridge:
+            wait_until(lambda: bridge.state().condition == "retrying")
+            state = bridge.state()
+            assert state.last_error.startswith(f"default-0: where epoch {EPOCH} began cannot be read: ")
+            assert "Input/output error" in state.last_error
+            assert "read the log" in state.remedy
+            cold.mended = True
+            wait_until(lambda: bridge.state().condition == "idle" and bridge.state().drain_seq == 2)
+    assert drained(tmp_path) == list(range(20))
 
 
 def test_while_paused_nothing_is_drained_and_nothing_is_lost(runtime_directory: Path, tmp_path: Path) -> None:
