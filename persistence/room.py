@@ -8,9 +8,10 @@ One file is kept ready, and two from when there was none once.  Filling one give
 each synced, with rests that are longer than the work while another is there, so that the acks of the active
 segment wait behind little, and seldom.
 
-A segment that goes is the next room, and ends a fill that is under way, for it has its blocks.  Also one
-that is shorter: segments that had to grow end where their last write did, and if they were made again from
-nothing each time, so would be those after them, for ever.
+A segment that goes is the next room, and ends a fill that is under way, for it has its blocks.  In a log at
+its cap each segment that is sealed makes one go, so that is waited for a little: else zeros are begun with
+each, some MiB in vain.  Also one that is shorter is taken: segments that had to grow end where their last
+write did, and if they were made again from nothing each time, so would be those after them, for ever.
 
 Threads: prepare() and recycle() may run beside take(); their lock is their own.  A name that was taken is not
 given again before the next is taken: by then it is a segment's, or gone.
@@ -76,10 +77,12 @@ class Room:
                 self._files.close(handle)
                 self._files.unlink(path)
 
-    def prepare(self, stopped: Callable[[], bool]) -> None:
+    def prepare(self, stopped: Callable[[], bool], patience_s: float = 0.0) -> None:
         """Makes one, filled with zeros and synced, if one is wanted.  Raises OSError.  `stopped` says when to
-        leave it half done.
+        leave it half done; `patience_s`: how long a segment may take to go whose file would do.
         """
+        if patience_s and self.wanted and not stopped() and self._comes.wait(patience_s):
+            return
         with self._preparing:
             if not self.wanted or self._comes.is_set():
                 return

@@ -27,6 +27,7 @@ __all__ = ["Tended"]
 
 log = logging.getLogger(__name__)
 
+GOING_S = 0.2  # at most, until a segment has gone that is to go: zeros would be work done twice
 RECENT = 4  # segments that a process which was killed may not have told of
 
 
@@ -98,7 +99,7 @@ class Tended:
         while not self._sealed.empty() and not stopped():
             self._tell(self._sealed.get())
         pause_s = None if stopped() else self._indexer.write(self.reader, paced=paced)
-        self.prepare(stopped)
+        self.prepare(stopped, paced=paced)
         return pause_s
 
     def _tell(self, base: int) -> None:
@@ -120,10 +121,12 @@ class Tended:
             return False
         return not self._room.ready or not self._one_goes()
 
-    def prepare(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """See Room.prepare().  May run in another thread than the rest."""
+    def prepare(self, stopped: Callable[[], bool] = lambda: False, *, paced: bool = False) -> None:
+        """See Room.prepare().  May run in another thread than the rest; `paced`: others let segments go
+        meanwhile.
+        """
         if self.wants_prepared:
-            self._room.prepare(stopped)
+            self._room.prepare(stopped, GOING_S if paced and self._one_goes() else 0.0)
 
     def _found_sealed(self, bases: Sequence[int]) -> None:
         """What a start has found: of the last one nobody was told, and perhaps not of some before it."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from persistence import room as module
-from persistence.files import OsFiles
+from persistence.files import Buffer, OsFiles
 from persistence.room import PREPARED_NAME, Room
 
 SEGMENT_BYTES = 1 << 20
@@ -45,4 +46,34 @@ def test_a_segment_that_goes_ends_a_fill_that_is_under_way(
     assert rests < STEPS - 1
     assert room.ready == 2
     assert not old.exists()
+    room.close()
+
+
+class Counting(OsFiles):
+    """With a count of what is written."""
+
+    writes = 0
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        """See Files."""
+        self.writes += 1
+        return super().pwritev(handle, buffers, position)
+
+
+def test_a_segment_that_is_about_to_go_is_waited_for_and_no_zeros_are_written(tmp_path: Path) -> None:
+    asked, files = threading.Event(), Counting()
+
+    def stopped() -> bool:
+        asked.set()
+        return False
+
+    room = Room(files, str(tmp_path), SEGMENT_BYTES)
+    old = tmp_path / "old"
+    old.write_bytes(bytes(SEGMENT_BYTES))
+    preparing = threading.Thread(target=room.prepare, args=(stopped, 1.0))
+    preparing.start()
+    asked.wait()
+    assert room.recycle(str(old), SEGMENT_BYTES)
+    preparing.join()
+    assert (room.ready, files.writes) == (1, 0)
     room.close()
