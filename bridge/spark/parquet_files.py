@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from bridge.drained import PARQUET_COLUMNS, PARQUET_KEY, Footer, Name
 from bridge.errors import DrainedFileError
-from bridge.spark.columns import TYPES, Decoded
+from bridge.spark.columns import NEVER_NULL, TYPES, Decoded
 
 __all__ = ["footer", "rows_of"]
 
@@ -46,6 +46,9 @@ def rows_of(file: Any, path: str, name: Name, wanted: Collection[str]) -> Iterat
             found = batch.column("offset").to_numpy(zero_copy_only=False)
             if not np.array_equal(found, np.arange(offset, offset + batch.num_rows)):
                 raise DrainedFileError(f"offset {offset} is not where it belongs", name=path)
+            for column in columns:
+                if column in NEVER_NULL and batch.column(column).null_count:
+                    raise DrainedFileError(f"has nulls in {column} from offset {offset} on", name=path)
             yield Decoded(offset, batch.num_rows, {it: batch.column(it) for it in columns if it in wanted})
             offset += batch.num_rows
     except (pa.ArrowException, OSError) as error:

@@ -52,7 +52,17 @@ from pyspark.sql.types import StructType
 from bridge.drained import PARQUET_SUFFIX
 from bridge.errors import DrainedFileError, SourceOptionError
 from bridge.spark import files_view, parquet_files
-from bridge.spark.columns import CORRUPT, DDL, TYPES, Constants, Decoded, batch_of, corrupt_batch_of
+from bridge.spark.columns import (
+    CORRUPT,
+    DDL,
+    NEVER_NULL,
+    TYPES,
+    Constants,
+    Decoded,
+    batch_of,
+    corrupt_batch_of,
+    never_null,
+)
 from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file, decoder_of
 from bridge.spark.fields import typed_columns
@@ -66,7 +76,6 @@ __all__ = ["BrimDataSource"]
 OFFSET_VERSION = 1
 LISTING_S = 5.0  # how old a listing may be from which a batch is planned
 DAMAGED = "the record does not verify"
-NEVER_NULL = frozenset(TYPES) - {"properties", CORRUPT}  # of a record that verifies
 RECORD_DDL = DDL.partition(", properties ")[0]  # what a record has beside its fields
 
 
@@ -84,14 +93,16 @@ class BrimDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, when .schema() does not say which."""
+        _settle()
         if self._options.view == "files":
             return files_view.DDL
         payloads = self._options.payloads
         columns = DDL if payloads is None else f"{RECORD_DDL}, {payloads.ddl}"
-        return columns if self._options.mode != "PERMISSIVE" else f"{columns}, {CORRUPT} string"
+        return f"{columns}, {CORRUPT} string" if self._options.mode == "PERMISSIVE" else never_null(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For spark.read."""
+        _settle()
         if self._options.view == "files":
             return files_view.FilesReader(self._options)
         kind = _PushingReader if self._options.push_down else _BatchReader
@@ -235,7 +246,7 @@ class _Rows:
 
 @functools.cache
 def _settle() -> None:
-    """Once in a worker, before its first task.
+    """Once in a worker, before its first task; and in those that plan: there are two, which stay, too.
 
     Spark's workers collect garbage after each task.  Looking at all that pyarrow and the rest consist of
     took 40 ms, as long as reading 8 MB; what is frozen is not looked at again.

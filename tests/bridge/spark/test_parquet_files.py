@@ -71,6 +71,8 @@ def test_what_is_not_the_file_that_its_name_says_is_refused(tmp_path: Path) -> N
     said = parquet.read_metadata(first).metadata
     narrow = table.set_column(table.column_names.index("offset"), "offset", table["qos"])
     shuffled = table.take([1, 0, *range(2, 10)])
+    topics = pa.array([None, *table["topic"].to_pylist()[1:]], pa.string())
+    empty = table.set_column(table.column_names.index("topic"), "topic", topics)
     for content, reason in (
         (second.read_bytes(), "which is not what its name says"),
         (whole[:-1], "cut short"),
@@ -78,6 +80,7 @@ def test_what_is_not_the_file_that_its_name_says_is_refused(tmp_path: Path) -> N
         (written(table, {}), "no bridge has written it"),
         (written(table, {b"brim": b"\xc1"}), "footer"),
         (written(table.slice(0, 9), said), "has 9 rows, and says that there are 10"),
+        (written(empty, said), "has nulls in topic from offset 0 on"),
         (written(shuffled, said), "offset 0 is not where it belongs"),
         (written(table.drop_columns("topic"), said), "column topic is None"),
         (written(narrow, said), "column offset is int32"),

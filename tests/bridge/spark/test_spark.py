@@ -84,6 +84,8 @@ def test_only_the_columns_asked_for_are_read_in_that_order(spark: Any, lake: Pat
 def test_a_column_that_may_be_null_cannot_be_asked_for_as_not_null(spark: Any, lake: Path) -> None:
     """Spark would not look whether it is."""
     assert load(spark, lake, "offset long NOT NULL").count() == 50
+    assert [it.name for it in load(spark, lake).schema if it.nullable] == ["properties"]
+    assert all(it.nullable for it in load(spark, lake, mode="PERMISSIVE").schema)
     for schema, mode in (("properties binary NOT NULL", "FAILFAST"), ("offset long NOT NULL", "PERMISSIVE")):
         with pytest.raises(Exception, match="cannot be NOT NULL"):
             load(spark, lake, schema, mode=mode).count()
