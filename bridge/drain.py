@@ -308,6 +308,7 @@ class Drain:
             return True
         flight = Flight(self._intent(cursor, start, batch), buffer, backlog=not want.live)
         flight.parcel = Parcel(flight.intent, batch)
+        self._shipping.prepare(flight.parcel)
         self.plan.sent(want, batch.length)
         if want.live and (waiting := self.partitions.waiting.get(source.name)):
             waiting.since, waiting.oldest_ns = self.clock.monotonic(), batch.last_timestamp_ns

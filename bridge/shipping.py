@@ -4,8 +4,9 @@ Owns the threads that put() runs on, and what was made of a batch for its sink. 
 when, never retries.
 
 Files are built, compressed and put by as many threads as there may be units under way: checksums, zstd and
-writing do without the GIL, so that reading the next unit goes on meanwhile.  With one unit at a time there
-is no thread: the bridge's own does it.
+writing do without the GIL, so that reading the next unit goes on meanwhile.  A file is built as soon as it is
+decided on, while the intent to put it is being written down.  With one unit at a time there is no thread: the
+bridge's own does it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Parcel:
 
     intent: Intent
     batch: Batch
-    unit: Unit | None = None  # once it has been built
+    unit: Future[Unit] | None = None  # what is, or has been, built
     records: Records | None = None
     rejected: tuple[Rejected, ...] = ()  # before it was sent, by a plug-in
     length: int = 0  # bytes that went to the sink
@@ -61,6 +62,9 @@ class Shipping(Protocol):
     """One of the two ways."""
 
     begins: bool  # whether a unit is written down before it is sent: it has a name that must stay the same
+
+    def prepare(self, parcel: Parcel) -> None:
+        """It will be sent, but may not yet be: do what can be done before."""
 
     def ship(self, parcel: Parcel) -> Future[Sequence[Rejected]]:
         """Send it.  The Future fails with SinkError; so may this."""
@@ -93,16 +97,25 @@ class UnitShipping:
             ThreadPoolExecutor(settings.window, name) if settings.window > 1 else _Here()
         )
 
+    def prepare(self, parcel: Parcel) -> None:
+        """See Shipping."""
+        parcel.unit = self._executor.submit(self._built, parcel.intent, parcel.batch)
+
     def ship(self, parcel: Parcel) -> Future[Sequence[Rejected]]:
         """See Shipping."""
-        return self._executor.submit(self._put, parcel)
-
-    def _put(self, parcel: Parcel) -> Sequence[Rejected]:
         if parcel.unit is None:
-            unit = build(self._edge, parcel.intent, parcel.batch)
-            parcel.unit = compressed(unit) if parcel.intent.compressed else unit
-        parcel.length = parcel.unit.length
-        self._sink.put(parcel.unit)
+            self.prepare(parcel)
+        assert parcel.unit is not None
+        return self._executor.submit(self._put, parcel, parcel.unit)
+
+    def _built(self, intent: Intent, batch: Batch) -> Unit:
+        unit = build(self._edge, intent, batch)
+        return compressed(unit) if intent.compressed else unit
+
+    def _put(self, parcel: Parcel, built: Future[Unit]) -> Sequence[Rejected]:
+        unit = built.result()  # it was begun before: threads take in turn what they are given
+        parcel.length = unit.length
+        self._sink.put(unit)
         return ()
 
     def close(self) -> None:
@@ -118,6 +131,9 @@ class RecordShipping:
     def __init__(self, settings: BridgeSettings, sink: RecordSink) -> None:
         self._edge, self._sink = settings.edge_id, sink
         self._pipeline = Pipeline(settings)
+
+    def prepare(self, parcel: Parcel) -> None:
+        """See Shipping."""
 
     def ship(self, parcel: Parcel) -> Future[Sequence[Rejected]]:
         """See Shipping."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from bridge.drained import EXTENT_HEADER_BYTES, HEADER_BYTES
 from bridge.errors import SourceError
 from bridge.unit import Batch, Run
 from persistence.files import OsFiles
@@ -38,6 +40,7 @@ __all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName
 
 log = logging.getLogger(__name__)
 
+PAGE_BYTES = 64 << 10  # or a divisor of it, on every machine
 LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 PASSED_MOST = 1000  # damaged records that are passed over in one look
@@ -115,35 +118,51 @@ def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path
 
 
 class RecordBuffer:
-    """Memory for the records of one unit, used again for another: what take() gave is then gone."""
+    """Memory for one unit, used again for another: what take() gave is then gone.
+
+    Whole pages, large ones where there are such: a disk takes from them what is written past the page cache.
+    """
 
     def __init__(self) -> None:
-        self._memory = memoryview(bytearray(LEAST_BYTES))
+        self.memory = _pages(LEAST_BYTES)
 
     def take(self, ranges: Iterable[Range]) -> tuple[Run, ...]:
-        """Copies of the ranges, neighbours that are checked joined."""
+        """Copies of the ranges, neighbours that are checked joined; placed as Batch.room says."""
         ranges = list(ranges)
-        total = sum(len(it.view) for it in ranges)
-        if total > len(self._memory):
-            self._memory = memoryview(bytearray(total))
+        most = HEADER_BYTES + sum(EXTENT_HEADER_BYTES + len(it.view) for it in ranges)
+        if most > len(self.memory):
+            self.memory = _pages(most)
         runs: list[tuple[int, int, bool]] = []
-        end = 0
+        end = HEADER_BYTES
         for it in ranges:
-            begin, end = end, end + len(it.view)
-            copied(self._memory[begin:end], it.view)
-            unchecked = Run.of(self._memory[begin:end]).unchecked
+            unchecked = Run.of(it.view).unchecked
             if runs and not unchecked and not runs[-1][2]:
                 begin = runs.pop()[0]
+            else:
+                begin = end = end + EXTENT_HEADER_BYTES
+            copied(self.memory[end : end + len(it.view)], it.view)
+            end += len(it.view)
             runs.append((begin, end, unchecked))
-        return tuple(Run(self._memory[begin:end], unchecked) for begin, end, unchecked in runs)
+        return tuple(Run(self.memory[begin:end], unchecked) for begin, end, unchecked in runs)
+
+
+def _pages(length: int) -> memoryview:
+    """Memory of its own for so many bytes or some more."""
+    pages = mmap.mmap(-1, -(-length // PAGE_BYTES) * PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 class _Damaged(Exception):
     """The first record wanted does not verify."""
 
 
-def _verified(epoch: int, offset: int, runs: Sequence[Run]) -> Batch:
-    """The batch in `runs`, cut before the first record that does not verify or follow.  Raises _Damaged."""
+def _verified(epoch: int, offset: int, runs: Sequence[Run], buffer: RecordBuffer) -> Batch:
+    """The batch in `runs` of `buffer`, cut before the first record that does not verify or follow.
+
+    Raises _Damaged.
+    """
     good: list[Run] = []
     expected, stamps = offset, []
     for run in runs:
@@ -157,7 +176,7 @@ def _verified(epoch: int, offset: int, runs: Sequence[Run]) -> Batch:
             break
     if not good:
         raise _Damaged
-    return Batch(epoch, offset, expected - 1, stamps[0], stamps[-1], tuple(good))
+    return Batch(epoch, offset, expected - 1, stamps[0], stamps[-1], tuple(good), buffer.memory)
 
 
 class _HotRing:
@@ -187,7 +206,7 @@ class _HotRing:
                 return None
             runs = buffer.take(ranges)
             if self.reader.holds(ranges[0].position):
-                return _verified(self.epoch, ranges[0].offset, runs)
+                return _verified(self.epoch, ranges[0].offset, runs, buffer)
         raise OffsetGone(self.ring.extremes().oldest_offset)
 
     def close(self) -> None:
@@ -390,7 +409,7 @@ class PartitionSource:
         if not contiguous:
             return None
         try:
-            return _verified(epoch, contiguous[0].offset, buffer.take(contiguous))
+            return _verified(epoch, contiguous[0].offset, buffer.take(contiguous), buffer)
         except _Damaged as error:
             raise SourceError(f"log of {self.path.name}: damaged at offset {contiguous[0].offset}") from error
 
@@ -412,7 +431,9 @@ class PartitionSource:
             offset = batch.last_offset + 1
         first, last = batches[0], batches[-1]
         runs = tuple(_joined([run for batch in batches for run in batch.runs]))
-        return replace(first, last_offset=last_offset, last_timestamp_ns=last.last_timestamp_ns, runs=runs)
+        return replace(
+            first, last_offset=last_offset, last_timestamp_ns=last.last_timestamp_ns, runs=runs, room=None
+        )
 
     def close(self) -> None:
         """Detach.  May be called twice."""

@@ -10,7 +10,6 @@ the same, byte for byte, as what the sink may already have.
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from bridge.drained import (
 )
 from persistence.archive.zstd import compress_parts
 from persistence.format import pack_extent
-from ringbuf import FLAG_UNCHECKED
+from ringbuf import FLAG_UNCHECKED, crc32
 
 __all__ = ["Batch", "Intent", "Run", "Unit", "build", "compressed"]
 
@@ -64,6 +63,9 @@ class Batch:
     first_timestamp_ns: int
     last_timestamp_ns: int
     runs: tuple[Run, ...]
+    # Memory that the runs are in as they will be in the file, HEADER_BYTES from its begin on and with
+    # EXTENT_HEADER_BYTES in front of each: the file is made there, in one piece.  None: they are elsewhere.
+    room: memoryview | None = None
 
     @property
     def count(self) -> int:
@@ -141,6 +143,8 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
     for run in batch.runs:
         parts += [pack_extent(header.seed, RING_ID, intent.epoch, position, 0, run.records), run.records]
         position += len(run.records)
+    if batch.room is not None:
+        parts = [_completed(batch.room, parts)]
     footer = Footer(
         edge=edge,
         stream=intent.stream,
@@ -172,8 +176,18 @@ def compressed(unit: Unit) -> Unit:
     return replace(unit, parts=(frame, skipped_frame_head(length, len(unit.tail)), unit.tail))
 
 
+def _completed(room: memoryview, parts: Sequence[bytes | memoryview]) -> memoryview:
+    """The parts as one: `room`, with the headers put between the records that are there already."""
+    at = 0
+    for part in parts:
+        if isinstance(part, bytes):
+            room[at : at + len(part)] = part
+        at += len(part)
+    return room[:at]
+
+
 def _crc32(parts: Sequence[bytes | memoryview]) -> int:
     crc = 0
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return crc

@@ -35,7 +35,7 @@ from ringbuf.constants import (
 from ringbuf.core import Batch, Claim, KeyFilter, Record, Writer
 from ringbuf.errors import RingError
 from ringbuf.reader import Range, Reader
-from ringbuf.record import Scan, bytes_of_records, copied, crc32c, scan_records
+from ringbuf.record import Scan, bytes_of_records, copied, crc32, crc32c, scan_records
 from ringbuf.ring import Extremes, Ring, SlotFacts
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Writer",
     "bytes_of_records",
     "copied",
+    "crc32",
     "crc32c",
     "errors",
     "scan_records",

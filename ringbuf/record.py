@@ -7,6 +7,7 @@ and what tools use where speed does not matter.  Never used on a hot path.
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,6 +49,14 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
     """CRC-32C of `data`, continued from `seed` (0 to begin).  Releases the GIL."""
     with memoryview(data) as view:
         return int(lib.rb_crc32c_of(seed, ffi.from_buffer(view), view.nbytes))
+
+
+def crc32(data: Buffer, seed: int = 0) -> int:
+    """The checksum of zlib, continued from `seed` (0 to begin); faster than that.  Releases the GIL."""
+    crc = ffi.new("uint32_t *", seed)
+    with memoryview(data) as view, view.cast("B") as flat:
+        taken = lib.rb_crc32_fold(crc, ffi.from_buffer(flat), flat.nbytes)
+        return zlib.crc32(flat[taken:], crc[0])
 
 
 def copied(to: memoryview, data: Buffer) -> None:

@@ -11,6 +11,10 @@ Here a file is written under another name, synced, linked to its own, and the di
     link NAME              create-once: fails if the name is there, and then its content is compared
     fsync directory        now put() may return
 
+Long files go past the page cache where the file system does that (O_DIRECT): they are synced at once and not
+read again by us, so that a copy in memory would cost the processor most of what a put costs, and the system's
+writers, which are of a higher priority than a bridge, take what is left from the broker.
+
 Invariant: a file that has its name is whole and on the disk.
 
 Two bridges that drain one edge into one place would give the same numbers to different units.  So a drain
@@ -41,6 +45,8 @@ LOCK = ".lock"
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
+DIRECT_LEAST_BYTES = 256 << 10  # what is shorter costs little either way
+BLOCK_BYTES = 4096  # where a direct write begins and ends: whole blocks of any usual disk
 
 REMEDIES = {
     errno.EACCES: "give the user that runs the bridge write permission",
@@ -190,13 +196,36 @@ def _sweep(directory: Path) -> None:
 
 def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
     """One gather of what is in memory; more when there are many parts, or the disk takes less at once."""
-    waiting = [memoryview(part) for part in parts]
+    first = memoryview(parts[0])
+    written = os.lseek(fd, _write_direct(fd, first), os.SEEK_SET)
+    waiting = [first[written:], *(memoryview(part) for part in parts[1:])]
     while waiting:
         written = os.writev(fd, waiting[:IOV_MAX])
         while waiting and written >= len(waiting[0]):
             written -= len(waiting.pop(0))
         if waiting and written:
             waiting[0] = waiting[0][written:]
+
+
+def _write_direct(fd: int, part: memoryview) -> int:
+    """Whole blocks of `part` at the begin of the file, past the page cache; how many bytes.
+
+    None where it is short, or where that cannot be: by this file system, or from this memory.
+    """
+    whole = len(part) // BLOCK_BYTES * BLOCK_BYTES
+    if whole < DIRECT_LEAST_BYTES:
+        return 0
+    flags, written = fcntl.fcntl(fd, fcntl.F_GETFL), 0
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        while written < whole and written % BLOCK_BYTES == 0:
+            written += os.pwrite(fd, part[written:whole], written)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+    finally:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    return written
 
 
 def _compare(path: Path, unit: Unit) -> None:

@@ -215,3 +215,7 @@ void rb_copy(uint8_t *to, const uint8_t *from, uint64_t length);
 
 /* crc32c, continued from `seed` (0 to begin): for headers and footers that Python packs. */
 uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length);
+
+/* Takes the first bytes of these into *crc, which is the checksum of zlib and not crc32c.  How many: almost
+ * all, or none where the processor does no better than zlib. */
+uint64_t rb_crc32_fold(uint32_t *crc, const uint8_t *bytes, uint64_t length);

@@ -184,9 +184,13 @@ def test_a_unit_is_the_same_however_its_records_were_cut_into_ranges() -> None:
     for cuts in ([17, 18], [5, 17, 18, 30], [1, 2, 3, 17, 18, 19, 39]):
         bounds = itertools.pairwise([0, *cuts, 40])
         ranges = [Range(0, EPOCH, a, b - a, 0, 0, memoryview(b"".join(records[a:b]))) for a, b in bounds]
-        runs = RecordBuffer().take(ranges)
-        batch = dataclasses.replace(batch_of(records), runs=runs)
-        files.add(b"".join(build("edge-1", intent, batch).parts))
+        buffer = RecordBuffer()
+        runs = buffer.take(ranges)
+        elsewhere = dataclasses.replace(batch_of(records), runs=runs)
+        files.add(content(build("edge-1", intent, elsewhere)))
+        in_place = build("edge-1", intent, dataclasses.replace(elsewhere, room=buffer.memory))
+        assert len(in_place.parts) == 2, "the footer, and the rest in one piece"
+        files.add(content(in_place))
     assert len(files) == 1
 
 

@@ -1,7 +1,10 @@
 """Sinks: a unit is there once and whole, or the error says what to do."""
 
+import dataclasses
 import importlib.util
+import mmap
 import os
+import random
 import shutil
 import stat
 import subprocess
@@ -13,7 +16,7 @@ import pytest
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
 from bridge.sink import UnitSink, open_sink, open_unit_sink
-from bridge.sinks.directory import PARTIAL, DirectorySink
+from bridge.sinks.directory import DIRECT_LEAST_BYTES, PARTIAL, DirectorySink
 from bridge.unit import Unit
 from tests.support.drained_files import store, unit_of
 from tests.support.s3_server import make_bucket, options, s3_server
@@ -113,6 +116,21 @@ def test_a_unit_of_more_parts_than_one_writev_takes_is_whole(sink: tuple[UnitSin
     assert len(unit.parts) > 1024
     made.put(unit)
     assert stored(unit.name) == content(unit)
+
+
+@pytest.mark.parametrize("begin", [0, 1], ids=["whole pages", "between pages"])
+@pytest.mark.parametrize("length", [DIRECT_LEAST_BYTES, DIRECT_LEAST_BYTES + 32, 3_000_000])
+def test_a_long_piece_is_whole_wherever_it_lies_in_memory(tmp_path: Path, begin: int, length: int) -> None:
+    """Past the page cache, where this file system does that, and where it does not."""
+    memory = mmap.mmap(-1, begin + length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[begin:] = random.Random(length).randbytes(length)
+    whole = unit_of(0, 9)
+    unit = dataclasses.replace(whole, parts=(memoryview(memory)[begin:], whole.tail))
+    made = open_unit_sink((tmp_path / "lake").as_uri())
+    made.put(unit)
+    made.put(unit)
+    made.close()
+    assert (tmp_path / "lake" / unit.name).read_bytes() == content(unit)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,16 @@
 #define rb_crc32c way_crc32c
 #define rb_crc32c_copy way_crc32c_copy
 #define rb_crc32c_of way_crc32c_of
+#define rb_crc32_fold way_crc32_fold
 uint32_t rb_crc32c(uint32_t seed, const void *data, size_t length);
 uint32_t rb_crc32c_copy(uint32_t seed, void *to, const void *from, size_t length);
 uint32_t rb_crc32c_of(uint32_t seed, const uint8_t *bytes, uint64_t length);
+uint64_t rb_crc32_fold(uint32_t *crc, const uint8_t *bytes, uint64_t length);
 #include "crc32c.c"
 #undef rb_crc32c
 #undef rb_crc32c_copy
 #undef rb_crc32c_of
+#undef rb_crc32_fold
 
 #define CAPACITY RB_CAPACITY_MIN_BYTES
 #define RING_BYTES (RB_HEADER_BYTES + CAPACITY)

@@ -7,11 +7,21 @@ structures cannot hide.
 import random
 import struct
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
 
-from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_RETAIN, FLAG_UNCHECKED, Ring, crc32c, scan_records
+from ringbuf import (
+    FLAG_EXPIRY,
+    FLAG_PROPERTIES,
+    FLAG_RETAIN,
+    FLAG_UNCHECKED,
+    Ring,
+    crc32,
+    crc32c,
+    scan_records,
+)
 from ringbuf.errors import Corrupt
 from ringbuf.record import decode, encode
 from ringbuf.ring import cursor_file, ring_file
@@ -235,3 +245,12 @@ def test_crc32c_is_that_of_rfc_3720() -> None:
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
     assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789") == 0xE3069283
+
+
+@pytest.mark.parametrize("seed", [0, 1, 0xFFFFFFFF])
+def test_crc32_is_that_of_zlib(seed: int) -> None:
+    """Whatever the length and wherever it begins in memory."""
+    data = random.Random(5).randbytes(5000)
+    for begin in (0, 1, 7):
+        for end in (*range(begin, 600), 1023, 1024, 1025, 4096, 5000):
+            assert crc32(memoryview(data)[begin:end], seed) == zlib.crc32(data[begin:end], seed)
