@@ -9,9 +9,10 @@ again, and decides by its checkpoint, not by directories.  Compact again and aga
 is taken in only when as much new has come.
 
 Steps, each of which can be repeated: the new directory is written beside the table (TABLE/_compact, which
-readers pass over) and counted; a note says which directories it replaces; they are deleted; it is moved
-into their place; the note is deleted.  Killed anywhere, the next run goes on with the note, or, without one,
-begins anew.  While directories are replaced readers do not see all of them: run it when nobody minds.
+readers pass over) and counted; a note says which directories it replaces, and by which files; what they hold
+is deleted; the files are moved into their place, one by one, as object stores know no directories; the note
+is deleted.  Killed anywhere, the next run goes on with the note, or, without one, begins anew.  While
+directories are replaced readers do not see all of them: run it when nobody minds.
 
 Of a Delta table it is one commit of the deltalake package: small files become large ones, and readers notice
 nothing.  What they were stays until deltalake's `vacuum`.
@@ -37,7 +38,7 @@ from bridge.spark.tables import DeltaLog, is_delta, opened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Outcome", "compact", "main"]
+__all__ = ["Outcome", "compact", "main", "replaced"]
 
 KEEP_LEAST = 2
 SORTED_BY = ("edge", "stream", "partition", "epoch", "offset")
@@ -67,7 +68,7 @@ def compact(
     if is_delta(table):
         outcome.batches, outcome.files = DeltaLog(table).compact(file_bytes)
         return outcome
-    outcome.finished = _replace(filesystem, root)
+    outcome.finished = replaced(filesystem, root)
     batches = _batches(filesystem, root)[: -max(keep, KEEP_LEAST)]
     if len(batches) < 2 or not _worth(filesystem, root, batches):
         return outcome
@@ -81,14 +82,19 @@ def compact(
     before, after = frame.count(), spark.read.parquet(target).count()
     if before != after:
         raise BridgeError(f"{target} has {after} records, and the batches {before}: nothing was replaced")
+    said = {
+        "batches": batches,
+        "target": batches[-1],
+        "files": _files(filesystem, f"{root}/{WORK}/{batches[-1]}"),
+    }
     with filesystem.open_output_stream(f"{root}/{WORK}/{NOTE}") as note:
-        note.write(json.dumps({"batches": batches, "target": batches[-1]}).encode())
-    _replace(filesystem, root)
+        note.write(json.dumps(said).encode())
+    replaced(filesystem, root)
     outcome.batches, outcome.records, outcome.files = len(batches), after, parts
     return outcome
 
 
-def _replace(filesystem: Any, root: str) -> bool:
+def replaced(filesystem: Any, root: str) -> bool:
     """Does what the note says, if there is one; else removes what was begun."""
     note = f"{root}/{WORK}/{NOTE}"
     if filesystem.get_file_info(note).type == fs.FileType.NotFound:
@@ -97,14 +103,24 @@ def _replace(filesystem: Any, root: str) -> bool:
         return False
     with filesystem.open_input_stream(note) as file:
         said = json.loads(file.read())
-    made = f"{root}/{WORK}/{said['target']}"
-    if filesystem.get_file_info(made).type == fs.FileType.Directory:  # else it has been moved already
-        for batch in said["batches"]:
-            if filesystem.get_file_info(f"{root}/{batch}").type == fs.FileType.Directory:
-                filesystem.delete_dir(f"{root}/{batch}")
-        filesystem.move(made, f"{root}/{said['target']}")
+    made, target, files = f"{root}/{WORK}/{said['target']}", f"{root}/{said['target']}", set(said["files"])
+    for batch in said["batches"]:
+        directory = f"{root}/{batch}"
+        if directory != target and filesystem.get_file_info(directory).type == fs.FileType.Directory:
+            filesystem.delete_dir(directory)
+    for name in set(_files(filesystem, target)) - files:
+        filesystem.delete_file(f"{target}/{name}")
+    filesystem.create_dir(target)
+    for name in files.intersection(_files(filesystem, made)):  # the others have been moved already
+        filesystem.move(f"{made}/{name}", f"{target}/{name}")
     filesystem.delete_dir(f"{root}/{WORK}")
     return True
+
+
+def _files(filesystem: Any, directory: str) -> list[str]:
+    """Names of the files in it."""
+    found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    return sorted(it.base_name for it in found if it.type == fs.FileType.File)
 
 
 def _batches(filesystem: Any, root: str) -> list[str]:

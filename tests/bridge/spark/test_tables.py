@@ -12,9 +12,11 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 import msgpack
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from bridge.spark.jobs import bronze, compact, gaps, latest, replay, silver
 from tests.support.drained_files import store, unit_of
+from tests.support.s3_server import make_bucket, s3_server
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -122,6 +124,29 @@ def test_a_range_is_replayed_into_a_place_of_its_own(
     assert "no range is given" in capsys.readouterr().err
 
 
+def test_compaction_replaces_batches_in_a_store_that_moves_no_directories() -> None:
+    """Else they would be deleted, and what takes their place stay where no reader looks."""
+    pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
+    with s3_server() as url:
+        make_bucket(url, "lake-of-tests")
+        said = f"region=us-east-1&scheme=http&endpoint_override={url.removeprefix('http://')}"
+        who = "who:secret@"  # any will do
+        filesystem, root = fs.FileSystem.from_uri(f"s3://{who}lake-of-tests/table?{said}")
+        places = [f"batch=00000000{batch}/{name}" for batch in (0, 1, 2) for name in ("old-1", "old-2")]
+        for place in (*places, "_compact/batch=000000001/new-1", "_compact/batch=000000001/new-2"):
+            with filesystem.open_output_stream(f"{root}/{place}") as file:
+                file.write(b"rows")
+        note = {"batches": ["batch=000000000", "batch=000000001"], "target": "batch=000000001"}
+        with filesystem.open_output_stream(f"{root}/_compact/replaces.json") as file:
+            file.write(json.dumps({**note, "files": ["new-1", "new-2"]}).encode())
+        assert compact.replaced(filesystem, root)
+        there = filesystem.get_file_info(fs.FileSelector(root, recursive=True))
+        assert sorted(it.path.removeprefix(f"{root}/") for it in there if it.is_file) == [
+            *("batch=000000001/new-1", "batch=000000001/new-2"),
+            *("batch=000000002/old-1", "batch=000000002/old-2"),
+        ]
+
+
 def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
     spark: Any, lake: Path, tmp_path: Path, capsys: Said
 ) -> None:
@@ -136,7 +161,9 @@ def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
     assert offsets(table) == list(range(50))
     made = table / "batch=000000002"
     # Killed after its note: the batches are there, or some of them, or none; or all is done but the note.
-    note = json.dumps({"batches": [f"batch=00000000{it}" for it in (0, 1, 2)], "target": made.name})
+    files = [it.name for it in made.iterdir()]
+    said = {"batches": [f"batch=00000000{it}" for it in (0, 1, 2)], "target": made.name, "files": files}
+    note = json.dumps(said)
     for gone in ((), ("batch=000000001",), ("batch=000000000", "batch=000000001", "batch=000000002")):
         killed = tmp_path / "killed"
         shutil.rmtree(killed, ignore_errors=True)
@@ -148,6 +175,12 @@ def test_compaction_keeps_each_record_and_goes_on_where_it_was_killed(
         assert compact.compact(spark, str(killed)).finished
         assert offsets(killed) == list(range(50))
         assert not (killed / "_compact").exists()
+    # Killed between two of the files that it moves; or behind the last.
+    (killed / "_compact" / made.name).mkdir(parents=True)
+    shutil.move(killed / made.name / files[0], killed / "_compact" / made.name / files[0])
+    (killed / "_compact" / "replaces.json").write_text(note)
+    assert compact.compact(spark, str(killed)).finished
+    assert offsets(killed) == list(range(50))
     (killed / "_compact").mkdir()
     (killed / "_compact" / "replaces.json").write_text(note)
     assert compact.compact(spark, str(killed)).finished
