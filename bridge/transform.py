@@ -11,8 +11,9 @@ A plug-in is a function, named as "package.module:function" or as an entry point
             yield Message.like(record, payload=b"%.1f" % (celsius * 1.8 + 32))
 
 What it makes keeps the offset of what it was made of, which is its identity; what it leaves out is not sent.
-If it raises, it is given the records of that batch one by one, and those with which it raises become dead
-letters.  It is called on the bridge's thread, and holds the bridge up for as long as it takes.
+If it raises, or makes what is no message, it is given the records of that batch one by one, and those with
+which it does so become dead letters.  It is called on the bridge's thread, and holds the bridge up for as
+long as it takes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bridge.settings import BridgeSettings
 from bridge.unit import Batch
 from edge.mqtt.topics import matches
 from ringbuf import Batch as RingBatch
-from ringbuf import KeyFilter
+from ringbuf import KeyFilter, Record
 
 __all__ = ["Message", "Pipeline", "Transform", "load"]
 
@@ -102,17 +103,26 @@ class Pipeline:
     def _transformed(
         self, part: Sequence[records.Message], rejected: list[Rejected]
     ) -> Sequence[records.Message]:
-        assert self._transform is not None
         try:
-            return list(self._transform(part))
+            return self._made(part)
         except Exception:  # noqa: BLE001 - somebody else's code: one record must not stop the others
             made: list[records.Message] = []
             for record in part:
                 try:
-                    made += self._transform([record])
+                    made += self._made([record])
                 except Exception as error:  # noqa: BLE001 - as above
                     rejected.append(Rejected(record.offset, f"the transform: {error!r}"))
             return made
+
+    def _made(self, part: Sequence[records.Message]) -> list[records.Message]:
+        """What the plug-in makes of these, looked at: a sink could only fail with what is none, and stop."""
+        assert self._transform is not None
+        made = list(self._transform(part))
+        first, last = part[0].offset, part[len(part) - 1].offset
+        for it in made:
+            if not isinstance(it, Record):
+                _check(it, first, last)
+        return made
 
     def _accepts(self, key: bytes) -> bool:
         topic = key.decode(errors="replace")
@@ -128,6 +138,19 @@ class Pipeline:
             if len(self._names) < TOPICS_MOST:
                 self._names[topic] = known
         return known
+
+
+def _check(made: Any, first: int, last: int) -> None:
+    """Raises TypeError, ValueError: it is no message of these offsets."""
+    if not isinstance(made, Message):
+        raise TypeError(f"it has made a {type(made).__name__}, and must make Messages")
+    for name in ("key", "properties", "payload"):
+        kind = type(getattr(made, name))
+        if kind is not bytes:
+            raise TypeError(f"{name} is a {kind.__name__}, and must be bytes")
+    if not first <= made.offset <= last:
+        of = first if first == last else f"{first} to {last}"
+        raise ValueError(f"it has made offset {made.offset} of offset {of}")
 
 
 def load(name: str) -> Transform:

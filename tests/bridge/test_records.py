@@ -5,7 +5,9 @@ import json
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,6 +202,37 @@ def test_a_plug_in_makes_other_records_and_what_it_fails_with_is_a_dead_letter(
     assert sink.messages == [(it, b"loud/plant/1", b"%d!" % it) for it in (0, 2, 4, 8)]
     (letter,) = [json.loads(line) for line in chosen.dead_letters_path.read_text().splitlines()]
     assert (letter["offset"], letter["reason"]) == (6, "the transform: ValueError('six')")
+
+
+def wordy(records: Sequence[AnyMessage]) -> Iterable[AnyMessage]:
+    """A plug-in that makes text where bytes are wanted, of some records."""
+    for record in records:
+        number = int(record.bytes().strip(b"."))
+        text: Any = str(number)
+        yield {
+            3: Message.like(record, payload=text),
+            5: Message.like(record, key=text),
+            7: text,
+            8: replace(Message.like(record), offset=1_000),
+        }.get(number, Message.like(record, payload=b"x"))
+
+
+def test_what_a_plug_in_makes_that_is_no_message_is_a_dead_letter(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = Queue()
+    chosen = settings(runtime_directory, tmp_path, transform=f"{__name__}:wordy")
+    with ring(runtime_directory) as made, drain(chosen, sink) as drained:
+        publish(made, 10)
+        run_dry(drained)
+    assert offsets(sink) == [0, 1, 2, 4, 6, 9]
+    letters = [json.loads(line) for line in chosen.dead_letters_path.read_text().splitlines()]
+    assert {it["offset"]: it["reason"] for it in letters} == {
+        3: "the transform: TypeError('payload is a str, and must be bytes')",
+        5: "the transform: TypeError('key is a str, and must be bytes')",
+        7: "the transform: TypeError('it has made a str, and must make Messages')",
+        8: "the transform: ValueError('it has made offset 1000 of offset 8')",
+    }
 
 
 @pytest.mark.parametrize("name", ["no.such.module:x", f"{__name__}:nothing", "not-an-entry-point", "os:sep"])
