@@ -34,7 +34,7 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
     """Whether this can be shipped to that sink as the settings say.  Raises BadName, BadTransform."""
     if settings.chooses_topics and not isinstance(sink, RecordSink):
         raise BadName(
-            f"{settings.to} takes files, which hold whole streams: no topics, remap or transform",
+            f"{sink.url} takes files, which hold whole streams: no topics, remap or transform",
             hint="give these topics a stream of their own, and name it in streams",
         )
     if settings.transform:

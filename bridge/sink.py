@@ -14,11 +14,11 @@ from concurrent.futures import Future
 from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
-from bridge.errors import BadName
+from bridge.errors import BadName, SinkUnavailable
 from bridge.records import Records, Rejected
 from bridge.unit import Unit
 
-__all__ = ["RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink"]
+__all__ = ["RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink", "shown"]
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
@@ -124,8 +124,25 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     zmq://host:5571               a Brim collector (bridge/sinks/zeromq.py)
 
     Raises BadName: no sink has this scheme, or the options are wrong; SinkUnavailable: its library is
-    missing.
+    missing.  Neither names user or password.
     """
+    try:
+        return _opened(url, options)
+    except (BadName, SinkUnavailable) as error:
+        who = urlsplit(url).netloc.rpartition("@")[0]
+        if not who:
+            raise
+        text, hint = (said.replace(f"{who}@", "") for said in (str(error), error.hint))
+        raise type(error)(text, hint=hint) from None
+
+
+def shown(url: str) -> str:
+    """The URL without what is secret in it."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
     scheme = urlsplit(url).scheme
     if scheme in {"file", *OBJECT_STORES}:
         return _open_files(url, scheme, dict(options or {}))

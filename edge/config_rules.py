@@ -6,6 +6,7 @@ says nothing about keys that are already blamed.  Rules read nothing but the con
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,8 +55,14 @@ def names_are_unique(config: Config, problems: Problems) -> None:
         text = f"{place} is taken by listener[{first}]; give each its own {own}"
         problems.add(("listener", index), text)
     for index, to, first in _repeated(bridge.to and bridge.to.rstrip("/") for bridge in config.bridge):
-        text = f"{to} is taken by bridge[{first}]; give each its own place: each numbers its files from 1"
+        where = f"{_without_password(to)} is taken by bridge[{first}]"
+        text = f"{where}; give each its own place: each numbers its files from 1"
         problems.add(("bridge", index, "to"), text)
+
+
+def _without_password(url: str) -> str:
+    """The URL without user and password."""
+    return re.sub(r"//[^/]*@", "//", url)
 
 
 def _place(listener: Listener) -> str | None:

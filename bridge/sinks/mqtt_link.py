@@ -15,6 +15,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkUnavailable
+from bridge.sink import shown
 from edge.mqtt import ConnAck, Connect, Connection, Disconnect, Packet, ProtocolError, ReasonCode, Role, State
 
 __all__ = ["Link", "Target"]
@@ -83,12 +84,6 @@ class Target:
     def address(self) -> str:
         """For people."""
         return f"mqtt{'s' if self.tls else ''}://{self.host}:{self.port}"
-
-
-def shown(url: str) -> str:
-    """The URL without what is secret in it."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:

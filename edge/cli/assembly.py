@@ -502,12 +502,14 @@ def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
     """What a bridge in another process says of itself; that it does not answer is its condition, too."""
     from bridge.control import ask
     from bridge.errors import BridgeError
+    from bridge.sink import shown
     from bridge.state import BridgeState
 
     try:
         state: dict[str, Any] = ask(config.runtime_dir, bridge.name, "state", timeout_s=0.2)
     except BridgeError as error:
-        absent = BridgeState(bridge.name, bridge.to, "stopped", last_error=str(error), remedy=error.hint)
+        to = shown(bridge.to)
+        absent = BridgeState(bridge.name, to, "stopped", last_error=str(error), remedy=error.hint)
         return absent.as_dict()
     return state
 

@@ -111,6 +111,8 @@ def _auth_summary(found: Config, files: AuthFiles) -> Iterator[str]:
 
 
 def _summary(found: Config) -> Iterator[str]:
+    from bridge.sink import shown
+
     yield f"edge      {found.edge_id}"
     for listener in found.listener:
         place = listener.path or f"{listener.host}:{listener.port}"
@@ -128,4 +130,4 @@ def _summary(found: Config) -> Iterator[str]:
     for producer in found.producer:
         yield f"producer  {producer.name} of {producer.stream}: {bytes_in_words(producer.ring_bytes)}"
     for bridge in found.bridge:
-        yield f"bridge    {bridge.name}: {', '.join(bridge.streams) or 'all streams'} to {bridge.to}"
+        yield f"bridge    {bridge.name}: {', '.join(bridge.streams) or 'all streams'} to {shown(bridge.to)}"

@@ -174,6 +174,31 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
     made.close()
 
 
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("mqtt://who:sesame@host:1883", {"qos": "2"}),
+        ("mqtt://who:sesame@host:1883", {"in_flight": "none"}),
+        ("mqtt://who:sesame@host:1883", {"commands": "cmd/#"}),
+        ("mqtt://who:sesame@host:1883", {"commands": "a/#/b", "local": "mqtt://127.0.0.1"}),
+        ("mqtt://host:1883", {"commands": "cmd/#", "local": "http://who:sesame@127.0.0.1"}),
+        ("kafka://who:sesame@host:9092/topic", {}),
+        ("kafka://who:sesame@host:9092/topic", {"mode": "none"}),
+        ("kafka://who:sesame@host:9092/topic", {"mode": "chunk", "chunk_bytes": "none"}),
+        ("kafka://who:sesame@host:9092/topic", {"acks": "1"}),
+        ("zmq://who:sesame@host:5571", {}),
+        ("s3://who:sesame@bucket/lake", {"regoin": "eu-west-1"}),
+        ("s3://who:sesame@bucket/lake", {"format": "orc"}),
+        ("file://who:sesame@host/lake", {}),
+        ("amqp://who:sesame@host", {}),
+    ],
+)
+def test_what_is_said_of_a_url_that_cannot_be_used_names_no_secret(url: str, options: dict[str, str]) -> None:
+    with pytest.raises((BadName, SinkUnavailable)) as caught:
+        open_sink(url, options)
+    assert "sesame" not in f"{caught.value} {caught.value.hint}"
+
+
 # ---- the directory sink alone ----
 
 

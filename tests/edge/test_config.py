@@ -70,8 +70,8 @@ MISTAKES = [
     ('[[listener]]\nhost = "::"', "add the line allow_anonymous = true to this [[listener]]"),
     ("[[listener]]\n[[listener]]", ":2: listener[1]: 127.0.0.1:1883 is taken by listener[0]"),
     (
-        '[[bridge]]\nname = "a"\nto = "file:///l"\n[[bridge]]\nname = "b"\nto = "file:///l/"',
-        ":6: bridge[1].to: file:///l is taken by bridge[0]",
+        '[[bridge]]\nname = "a"\nto = "mqtt://w:pw@l"\n[[bridge]]\nname = "b"\nto = "mqtt://w:pw@l/"',
+        ":6: bridge[1].to: mqtt://l is taken by bridge[0]",
     ),
     (
         "[[listener]]\nport = 65536",
