@@ -12,6 +12,7 @@ Retries are the drain's business alone: obstore's own are turned off, and every 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,11 @@ __all__ = ["ObjectSink"]
 
 TIMEOUT = "30s"  # of one request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
+CREDENTIALS = "check the credentials of the bridge, and that they may put and list below this prefix"
+
+_TOOK = re.compile(r" in [0-9.]+(?:ns|µs|ms|s)\b")
+_BODY = re.compile(r":? *<(?:\?xml|Error)")
+_REASON = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
 
 
 class ObjectSink:
@@ -141,16 +147,23 @@ def _hidden(path: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says, without its debug dump."""
+    """What obstore says, without its debug dump and times, and why, if the store says so in XML.
+
+    The same words for the same failure: it is logged when they change.
+    """
     if isinstance(error, BridgeError):
         return str(error)
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    text = str(error).strip()
+    line = _TOOK.sub("", text.partition("\n")[0])
+    if reason := _REASON.search(text):
+        return ": ".join(filter(None, (_BODY.split(line)[0], *reason.groups())))
+    return line or type(error).__name__
 
 
 def _remedy(error: Exception) -> str:
     kind = type(error).__name__
-    if kind in {"UnauthenticatedError", "PermissionDeniedError"}:
-        return "check the credentials of the bridge, and that they may put and list below this prefix"
+    if kind in {"UnauthenticatedError", "PermissionDeniedError"} or "403 Forbidden" in str(error):
+        return CREDENTIALS  # a list that is refused is a generic error
     if isinstance(error, FileNotFoundError):
         return "make the bucket or container, or correct the URL"
     if "error sending request" in str(error) or "dns error" in str(error):
