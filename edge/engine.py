@@ -313,8 +313,8 @@ class Engine(Protocol):
     def session_keep(self, session: int, kept: bool, /) -> bool:
         """What happens to it, or to the queue of a group, goes into the journal from now on, or no longer."""
 
-    def journal_open(self, writer: Writer, position: int, vows: bool, /) -> None:
-        """Write it to this ring, from `position` on; `vows`: who is told what it says waits for its log."""
+    def journal_open(self, writer: Writer, position: int, vows: bool, in_log_bytes: int, /) -> None:
+        """Write it there from then on; `vows`: it is told when synced; so much may be in its log alone."""
 
     def journal_close(self) -> None:
         """Write nothing any more."""
@@ -322,9 +322,9 @@ class Engine(Protocol):
     def journal_note(self, note: bytes, /) -> bool:
         """Append a note of Python's.  False: no room, or it is too long: only a checkpoint says it."""
 
-    def journal_end(self) -> tuple[int, bool] | None:
-        """The position behind all that has happened; None: it is not open.  False: what had not gone into
-        the ring was thrown away, and a checkpoint must say it at once.
+    def journal_end(self, at_once: bool, /) -> int | None:
+        """Where it goes on behind a checkpoint of now, before which nobody is told what had not gone into the
+        ring.  None: it is not open, or has room soon and asks again, unless it is to be `at_once`.
         """
 
     def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:

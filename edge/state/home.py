@@ -1,6 +1,6 @@
 """Where the state of sessions is, from start to stop: the journal's ring, the files, and its part of the log.
 
-    runtime_dir/sessions.ring    the journal (edge/state/keeper.py)
+    runtime_dir/sessions.ring    the journal (edge/state/keeper.py); the rest of it may be in its log
     runtime_dir/sessions.state   the checkpoint, while nothing has to outlive a power cut; else it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
     state_dir/retained.state     retained messages (edge/state/retained_file.py)
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 SESSIONS_RING = "sessions"
 FILE_NAME = "sessions.state"
 RETAINED_NAME = "retained.state"
+IN_LOG_TIMES = 16  # a journal's ring may have so many times its size behind a checkpoint, if it has a log
 
 
 def state_level(config: Config) -> Literal["process", "interval", "disk"]:
@@ -116,7 +117,8 @@ class StateHome:
         self._keeper = broker.keeper
         broker.keeper.on_checkpoint = self._checkpointed
         files = ((self._file, self.level != "process"),)
-        place = Place(self.ring, self._writer, files, vows=self.level == "disk")
+        in_log_bytes = 0 if self.level == "process" else IN_LOG_TIMES * self.ring.capacity_bytes
+        place = Place(self.ring, self._writer, files, self.level == "disk", in_log_bytes)
         try:
             broker.keep(place)
         except OSError as error:

@@ -7,10 +7,13 @@ restoring.py's.
 
     something happens -> noted in the journal -> the client is told
 
-A note that does not fit, or a journal that is full, is answered with a checkpoint at once, since that says
-everything.  A usual checkpoint is collected on the broker's thread, a copy of what there is, and written on
-another.  One that cannot be written is tried again, each RETRY_S; until it can, a journal that is full holds
-publishers up.
+A note that does not fit, or a journal that is full, is answered with a checkpoint, since that says
+everything; nobody is told anything meanwhile.  It is collected on the broker's thread, a copy of what there
+is, and written on another.  One that cannot be written is tried again, each RETRY_S; until it can, a journal
+that is full holds publishers up.
+
+A journal that has a log is not full before that has `in_log_bytes` of it that no checkpoint says: what its
+ring has no longer, a restart reads there.
 
 Before begin() nothing is kept, and every method is a look at one flag.
 
@@ -70,13 +73,15 @@ Call = Callable[[Callable[[], object]], None]
 class Place(NamedTuple):
     """Where it is written: the journal's ring, and the files, each with whether it is synced.
 
-    `vows`: a log syncs the journal, and clients are told of nothing that it has not synced.
+    `vows`: a log syncs the journal, and clients are told of nothing that it has not synced.  `in_log_bytes`:
+    so much of what is behind a checkpoint may be in that log alone; 0: there is none.
     """
 
     ring: Ring
     writer: Writer
     files: tuple[tuple[Path, bool], ...]
     vows: bool = False
+    in_log_bytes: int = 0
 
 
 class Kept(NamedTuple):
@@ -115,6 +120,7 @@ class Keeper:
         self._call: Call | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._writing = False
+        self._again = False  # when it is written, another one
         self._round = 0  # of checkpoints: a thread's that was overtaken counts for nothing
         self._retry_s = float("inf")
 
@@ -146,8 +152,9 @@ class Keeper:
         except OSError:
             self._place = None
             raise
-        self._engine.journal_open(place.writer, place.ring.extremes().end_position, place.vows)
-        self._engine.journal_checkpointed(place.ring.extremes().end_position, self._due_bytes())
+        end = place.ring.extremes().end_position
+        self._engine.journal_open(place.writer, end, place.vows, place.in_log_bytes)
+        self._engine.journal_checkpointed(end, self._due_bytes())
         self._call = call
 
     def stop(self) -> None:
@@ -223,8 +230,8 @@ class Keeper:
 
     def rules_changed(self) -> None:
         """What waited may have been taken back, which no entry says."""
-        if self._place is not None:
-            self.checkpoint()
+        self._again = self._writing
+        self.checkpoint()
 
     # ---- rings and wills ----
 
@@ -295,19 +302,22 @@ class Keeper:
 
     def _note(self, note: Note) -> None:
         if self._place is not None and not self._engine.journal_note(note_bytes(note)):
-            self.checkpoint(at_once=True)
+            self.checkpoint()
 
     def checkpoint(self, *, at_once: bool = False) -> None:
-        """Write down everything; on a thread, unless it has to be there before anything else happens."""
-        if self._place is None or (end := self._engine.journal_end()) is None:
+        """Write down everything; on a thread, unless it has to be there before anything else happens.
+
+        While one is on its way the next must wait: the engine asks again for what that one does not say.
+        """
+        if self._place is None or (self._writing and not at_once):
             return
-        position, is_whole = end
+        self._retry_s, self._again = float("inf"), False
+        if (position := self._engine.journal_end(at_once)) is None:
+            return
         offset = self._place.ring.extremes().end_offset
-        if self._writing and is_whole and not at_once:
-            return
         self._round += 1
         frames = self._frames()
-        if self._call is None or at_once or not is_whole:
+        if self._call is None or at_once:
             if self._thread is not None:  # what it writes is older, and must not come last
                 self._thread.shutdown()
                 self._thread = None
@@ -331,9 +341,10 @@ class Keeper:
             log.error("sessions cannot be written down %s", pairs(reason=failed, again_in_s=RETRY_S))
             self._retry_s = self._clock() + RETRY_S
             return
-        self._retry_s = float("inf")
         self._engine.journal_checkpointed(position, self._due_bytes())
         self.on_checkpoint(offset)
+        if self._again:
+            self.checkpoint()
 
     def _due_bytes(self) -> int:
         assert self._place is not None

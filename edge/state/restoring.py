@@ -106,21 +106,22 @@ class Restored(NamedTuple):
 def find(files: Iterable[Path], ring: Ring, past: PastLog | None) -> Found:
     """What the newest of the checkpoint files, and the journal behind it, say.
 
-    The journal is `ring`, if the checkpoint is of this life of it, else what the log has of the earlier one.
+    The journal is `ring`, if the checkpoint is of this life of it, and what only the log has of that or of an
+    earlier one.
     """
     checkpoints = [it for it in map(read_checkpoint, files) if it is not None]
     if not checkpoints:
         return Found()
     latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
     found = Found(list(latest.frames), latest.origin.created_ns)
-    runs = _of_ring(ring) if latest.origin.epoch == ring.epoch else _of_log(ring.name, latest, past)
     expected = latest.origin.position
-    for run in runs:
+    for run in _journal(ring, latest, past):
         for position, timestamp_ns, kind, body in _records(run):
-            if position < latest.origin.position:
+            if position < expected:  # of both
                 continue
-            if not found.frames[len(latest.frames) :] and position > expected + ring.capacity_bytes:
+            if position > expected + ring.capacity_bytes:
                 log.error("part of the journal of sessions is gone %s", pairs(expected=expected, at=position))
+            expected = position + 1
             found.frames.append((kind, body))
             found.alive_ns = max(found.alive_ns, timestamp_ns)
     for kind, body in found.frames:
@@ -129,15 +130,26 @@ def find(files: Iterable[Path], ring: Ring, past: PastLog | None) -> Found:
     return found
 
 
+def _journal(ring: Ring, latest: Checkpoint, past: PastLog | None) -> Iterator[Range]:
+    position = latest.origin.position
+    if latest.origin.epoch != ring.epoch:
+        yield from _of_log(ring.name, latest.origin.epoch, position, NEVER_ENDS, past)
+        return
+    oldest = ring.extremes().oldest_position
+    if past is None and oldest > position:
+        log.error("part of the journal of sessions is gone %s", pairs(expected=position, at=oldest))
+    yield from _of_log(ring.name, ring.epoch, position, oldest, past)
+    yield from _of_ring(ring)
+
+
 def _of_ring(ring: Ring) -> Iterator[Range]:
     with ring.reader(name="sessions", own=True, start="oldest", overrun="count") as reader:
         while runs := reader.ranges(RANGE_BYTES):
             yield from runs
 
 
-def _of_log(name: str, latest: Checkpoint, past: PastLog | None) -> Iterator[Range]:
-    position = latest.origin.position
-    while past is not None and (runs := past.read_at(name, latest.origin.epoch, position, RANGE_BYTES)):
+def _of_log(name: str, epoch: int, position: int, end: int, past: PastLog | None) -> Iterator[Range]:
+    while past is not None and position < end and (runs := past.read_at(name, epoch, position, RANGE_BYTES)):
         yield from runs
         position = runs[-1].position + len(runs[-1].view)
 

@@ -27,8 +27,16 @@ JOURNAL_BYTES = 1 << 20
 class Lives:
     """One broker after another in one directory."""
 
-    def __init__(self, *, journal_bytes: int = JOURNAL_BYTES, vows: bool = False, **bench: Any) -> None:
-        """`vows`: a log syncs the journal, when synced() says so."""
+    def __init__(
+        self,
+        *,
+        journal_bytes: int = JOURNAL_BYTES,
+        vows: bool = False,
+        in_log_bytes: int = 0,
+        **bench: Any,
+    ) -> None:
+        """`vows`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it."""
+        self._in_log_bytes = in_log_bytes
         self._vows = vows
         self._options = bench
         self._journal_bytes = journal_bytes
@@ -62,9 +70,14 @@ class Lives:
             now_s=bench.now_ms / 1000,
             now_ns=bench.now_ns,
         )
-        bench.broker.keep(Place(ring, writer, ((file, False),), self._vows))
+        bench.broker.keep(Place(ring, writer, ((file, False),), self._vows, self._in_log_bytes))
         bench.settle()
         return bench
+
+    @property
+    def ring(self) -> Ring | None:
+        """The journal's, while there is a life."""
+        return self._ring
 
     def journal_end(self) -> int:
         """The position behind what the journal says."""

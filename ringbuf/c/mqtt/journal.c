@@ -3,8 +3,9 @@
  * Writing the journal (journal.h): entries are collected in memory, and appended to its ring in pieces.
  *
  * A ring is as long as it is.  A restart needs what is behind the last checkpoint, so that is not
- * overwritten: when there is no more room, nothing of kept sessions is sent and nobody is read until a
- * checkpoint is there. One is asked for (MQ_EVENT_JOURNAL) long before.
+ * overwritten before it is elsewhere: in the next checkpoint, which is asked for (MQ_EVENT_JOURNAL) long
+ * before, or, where the ring has one, in its log.  When there is no more room, nothing is sent and nobody
+ * is read until there is.
  */
 #include "mqtt.h"
 
@@ -13,12 +14,18 @@
 
 #define ROOM_MIN 4096u
 #define NUMBER_MASK 0xffffffu
+#define LOG_PATIENCE_MS 5000u /* no sync for so long: a checkpoint is what makes room */
 #define ROUTED_BYTES 12u
 #define ITEM_BYTES 12u /* where, options */
 
 _Static_assert(MQ_J_QUEUED < 256, "a kind has eight bits");
 
 /* ---- collecting ---- */
+
+static void tear(mq_journal *journal)
+{
+    journal->torn = journal->torn_since = true;
+}
 
 /* Room for `bytes` more.  NULL: no memory; then a checkpoint must say it all. */
 static uint8_t *collect(mq_journal *journal, uint32_t bytes)
@@ -31,7 +38,7 @@ static uint8_t *collect(mq_journal *journal, uint32_t bytes)
             room *= 2;
         uint8_t *at = room > UINT32_MAX / 2 ? NULL : realloc(journal->at, room);
         if (at == NULL) {
-            journal->torn = true;
+            tear(journal);
             return NULL;
         }
         journal->at = at;
@@ -226,6 +233,20 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
     return bytes <= left ? (uint32_t)bytes : 0;
 }
 
+/* Whether it is the log that makes room first. */
+static bool by_log(const mq_journal *journal)
+{
+    return journal->writer->tail - journal->keep_from < journal->in_log;
+}
+
+/* Where the ring may be overwritten up to. */
+static uint64_t needed_from(const mq_journal *journal)
+{
+    /* pairs with the release in rb_durable_store() */
+    uint64_t durable = atomic_load_explicit(&journal->writer->header->durable, memory_order_acquire);
+    return by_log(journal) && durable > journal->keep_from ? durable : journal->keep_from;
+}
+
 /* RB_OK, RB_FULL: wait. */
 static int append(mq_engine *engine, const char *kind, const void *bytes, uint32_t length)
 {
@@ -233,8 +254,10 @@ static int append(mq_engine *engine, const char *kind, const void *bytes, uint32
     rb_writer *writer = journal->writer;
     rb_key key = {.bytes = kind, .length = 1, .hash = rb_crc32c(0, kind, 1)};
     uint64_t needs = 2 * rb_span(RB_RECORD_HEADER_BYTES + 8 + (uint64_t)length) + writer->chunk;
-    if (writer->tail + needs > journal->keep_from + writer->capacity) {
+    if (writer->tail + needs > needed_from(journal) + writer->capacity) {
         journal->full = true;
+        if (journal->waits_since == 0)
+            journal->waits_since = engine->now_ms;
         return RB_FULL;
     }
     int result = rb_append(writer, &key, bytes, length, 0, engine->now_ns);
@@ -243,11 +266,20 @@ static int append(mq_engine *engine, const char *kind, const void *bytes, uint32
     return result;
 }
 
+/* There is no room, but soon, without a checkpoint: one of now would have to say what found none, and nobody
+ * would be told anything before it is there. */
+static bool is_soon(const mq_engine *engine)
+{
+    const mq_journal *journal = &engine->journal;
+    return journal->full && !journal->torn && by_log(journal) &&
+           engine->now_ms - journal->waits_since < LOG_PATIENCE_MS;
+}
+
 static void ask_for_checkpoint(mq_engine *engine)
 {
     mq_journal *journal = &engine->journal;
     bool due = journal->full || journal->torn || journal->writer->tail >= journal->due_at;
-    if (due && !journal->asked)
+    if (due && !journal->asked && !is_soon(engine))
         journal->asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 0, 0, 0, 0);
 }
 
@@ -266,7 +298,8 @@ bool mq_journal_flush(mq_engine *engine)
 {
     mq_journal *journal = &engine->journal;
     uint32_t done = 0;
-    journal->stalled = journal->torn; /* what comes behind what is lost would hide that from a restart */
+    /* what comes behind what is lost would hide that from a restart */
+    journal->stalled = journal->full = journal->torn;
     journal->open = 0;
     while (done < journal->used && !journal->stalled) {
         uint32_t bytes = piece(journal, done);
@@ -277,6 +310,8 @@ bool mq_journal_flush(mq_engine *engine)
         memmove(journal->at, journal->at + done, journal->used - done);
         journal->used -= done;
     }
+    if (!journal->full)
+        journal->waits_since = 0;
     ask_for_checkpoint(engine);
     return !journal->stalled;
 }
@@ -289,8 +324,9 @@ bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
         mq_journal_mark(engine, i);
     bool written = mq_journal_written(engine) && length <= engine->journal.writer->largest / 2 &&
                    append(engine, "n", bytes, length) == RB_OK;
-    engine->journal.torn |= !written;
-    if (written)
+    if (!written)
+        tear(&engine->journal);
+    else
         ask_for_checkpoint(engine);
     return written;
 }
@@ -457,11 +493,12 @@ void mq_journal_section(mq_engine *engine, const mq_session *session)
     engine->journal.used -= (uint32_t)(bytes - (uint64_t)(end - to));
 }
 
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows)
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows, uint64_t in_log)
 {
     mq_journal_close(engine);
     engine->journal.writer = writer;
     engine->journal.vows = vows;
+    engine->journal.in_log = in_log;
     mq_journal_checkpointed(engine, from, writer->capacity / 4);
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL)
@@ -476,14 +513,23 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
     uint64_t half = journal->writer->capacity / 2;
     journal->keep_from = from;
     journal->due_at = from + (due_bytes < half ? due_bytes : half);
-    journal->asked = journal->full = journal->torn = false;
+    journal->asked = journal->full = false;
+    journal->torn = journal->torn_since;
+    journal->torn_since = false;
 }
 
-void mq_journal_discard(mq_engine *engine)
+bool mq_journal_end(mq_engine *engine, bool at_once)
 {
-    engine->journal.torn |= engine->journal.used > 0;
-    engine->journal.used = engine->journal.open = 0;
-    engine->journal.stalled = false;
+    mq_journal *journal = &engine->journal;
+    journal->asked = true;
+    if (!mq_journal_written(engine) && is_soon(engine) && !at_once) {
+        journal->asked = false;
+        return false;
+    }
+    journal->torn |= journal->used > 0;
+    journal->torn_since = false;
+    journal->used = journal->open = 0;
+    return true;
 }
 
 void mq_journal_close(mq_engine *engine)

@@ -62,14 +62,17 @@ typedef struct mq_journal {
     uint32_t used, room;
     uint32_t open; /* of the ROUTED that may go on: its place in `at` + 1; 0: none may */
     uint64_t open_where;
-    uint64_t keep_from; /* position in the ring from which on a restart needs it */
-    uint64_t due_at;    /* where a checkpoint is asked for */
-    bool asked;         /* it was */
-    bool full;          /* no room before a checkpoint */
-    bool stalled;       /* the last flush did not bring all into the ring */
-    bool torn;          /* something that happened is not in it: only a checkpoint mends that */
-    bool replaying;     /* a restart does again what was done */
-    bool vows;          /* a log syncs it, and who is told of what it has waits for that: vows.c */
+    uint64_t keep_from;   /* position in the ring from which on a restart needs it */
+    uint64_t in_log;      /* so much of that may be in the ring's log alone; 0: it has none */
+    uint64_t due_at;      /* where a checkpoint is asked for */
+    uint64_t waits_since; /* ms: since when there is no room; 0: there is */
+    bool asked;           /* it was */
+    bool full;            /* no room before a checkpoint, or a sync of its log */
+    bool stalled;         /* the last flush did not bring all into the ring */
+    bool torn;            /* something that happened is not in it: only a checkpoint mends that */
+    bool torn_since;      /* and not the one that is under way */
+    bool replaying;       /* a restart does again what was done */
+    bool vows;            /* a log syncs it, and who is told of what it has waits for that: vows.c */
 } mq_journal;
 
 /* journal.c.  Each adds an entry, if a journal is open; who calls has seen that the session is kept. */
@@ -91,10 +94,12 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left);
  * UINT32_MAX when that was all.  Caller frees.  NULL: no memory. */
 uint8_t *mq_journal_sections(mq_engine *engine, uint32_t *next, uint64_t most, uint64_t *length);
 void mq_journal_section(mq_engine *engine, const mq_session *session); /* into the journal itself */
-void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows);
+void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool vows, uint64_t in_log);
 void mq_journal_close(mq_engine *engine);
-/* What was collected is said by a checkpoint that is being made; nothing is sent before that is there. */
-void mq_journal_discard(mq_engine *engine);
+/* A checkpoint is about to say all that has happened, what was collected and is not in the ring, too: that is
+ * forgotten, and nothing is sent before the checkpoint is there.  False: not now, if it need not be at once;
+ * one is asked for again. */
+bool mq_journal_end(mq_engine *engine, bool at_once);
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 
 /* journal_replay.c */

@@ -26,15 +26,16 @@ PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count
 
 PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count)
 {
-    unsigned long long from;
-    if (take(count, 3) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0)
+    unsigned long long from, in_log;
+    if (take(count, 4) != 0 || unsigned_of(args[1], UINT64_MAX, &from) != 0 ||
+        unsigned_of(args[3], UINT64_MAX, &in_log) != 0)
         return NULL;
     if (!PyObject_TypeCheck(args[0], writer_type))
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     PyObject *before = self->journal;
     self->journal = Py_NewRef(args[0]);
-    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from, args[2] == Py_True);
+    mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from, args[2] == Py_True, in_log);
     Py_XDECREF(before);
     Py_RETURN_NONE;
 }
@@ -56,16 +57,13 @@ PyObject *engine_journal_note(engine_object *self, PyObject *object)
     return PyBool_FromLong(written);
 }
 
-/* Where the journal ends, and whether all that has happened is in it: else what was not is forgotten here,
- * and a checkpoint must be there before anything is sent. */
-PyObject *engine_journal_end(engine_object *self, PyObject *Py_UNUSED(ignored))
+/* Where the journal ends, for a checkpoint that says all that has happened; None: not now. */
+PyObject *engine_journal_end(engine_object *self, PyObject *at_once)
 {
-    mq_journal *journal = &self->engine->journal;
-    if (journal->writer == NULL)
+    const mq_journal *journal = &self->engine->journal;
+    if (journal->writer == NULL || !mq_journal_end(self->engine, at_once == Py_True))
         Py_RETURN_NONE;
-    bool whole = mq_journal_written(self->engine) && !journal->torn;
-    mq_journal_discard(self->engine);
-    return Py_BuildValue("(KO)", (unsigned long long)journal->writer->tail, whole ? Py_True : Py_False);
+    return PyLong_FromUnsignedLongLong(journal->writer->tail);
 }
 
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count)

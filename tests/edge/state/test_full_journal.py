@@ -1,14 +1,23 @@
-"""A journal that is full and cannot be let go of: nobody is told anything until it can; nothing is lost."""
+"""A journal that is full and cannot be let go of: nobody is told anything until it can; nothing is lost.  One
+that has a log is not full so soon.
+"""
 
 from __future__ import annotations
 
 import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from edge.mqtt import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
 from edge.state import keeper
+from edge.state.checkpoint import write_checkpoint
+from persistence import Log, LogWriter, Source
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 
@@ -119,3 +128,141 @@ def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pyte
             assert late.received() == []
         bench.settle(2_000)
         assert isinstance(late.answer(), ConnAck)
+
+
+def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not for a note that finds no room: everybody would wait for the disk, and first for the checkpoint
+    that is on its way.
+    """
+    served: list[bool] = []
+    is_room = False
+
+    def written(*arguments: Any, **options: Any) -> int:
+        served.append(threading.current_thread() is threading.main_thread())
+        return write_checkpoint(*arguments, **options) if is_room else no_room()
+
+    with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        publisher = bench.client("publisher")
+        monkeypatch.setattr(keeper, "write_checkpoint", written)
+        sent, _ = flood(publisher)
+        late = bench.wire()
+        late.send(Connect("late", clean_start=False))
+        is_room = True
+        bench.settle(2_000)
+        assert isinstance(late.answer(), ConnAck)
+        assert served
+        assert not any(served)
+        assert everything(reader(lives.restart())) == list(range(sent))
+
+
+# ---- with a log ----
+
+
+@contextmanager
+def logged(lives: Lives, directory: Path) -> Iterator[LogWriter]:
+    """Writes the journal of the life that has begun to a log; round() writes and syncs what there is."""
+    assert lives.ring is not None
+    with Log(directory, retain_bytes=0, segment_bytes=1 << 20) as log:
+        log.recover()
+        writer = LogWriter(log)
+        writer.add(Source(lives.ring, "disk"))
+        yield writer
+        writer.close()
+
+
+@contextmanager
+def past_of(lives: Lives, directory: Path) -> Iterator[None]:
+    """A start reads that log."""
+    with Log(directory, retain_bytes=0, segment_bytes=1 << 20) as log:
+        log.recover()
+        lives.past = log.reader
+        yield
+        lives.past = None
+
+
+def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a limit: then it waits, and goes on when there is a checkpoint."""
+    in_log = 8 * JOURNAL_BYTES
+    with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=in_log, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        publisher = bench.client("publisher")
+        sent = acknowledged = 0
+        with logged(lives, tmp_path) as log:
+            with monkeypatch.context() as patch:
+                patch.setattr(keeper, "write_checkpoint", no_room)
+                while acknowledged == sent:
+                    acknowledged += publish(publisher, sent)
+                    sent += BATCH
+                    log.round()
+                assert in_log <= lives.journal_end() <= in_log + 2 * JOURNAL_BYTES
+            bench.settle(6_000)
+            acknowledged += len(publisher.received())
+            assert acknowledged == sent
+            lives.kill()
+        with past_of(lives, tmp_path):
+            assert everything(reader(lives.start())) == list(range(sent))
+
+
+def test_a_log_that_does_not_sync_is_not_waited_for_when_a_checkpoint_can_be_written() -> None:
+    with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 30, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        publisher = bench.client("publisher")
+        for first in range(0, 15_000, BATCH):
+            assert publish(publisher, first) == BATCH
+        assert lives.journal_end() > 3 * JOURNAL_BYTES
+
+
+class Ledger:
+    """What was sent in all lives, and what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged: list[int] = []
+        self._waiting: list[int] = []
+
+    def publish(self, publisher: Wire) -> None:
+        """A batch."""
+        count = publish(publisher, self.sent)
+        self._waiting += range(self.sent, self.sent + BATCH)
+        self.sent += BATCH
+        self.acknowledged += self._waiting[:count]
+        del self._waiting[:count]
+
+    def killed(self) -> None:
+        """What was not acknowledged may be there or not."""
+        self._waiting.clear()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_crash(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lives end anywhere: with a checkpoint or none for long, the log behind the ring, or level with it."""
+    random, ledger, laps = Random(seed), Ledger(), 0
+    with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 20, capacity_bytes=1 << 22) as lives:
+        bench = lives.start()
+        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+        for life in range(4):
+            publisher, begun = bench.client("publisher"), lives.journal_end()
+            with logged(lives, tmp_path) as log, monkeypatch.context() as patch:
+                if life != random.randrange(4):
+                    patch.setattr(keeper, "write_checkpoint", no_room)
+                for _ in range(random.randrange(150)):
+                    ledger.publish(publisher)
+                    if random.random() < 0.7:
+                        log.round()
+                laps += lives.journal_end() > begun + JOURNAL_BYTES
+                lives.kill()
+            ledger.killed()
+            with past_of(lives, tmp_path):
+                bench = lives.start()
+        assert laps, "no life was longer than the ring"
+        found = everything(reader(bench))
+        assert found == sorted(set(found))
+        assert set(ledger.acknowledged) <= set(found) <= set(range(ledger.sent))
