@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from edge.config import Config
+from edge.config import Config, Stream
 from edge.consumers.dead_letters import Fate, Outgoing
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
@@ -95,14 +95,17 @@ def consumers_endpoint(
     )
     outlet.hand_over = endpoint.call
     settings = {stream.name: stream for stream in config.stream}
+
+    def entry_of(ring: Ring, stream: Stream, topics: tuple[str, ...] | None) -> RingEntry:
+        source = Source(ring, cold if stream.durability != "process" else None)
+        return RingEntry(source, stream.name, topics, stream.durability, stream.sync_interval_ms)
+
     for it in streams.all():
         stream = settings[it.stream]
-        source = Source(it.ring, cold if it.durability != "process" else None)
-        entry = RingEntry(source, stream.name, stream.topics, it.durability, stream.sync_interval_ms)
-        endpoint.add(entry, it.ring.reader(name="consumers", own=True))
+        endpoint.add(entry_of(it.ring, stream, stream.topics), it.ring.reader(name="consumers", own=True))
 
     def add_producer(added: ProducerRing) -> None:
-        entry = RingEntry(Source(added.ring), added.stream.name, None)
+        entry = entry_of(added.ring, added.stream, None)
         endpoint.add(entry, added.ring.reader(name="consumers", verify=True))
 
     for producer in producers.all():

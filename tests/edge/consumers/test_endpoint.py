@@ -24,6 +24,7 @@ from edge.consumers.service import Service
 from edge.consumers.source import Source
 from edge.consumers.wire import Asker, Curve
 from edge.errors import BrokerUnreachable, EdgeError, PortTaken, Refused
+from edge.local_client import producer
 from persistence.files import OsFiles
 from ringbuf import Batch, Ring
 from tests.support.brim_process import BrimProcess
@@ -244,6 +245,20 @@ ring_bytes = "64 KiB"
 sync_bytes = "8 KiB"
 durability = "disk"
 """
+PRODUCED = """
+[[stream]]
+name = "some"
+topics = ["a/#"]
+when_full = "block"
+queue_timeout_ms = 20000
+durability = "interval"
+sync_interval_ms = 20
+sync_bytes = 65536
+[[producer]]
+name = "cam"
+stream = "some"
+ring_bytes = 1048576
+"""
 
 
 def test_what_the_ring_has_lost_comes_from_the_log_and_the_dead_are_put_aside(runtime_directory, tmp_path):
@@ -272,6 +287,32 @@ def test_what_the_ring_has_lost_comes_from_the_log_and_the_dead_are_put_aside(ru
             assert dead is not None
             assert (dead[0].key, bytes(dead[0])) == (b"dead/early/a/1", got[-1])
             assert b"the last" in dead[0].properties
+
+
+def test_what_a_producers_ring_has_lost_comes_from_the_log_too(runtime_directory, tmp_path):
+    """Its records are logged like any other of the stream, and of an earlier life of the machine, too."""
+    bodies = [f"{number:04d}".encode() * 250 for number in range(2_000)]
+    with BrimProcess(runtime_directory, tmp_path, PRODUCED, bridge=False) as broker:
+        with consumer("early", "a/#", start="oldest", runtime_dir=runtime_directory):
+            pass
+        with producer("cam", "some", runtime_dir=runtime_directory) as writer:
+            for body in bodies[:1_500]:  # more than the ring holds: it waits for the log
+                assert writer.publish(body, key="a/1") is not None
+        broker.stop()
+        for file in runtime_directory.glob("*.ring"):  # a reboot
+            file.unlink()
+        broker.start()
+        with producer("cam", "some", runtime_dir=runtime_directory) as writer:
+            for body in bodies[1_500:]:
+                assert writer.publish(body, key="a/1") is not None
+        got: list[bytes] = []
+        with consumer("early", "a/#", runtime_dir=runtime_directory) as records:
+            while got[-1:] != bodies[-1:]:
+                batch = records.read(20.0)
+                assert batch is not None, len(got)
+                got += [bytes(it) for it in batch]
+                records.ack_now(batch)
+    assert got == bodies
 
 
 def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_path):
