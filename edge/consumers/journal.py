@@ -100,7 +100,7 @@ class Journal:
         bodies, end = self._parsed(data)
         self._handle = files.open(self._name, create=True)
         self._end = end
-        self._compact_bytes = max(COMPACT_MIN_BYTES, COMPACT_FACTOR * sum(map(len, bodies)))
+        self._compact_bytes = COMPACT_MIN_BYTES  # How much of it still says something a rewrite will tell.
         if end < len(data):
             files.ftruncate(self._handle, end)
         files.fdatasync(self._handle)  # what is read is believed, so it must not vanish

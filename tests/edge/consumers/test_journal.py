@@ -233,3 +233,15 @@ def test_the_judge_sees_a_journal_that_forgets_to_sync(monkeypatch):
 def test_a_body_that_says_nothing_known_is_no_body(data):
     with pytest.raises(ValueError, match=r"`|malformed|truncated"):
         decode_body(data)
+
+
+def test_the_file_stays_small_however_often_the_broker_starts(tmp_path, monkeypatch):
+    """What may be appended before it is written anew is measured by what there is to say."""
+    monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
+    for _ in range(8):
+        store = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
+        while not store._journal.wants_rewrite:
+            store.note_place("billing", "press-0", 7, 1_000, None, 3)
+            store.flush(sync=False)
+        store.close()
+        assert (tmp_path / "offsets").stat().st_size < 5_000
