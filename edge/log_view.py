@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ __all__ = ["Cursor", "LogRecord", "LogView", "Place"]
 
 READ_BYTES = 1 << 20  # about, at a time, of one ring
 TOPICS_REMEMBERED = 65_536
+AS_BROKER = "run as the broker's user"
 
 
 class Place(NamedTuple):
@@ -64,20 +66,25 @@ class LogView:
 
     def look(self) -> None:
         """See what is there now, other logs and records too."""
-        for directory in logs_in(self.directory):
+        for directory in self._there():
             reader = self._readers.get(directory) or LogReader(OsFiles(), str(directory))
             try:
                 reader.refresh()
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise EdgeError(
-                    f"log {directory}: {error.strerror}", hint="run as the broker's user"
-                ) from error
+                raise EdgeError(f"log {directory}: {error.strerror}", hint=AS_BROKER) from error
             self._readers[directory] = reader
         if not any(reader.bases() for reader in self._readers.values()):
             hint = "see --log; streams are logged whose durability is interval or disk"
             raise EdgeError(f"there is no log in {self.directory}", hint=hint)
+
+    def _there(self) -> Sequence[Path]:
+        try:
+            return logs_in(self.directory)
+        except OSError as error:
+            hint = "name the log's directory" if isinstance(error, NotADirectoryError) else AS_BROKER
+            raise EdgeError(f"log {self.directory}: {error.strerror}", hint=hint) from error
 
     @property
     def readers(self) -> dict[Path, LogReader]:
@@ -97,14 +104,15 @@ class LogView:
         return self._merged.epochs(ring_name)
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int = READ_BYTES) -> list[Range]:
-        """See LogReader.read()."""
-        return self._merged.read(ring_name, epoch, offset, limit_bytes)
+        """See LogReader.read().  Raises EdgeError when the disk does not give them; so the next two."""
+        with self._disk():
+            return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
     def read_topic(self, ring_name: str, topic: str, epoch: int, offset: int) -> list[Range]:
         """Runs of that topic alone, from the log that has the next of them."""
-        found = [
-            it.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for it in self._of_ring(ring_name)
-        ]
+        readers = self._of_ring(ring_name)
+        with self._disk():
+            found = [it.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for it in readers]
         return min((it for it in found if it), key=lambda it: it[0].offset, default=[])
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
@@ -112,10 +120,19 @@ class LogView:
         ends = []
         for reader in self._of_ring(ring_name):
             end = next((it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch), 0)
-            offset = reader.seek_time(ring_name, epoch, timestamp_ns)
+            with self._disk():
+                offset = reader.seek_time(ring_name, epoch, timestamp_ns)
             ends.append((offset >= end, offset))
         found, behind = [at for out, at in ends if not out], [at for out, at in ends if out]
         return min(found) if found else max(behind, default=0)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = "see the kernel's messages (dmesg), and `brim segments verify`"
+            raise EdgeError(f"log {self.directory} cannot be read: {error.strerror}", hint=hint) from error
 
     def _of_ring(self, ring_name: str) -> Sequence[LogReader]:
         there = places(self.directory, ring_name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -87,6 +88,13 @@ def _run(verb: str, words: list[str]) -> int:
     except BrokenPipeError:  # `brim sub ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG} or error.filename is not None:
+            raise
+        print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
+        print("  make room there, or write elsewhere", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNUSABLE
     except Exception as error:
         hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
         if not isinstance(hint, str):

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -69,15 +70,25 @@ def _lines(arguments: argparse.Namespace, cursor: Cursor) -> str:
         return asyncio.run(_written(cursor, sys.stdout.buffer))
     path = Path(arguments.to)
     try:
-        with path.open("xb") as file:
+        with path.open("xb") as file, _whole(path):
             said = asyncio.run(_written(cursor, file))
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
         raise EdgeError(f"{path} is there already", hint="name another file, or remove it") from error
     except OSError as error:
-        raise EdgeError(f"{path}: {error.strerror}", hint="see --to") from error
+        raise EdgeError(f"{path}: {error.strerror}", hint="make room there, or see --to") from error
     return said
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """A part of a file would pass for all of it."""
+    try:
+        yield
+    except BaseException:
+        path.unlink()
+        raise
 
 
 async def _written(cursor: Cursor, file: IO[bytes]) -> str:

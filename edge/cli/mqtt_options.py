@@ -53,7 +53,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
     )
-    group.add_argument("--port", type=int, help=f"its port (default: {PORT}, with --tls {TLS_PORT})")
+    group.add_argument("-p", "--port", type=int, help=f"its port (default: {PORT}, with --tls {TLS_PORT})")
     group.add_argument("--username", metavar="NAME")
     group.add_argument(
         "--password",

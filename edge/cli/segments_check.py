@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,11 @@ def look_through(
 
 def file_bytes(directory: Path) -> int:
     """What the files of one log take."""
-    kinds = {SEGMENT_SUFFIX, ARCHIVE_SUFFIX}
-    return sum(it.stat().st_size for it in directory.iterdir() if it.suffix in kinds)
+    total = 0
+    for file in directory.iterdir():
+        with suppress(FileNotFoundError):  # Retention may take it meanwhile.
+            total += file.stat().st_size if file.suffix in {SEGMENT_SUFFIX, ARCHIVE_SUFFIX} else 0
+    return total
 
 
 class _Watched(FreshFiles):

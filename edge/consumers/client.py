@@ -33,8 +33,7 @@ import zmq
 from edge.consumers.core import ConsumerBatch, ConsumerCore, Offsets, Settings
 from edge.consumers.groups import Mode
 from edge.consumers.messages import VERSION, Acked, Answer, Asked, Letter, Publish, Published
-from edge.consumers.wire import Asker, Curve, Wire, endpoint_of
-from edge.errors import BrokerUnreachable
+from edge.consumers.wire import Asker, Curve, Wire, endpoint_of, unreachable
 from edge.local_client import checked_filters
 from ringbuf import Record
 
@@ -119,7 +118,7 @@ class Consumer:
                     await self._change()
         except TimeoutError as error:
             await self._end()
-            raise self._unreachable() from error
+            raise unreachable(self._endpoint) from error
         except BaseException:
             await self._end()
             raise
@@ -227,7 +226,7 @@ class Consumer:
             while not self._core.joined:
                 self._raise_refusal()
                 if time.monotonic() >= deadline:
-                    raise self._unreachable()
+                    raise unreachable(self._endpoint)
                 self._step(SLICE_S)
         except BaseException:
             self._close()
@@ -336,10 +335,6 @@ class Consumer:
     def _raise_refusal(self) -> None:
         if self._core.refusal is not None:
             raise self._core.refusal
-
-    def _unreachable(self) -> BrokerUnreachable:
-        hint = "start one with `brim run`, or name its runtime directory"
-        return BrokerUnreachable(f"no broker serves consumers at {self._endpoint}", hint=hint)
 
 
 def publish(

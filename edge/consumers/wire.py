@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from edge.consumers.messages import Answer, Asked, Failed, Message, decode_answe
 from edge.directories import default_runtime_dir
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
-__all__ = ["Asker", "Curve", "Wire", "endpoint_of"]
+__all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 10.0
@@ -104,10 +105,7 @@ class Asker:
         socket = self._wire.socket
         while not self._wire.send(request, frames):
             if time.monotonic() >= deadline:
-                raise BrokerUnreachable(
-                    f"no broker serves consumers at {self._wire.endpoint}",
-                    hint="start one with `brim run`, or name its runtime directory",
-                )
+                raise unreachable(self._wire.endpoint)
             socket.poll(100, zmq.POLLOUT)
         deadline = time.monotonic() + REPLY_TIMEOUT_S
         while (left_s := deadline - time.monotonic()) > 0:
@@ -128,6 +126,18 @@ class Asker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def unreachable(endpoint: str) -> BrokerUnreachable:
+    """Why nobody answers there, as far as can be seen from here: ZeroMQ does not say."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    if endpoint.startswith("ipc://") and os.access(path, os.F_OK) and not os.access(path, os.W_OK):
+        return BrokerUnreachable(
+            f"{path}: user {os.geteuid()} may not talk to this broker",
+            hint=f"run as the broker's user, or join the group of {path.parent}",
+        )
+    hint = "start one with `brim run`, or name its runtime directory"
+    return BrokerUnreachable(f"no broker serves consumers at {endpoint}", hint=hint)
 
 
 def _expected(answer: Answer, expected: type[A]) -> A:

@@ -1,6 +1,7 @@
 """brim consumers, against a broker that runs: lists, lag, and resets, for people and for programs."""
 
 import json
+import os
 
 import pytest
 
@@ -77,3 +78,11 @@ def test_a_place_can_be_said_in_these_ways(text, place):
 def test_what_is_no_place_is_refused(text):
     with pytest.raises(EdgeError, match="is no place"):
         place_in_words(text)
+
+
+def test_a_socket_that_is_another_users_is_told_apart_from_none(runtime_directory, capsys, monkeypatch):
+    """As root may talk to everybody, the endpoint is one that nobody may."""
+    monkeypatch.setattr("edge.consumers.wire.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("edge.consumers.wire.os.access", lambda path, mode: mode == os.F_OK)
+    status, _, error = brim(capsys, "ls", "--runtime-dir", runtime_directory)
+    assert (status, "may not talk to this broker" in error, "join the group" in error) == (3, True, True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge import drained
-from edge.cli import main
-from persistence import Log
+from edge.cli import export, main
+from persistence import Log, LogReader
 from persistence.format import HEADER_PAGE_BYTES, segment_name
 from tests.support.children import ModuleChild
+from tests.support.house import ROOT
 from tests.support.kept_logs import Kept, keep
 
 PAYLOAD = b"x" * 600
@@ -256,7 +260,52 @@ def test_a_damaged_segment_is_not_archived(directory, capsys):
     assert segments(directory)[0].name == segment_name(0)
 
 
+def test_what_retention_takes_before_it_is_looked_at_stops_nobody(directory, capsys):
+    """Between the listing of the directory and the look at a file: as one that leads nowhere."""
+    (directory / "gone.log").symlink_to("nowhere")
+    assert brim(capsys, "verify", "--log", directory)[0] == 0
+
+
 # ---- export ----
+
+
+@pytest.mark.parametrize("stopped", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_an_export_that_was_stopped_leaves_no_part_of_a_file(
+    directory, tmp_path, capsys, monkeypatch, stopped
+):
+    target = tmp_path / "out.jsonl"
+    calls = iter([None] * 3)
+
+    def late(*_: object) -> bytes:
+        if next(calls, "stop") == "stop":
+            raise stopped
+        return b"{}"
+
+    monkeypatch.setattr(export, "line_form", lambda **_: late)
+    status, _, error = brim(capsys, "export", "--to", target, "--log", directory)
+    assert (status, target.exists()) == (130 if isinstance(stopped, KeyboardInterrupt) else 2, False)
+    assert status == 130 or "No space left on device\n  make room there" in error
+    monkeypatch.undo()
+    assert brim(capsys, "export", "--to", target, "--log", directory)[0] == 0
+
+
+def test_an_output_that_is_full_is_told(directory):
+    for verb in (("segments", "ls"), ("replay",)):
+        with open("/dev/full", "wb") as full:
+            line = [sys.executable, "-m", "edge", *verb, "--log", str(directory)]
+            run = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+        said = f"brim {verb[0]}: its output cannot be written: No space left on device\n  make room there"
+        assert (run.returncode, run.stderr.startswith(said)) == (2, True), run.stderr
+
+
+def test_a_log_that_cannot_be_read_is_told(directory, capsys, monkeypatch):
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LogReader, "read", fail)
+    status, _, error = brim(capsys, "export", "--to", "-", "--log", directory)
+    assert status == 2
+    assert "Input/output error\n  see the kernel's messages" in error
 
 
 def test_records_are_exported_as_lines(directory, tmp_path, capsys):
@@ -321,6 +370,7 @@ def test_a_part_is_drained_too(directory, tmp_path, capsys):
     ("arguments", "said"),
     [
         (("ls", "--log", "/nowhere"), "there is no log in /nowhere"),
+        (("ls", "--log", "/dev/null"), "/dev/null: Not a directory\n  name the log's directory"),
         (("export", "--to", "/nowhere/x"), "No such file or directory"),
         (("export", "--to", "lake", "--drained", "--topic", "a"), "holds all topics"),
         (("export", "--to", "-", "--from", "x"), "is no place in a log"),
