@@ -3,8 +3,11 @@
     edge, stream, partition, epoch, drain_seq, first_offset, last_offset, length, path: by name
     first_timestamp, last_timestamp, epoch_first_offset, previous_epoch, previous_next_offset, lost, skipped:
     by footer; null if that cannot be read, and then `error` says why
+    earlier_lost, earlier_skipped: by footer, as lost and skipped, of epochs of this partition that had ended
+    before they could say so themselves
 
-lost and skipped are arrays of struct<first: long, last: long>, both ends included.
+lost and skipped are arrays of struct<first: long, last: long>, both ends included; those of earlier epochs
+have struct<epoch: long, first: long, last: long>.  Columns are only added, at the end.
 """
 
 from __future__ import annotations
@@ -16,17 +19,20 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bridge.errors import DrainedFileError
 from bridge.spark.landing import Landing, StoredFile, matches
+from bridge.spark.named import refuse_unknown
 from bridge.spark.options import Options
 
 __all__ = ["DDL", "FilesReader", "Row"]
 
 FILES_A_TASK = 1000
 RANGES = "array<struct<first: long, last: long>>"
+EARLIER = "array<struct<epoch: long, first: long, last: long>>"
 DDL = (
     "edge string, stream string, partition int, epoch long, drain_seq long, first_offset long, "
     "last_offset long, length long, path string, first_timestamp timestamp, last_timestamp timestamp, "
     "epoch_first_offset long, "
-    f"previous_epoch long, previous_next_offset long, lost {RANGES}, skipped {RANGES}, error string"
+    f"previous_epoch long, previous_next_offset long, lost {RANGES}, skipped {RANGES}, error string, "
+    f"earlier_lost {EARLIER}, earlier_skipped {EARLIER}"
 )
 
 Row = tuple[object, ...]
@@ -47,6 +53,7 @@ class FilesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Some files each."""
         files = Landing(self._options.path).files(self._options.edges)
+        refuse_unknown(self._options, files)
         files = [file for file in files if matches(file.name.stream, self._options.streams)]
         return [_Some(files[at : at + FILES_A_TASK]) for at in range(0, len(files), FILES_A_TASK)]
 
@@ -73,9 +80,14 @@ def _row(landing: Landing, file: StoredFile) -> Row:
     try:
         footer = landing.footer(file.path, file.length)
     except (DrainedFileError, OSError) as error:
-        return (*said, *[None] * 7, str(error))
+        return (*said, *[None] * 7, str(error), None, None)
     stamps = (
         datetime.fromtimestamp(ns / 1e9, UTC) for ns in (footer.first_timestamp_ns, footer.last_timestamp_ns)
     )
     ranges = ([{"first": first, "last": last} for first, last in it] for it in (footer.lost, footer.skipped))
-    return (*said, *stamps, footer.epoch_first_offset, *(footer.previous or (None, None)), *ranges, None)
+    earlier = (
+        [{"epoch": epoch, "first": first, "last": last} for epoch, first, last in it]
+        for it in (footer.earlier_lost, footer.earlier_skipped)
+    )
+    previous = footer.previous or (None, None)
+    return (*said, *stamps, footer.epoch_first_offset, *previous, *ranges, None, *earlier)

@@ -87,6 +87,14 @@ class Landing:
             )
         return sorted(found.values())
 
+    def edges(self) -> list[str]:
+        """The edges that have a directory here, sorted.  Raises as files() does."""
+        opened = self._open()
+        self._refuse_what_is_no_root(opened)
+        top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
+        directories = (it.base_name for it in top if it.type == fs.FileType.Directory)
+        return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
+
     def _refuse_what_is_no_root(self, opened: _Opened) -> None:
         if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
             raise SourceOptionError(

@@ -1,7 +1,8 @@
 """What format("brim") takes with .option(), read once, every mistake named.
 
     path                 root of the landing zone: what .load() is given
-    edge, stream         names separated by commas, * for anything; default: all
+    edge, stream         names separated by commas, * for anything; default: all.  A name that no file has is
+                         an error; a stream says so on stderr, and waits for it
     startingOffsets      "earliest" (default), "latest" (streams only), or JSON {edge: drain_seq}: what that
                          edge drained up to there is passed over.  A stream uses it when it first starts
     endingOffsets        batch only: "latest" (default) or JSON {edge: drain_seq}: and nothing behind it

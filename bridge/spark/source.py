@@ -67,6 +67,7 @@ from bridge.spark.coverage import subtract
 from bridge.spark.decode import decode_file, decoder_of
 from bridge.spark.fields import typed_columns
 from bridge.spark.landing import Landing, StoredFile, matches, name_of
+from bridge.spark.named import refuse_unknown, warn_of_unknown
 from bridge.spark.options import Options
 from bridge.spark.plan import Cursor, FileTask, advance, between, by_edge, clipped, pack, tasks_of
 from bridge.spark.where import BY_NAME, BY_RECORD, Condition
@@ -263,6 +264,7 @@ class _BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Tasks of some files each."""
         options, files = self._rows.options, self._rows.stored()
+        refuse_unknown(options, files)
         start = options.starting if isinstance(options.starting, dict) else {}
         if options.starting == "latest":
             raise SourceOptionError("startingOffsets is latest, which leaves nothing to a table")
@@ -320,6 +322,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = rows
         self._target: Cursor | None = None  # of a query that reads what is there now, and ends
         self._listed: tuple[float, list[StoredFile]] = (-LISTING_S, [])
+        self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         """For executors: the options, and not what the driver knows of the landing zone."""
@@ -338,7 +341,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
         begin = _cursor(start)
-        end = self._rows.reached(begin, self._stored(fresh=True), limit, stream=True)
+        files = self._stored(fresh=True)
+        self._warned = self._warned or warn_of_unknown(self._rows.options, files)
+        end = self._rows.reached(begin, files, limit, stream=True)
         if self._target is not None:
             target = self._target
             most = {edge: max(target.get(edge, 0), begin.get(edge, 0)) for edge in target | begin}

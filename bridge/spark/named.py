@@ -1,0 +1,57 @@
+"""Names of edges and streams that nothing in the landing zone has: mistyped, most often.
+
+Without a look at them a query finds no rows, and that looks like a plant that is quiet.  A table refuses
+such a name; a stream, which may be started before the first file of a stream is drained, only says so.  A
+pattern, with *, asks for whatever there is, and an empty landing zone knows no names yet: both are passed.
+
+Names alone are looked at, those that the planning has listed anyway.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Collection, Sequence
+
+from bridge.errors import SourceOptionError
+from bridge.spark.landing import Landing, StoredFile
+from bridge.spark.options import Options
+
+__all__ = ["refuse_unknown", "warn_of_unknown"]
+
+NAMED_MOST = 20  # of the names that are there, in what is said
+LOG = logging.getLogger("brim.spark")
+
+
+def refuse_unknown(options: Options, files: Sequence[StoredFile]) -> None:
+    """`files`: all of the edges that are wanted.  Raises SourceOptionError: a name that none of them has."""
+    if said := _unknown(options, files):
+        raise SourceOptionError(said[0], hint=said[1])
+
+
+def warn_of_unknown(options: Options, files: Sequence[StoredFile]) -> bool:
+    """Says the same on stderr, where there is a cause; whether there was one."""
+    if said := _unknown(options, files):
+        LOG.warning('format("brim"): %s, and this query waits for it (%s)', *said)
+    return said is not None
+
+
+def _unknown(options: Options, files: Sequence[StoredFile]) -> tuple[str, str] | None:
+    """What is wrong, and what could be meant."""
+    edges = {file.name.edge for file in files}
+    if lacking := _lacking(options.edges, edges):
+        return _said("edge", lacking, Landing(options.path).edges())
+    return _said("stream", _lacking(options.streams, streams := {it.name.stream for it in files}), streams)
+
+
+def _lacking(wanted: Sequence[str], there: Collection[str]) -> str | None:
+    return next((name for name in wanted if not any(it in name for it in "*?[") and name not in there), None)
+
+
+def _said(kind: str, name: str | None, there: Collection[str]) -> tuple[str, str] | None:
+    if name is None or not there:
+        return None
+    near = difflib.get_close_matches(name, there, 1)
+    known = ", ".join(sorted(there)[:NAMED_MOST]) + (", ..." if len(there) > NAMED_MOST else "")
+    hint = f"did you mean {near[0]}? there are {known}" if near else f"there are {known}"
+    return f"no drained file is of {kind} {name!r}", f"{hint}; {name}* takes what may come as well"
