@@ -84,7 +84,8 @@ class Room:
         if patience_s and self.wanted and not stopped() and self._comes.wait(patience_s):
             return
         with self._preparing:
-            if not self.wanted or self._comes.is_set():
+            came = patience_s and self.ready  # While nobody waited for it.
+            if came or not self.wanted or self._comes.is_set():
                 return
             path = self._free_name()
             handle = self._files.open(path, create=True)

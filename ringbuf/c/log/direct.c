@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define CHUNKS RB_DISK_CHUNKS
-#define CHUNK_BYTES (512u << 10)
+#define CHUNK_BYTES (1u << 20) /* a request of the device: each costs a call, a sleep and an interrupt */
 #define STAGE_BYTES (CHUNKS * CHUNK_BYTES)
 #define HUGE_BYTES (2u << 20)      /* of a large page: the kernel pins one, not 512 */
 #define MARKED_BYTES (32u << 10)   /* a flush of so much can afford a block of zeros behind it */
@@ -86,8 +86,8 @@ static int write_now(rb_log *log, uint64_t from, uint64_t to)
     return 0;
 }
 
-/* Waits for some that are in flight: slots and results; how many, or a negative errno. */
-static int wait_for(rb_log_inside *in, struct io_event *events)
+/* Waits for so many that are in flight, or more: slots and results; how many, or a negative errno. */
+static int wait_for(rb_log_inside *in, long least, struct io_event *events)
 {
     if (in->calls.reap != NULL) {
         int64_t result = 0;
@@ -95,16 +95,16 @@ static int wait_for(rb_log_inside *in, struct io_event *events)
         events[0].res = result;
         return 1;
     }
-    long count = syscall(SYS_io_getevents, in->disk.context, 1l, (long)CHUNKS, events, NULL);
+    long count = syscall(SYS_io_getevents, in->disk.context, least, (long)CHUNKS, events, NULL);
     return count < 0 ? -errno : (int)count;
 }
 
-/* At least one that is in flight is done. */
-static void reap(rb_log *log)
+/* At least so many that are in flight are done. */
+static void reap(rb_log *log, int least)
 {
     rb_disk *disk = &log->inside->disk;
     struct io_event events[CHUNKS];
-    int count = wait_for(log->inside, events);
+    int count = wait_for(log->inside, least, events);
     if (count < 0 && count != -EINTR) { /* cannot be: then nothing is known of any of them */
         disk->error = count;
         disk->in_flight = 0;
@@ -121,13 +121,20 @@ static void reap(rb_log *log)
     }
 }
 
+/* All are done: one sleep for all of them, not one for each. */
+static void reap_all(rb_log *log)
+{
+    const rb_disk *disk = &log->inside->disk;
+    while (disk->in_flight != 0)
+        reap(log, __builtin_popcountll(disk->in_flight));
+}
+
 /* The error of this segment, if there is one: then nothing is in flight. */
 static int failure(rb_log *log)
 {
-    rb_disk *disk = &log->inside->disk;
-    while (disk->error != 0 && disk->in_flight != 0)
-        reap(log);
-    return disk->error;
+    if (log->inside->disk.error != 0)
+        reap_all(log);
+    return log->inside->disk.error;
 }
 
 /* Whether the kernel has taken it. */
@@ -203,7 +210,7 @@ static int load(rb_log *log)
 static void await(rb_log *log, uint64_t place)
 {
     while (log->inside->disk.in_flight >> slot_of(&log->inside->disk, place) & 1)
-        reap(log);
+        reap(log, 1);
 }
 
 int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *crc)
@@ -263,8 +270,7 @@ int rb_direct_flush(rb_log *log)
     }
     memset(at(disk, disk->end), 0, to - disk->end);
     hand_over(log, to);
-    while (disk->in_flight != 0)
-        reap(log);
+    reap_all(log);
     disk->begin = disk->end - disk->end % block;
     disk->flushed = disk->end;
     return disk->error;
@@ -273,8 +279,7 @@ int rb_direct_flush(rb_log *log)
 void rb_direct_enter(rb_log *log)
 {
     rb_disk *disk = &log->inside->disk;
-    while (disk->in_flight != 0)
-        reap(log);
+    reap_all(log);
     disk->begin = NOT_LOADED;
     disk->error = 0;
 }

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #define NAP_LEAST_NS 500000
-#define NAP_MOST_NS 8000000
+#define NAP_MOST_NS 16000000    /* each end of a nap may stop who publishes, and finds its caches cold */
 #define LAZY_FOR_NS 100000000ll /* after its last record an interval ring is asleep for good */
 #define IDLE_NS 60000000000ll
 #define SPIN_LOOKS 32
