@@ -95,6 +95,10 @@ class Landing:
         directories = (it.base_name for it in top if it.type == fs.FileType.Directory)
         return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
 
+    def check(self) -> None:
+        """Raises SourceOptionError: there is no such place, or it cannot be a root; OSError as files()."""
+        self._refuse_what_is_no_root(self._open())
+
     def _refuse_what_is_no_root(self, opened: _Opened) -> None:
         if opened.filesystem.get_file_info(opened.root).type != fs.FileType.Directory:
             raise SourceOptionError(

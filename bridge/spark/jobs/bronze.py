@@ -38,6 +38,7 @@ from bridge.spark.jobs.common import (
     add_format_argument,
     add_spark_arguments,
     add_stream_arguments,
+    check_source,
     follow,
     pairs,
     run,
@@ -214,6 +215,8 @@ def job(argv: Sequence[str] | None) -> int:
 
 def ingest_as(application: str, given: argparse.Namespace, **options: str) -> int:
     """What the arguments of a command line ask for, with more options of the source: the exit status."""
+    options = {**pairs(given.option, "--option"), **options}
+    check_source(given.root, options)
     spark = session(application, master=given.master, settings=pairs(given.conf, "--conf"))
     query, outcome = ingest(
         spark,
@@ -222,7 +225,7 @@ def ingest_as(application: str, given: argparse.Namespace, **options: str) -> in
         checkpoint=given.checkpoint,
         every_s=given.every,
         form=given.format,
-        options={**pairs(given.option, "--option"), **options},
+        options=options,
     )
     return finish(query, outcome, as_json=given.json)
 

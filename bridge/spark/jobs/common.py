@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError, SourceOptionError
+from bridge.spark.landing import Landing
+from bridge.spark.options import Options
 from bridge.spark.tables import FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["add_format_argument", "add_spark_arguments", "add_stream_arguments", "follow", "pairs", "run"]
+__all__ = [
+    "add_format_argument",
+    "add_spark_arguments",
+    "add_stream_arguments",
+    "check_source",
+    "follow",
+    "pairs",
+    "run",
+]
 
 PROGRESS_S = 1
+OURS = re.compile(r"^bridge\.errors\.\w+: (.+)\n((?! *SQLSTATE).*)$", re.MULTILINE)
+NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parquet")
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +83,35 @@ def pairs(given: Sequence[str], what: str) -> dict[str, str]:
     return found
 
 
+def check_source(root: str, options: Mapping[str, str]) -> None:
+    """Say what is wrong with them before Spark starts, which takes long.  Raises SourceOptionError."""
+    Options.read({"path": root, **options})
+    Landing(root).check()
+
+
 def run(job: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
     """The exit status of a job; errors that a person can mend are one line each, status 2."""
     try:
         return job(argv)
     except BridgeError as error:
-        print(f"error: {error}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
-        return 2
+        said = str(error), error.hint
+    except OSError as error:
+        said = str(error), ""
+    except Exception as error:
+        if (found := _in_spark(error)) is None:
+            raise
+        said = found
+    text, hint = said
+    print(f"error: {text}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+    return 2
+
+
+def _in_spark(error: Exception) -> tuple[str, str] | None:
+    """What Spark has wrapped into an error of its own, and its hint; None: no mistake that it knows."""
+    if not type(error).__module__.startswith("pyspark."):
+        return None
+    if found := OURS.search(str(error)):
+        return found[1], found[2]
+    if found := NO_TABLE.search(str(error)):
+        return found[0].removesuffix("."), "a table is made by bronze, silver or kafka, with --to"
+    return None

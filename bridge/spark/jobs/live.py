@@ -31,7 +31,7 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.jobs import bronze, windows
-from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, pairs, run
+from bridge.spark.jobs.common import add_spark_arguments, add_stream_arguments, check_source, pairs, run
 from bridge.spark.session import session
 
 if TYPE_CHECKING:
@@ -191,6 +191,8 @@ def arguments() -> argparse.ArgumentParser:
 def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
+    options = pairs(given.option, "--option")
+    check_source(given.root, options)
     spark = session("brim live", master=given.master, settings=pairs(given.conf, "--conf"))
     query, outcome = ingest(
         spark,
@@ -201,7 +203,7 @@ def job(argv: Sequence[str] | None) -> int:
         delay_s=given.delay,
         checkpoint=given.checkpoint,
         every_s=given.every,
-        options=pairs(given.option, "--option"),
+        options=options,
     )
     return bronze.finish(query, outcome, as_json=given.json, what="minutes")
 

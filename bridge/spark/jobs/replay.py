@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
-from bridge.spark.jobs.common import add_spark_arguments, pairs, run
+from bridge.spark.jobs.common import add_spark_arguments, check_source, pairs, run
 from bridge.spark.payloads import RAW, UNDECODED
 from bridge.spark.session import session
 
@@ -77,6 +77,7 @@ def job(argv: Sequence[str] | None) -> int:
     options = {**pairs(given.option, "--option"), **{key: value for key, value in named.items() if value}}
     if not options:
         raise SourceOptionError("no range is given", hint="--since, --until or --option; bronze reads all")
+    check_source(given.root, options)
     spark = session("brim replay", master=given.master, settings=pairs(given.conf, "--conf"))
     target, records, left_out = replay(spark, given.root, given.to, options)
     if given.json:

@@ -72,6 +72,51 @@ def test_a_job_is_a_verb(lake: Path, tmp_path: Path, capsys: Said) -> None:
     assert "invalid choice: 'gold'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("job", ["bronze", "silver", "live", "replay"])
+def test_a_mistake_in_a_source_is_said_in_one_line_before_spark_starts(
+    job: str, lake: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.spark.session.check_java", lambda: pytest.fail("Spark is started"))
+    monkeypatch.setenv("PATH", "")
+    schema = tmp_path / "payloads.toml"
+    schema.write_text('[[payload]]\ntopic = "#"\nformat = "json"\nfields = { temp = "double" }\n')
+    more = ["--to", str(tmp_path / "table"), *(["--payloads", str(schema)] if job == "silver" else [])]
+    for root, option, said in (
+        (tmp_path / "nowhere", "edge=edge-1", "is no directory"),
+        (lake / "edge=edge-1", "edge=edge-1", "is below the root"),
+        (lake, "egde=edge-1", "no option 'egde'"),
+    ):
+        assert brim(["spark", job, str(root), *more, "--option", option]) == 2
+        error, hint = capsys.readouterr().err.splitlines()
+        assert said in error
+        assert hint.startswith("  ")
+    assert not (tmp_path / "table").exists()
+
+
+@pytest.mark.java
+@pytest.mark.timeout(180)
+def test_a_mistake_that_spark_finds_is_said_in_one_line(
+    spark: Any, lake: Path, tmp_path: Path, capsys: Said
+) -> None:
+    """What it says of a Java and a Python beside each other is 60 lines long."""
+    nowhere = str(tmp_path / "nowhere")
+    for job in (["gaps", str(lake), "--table", nowhere], ["latest", nowhere], ["windows", nowhere]):
+        assert brim(["spark", *job]) == 2
+        error, hint = capsys.readouterr().err.splitlines()
+        assert "Path does not exist" in error
+        assert "bronze" in hint
+    table = tmp_path / "bronze"
+    assert brim(["spark", "bronze", str(lake), "--to", str(table)]) == 0
+    store(lake, unit_of(200, 299, drain_seq=3))
+    file = next(lake.rglob("*3-default*"))
+    os.utime(file, (0, 0))
+    capsys.readouterr()
+    assert brim(["spark", "bronze", str(lake), "--to", str(table)]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert "edge edge-1: drain_seq 2 is missing in the landing zone" in error
+    assert "failOnDataLoss" in hint
+
+
 def test_every_job_is_a_verb_and_explains_itself() -> None:
     jobs = {path.stem for path in (ROOT / "bridge" / "spark" / "jobs").glob("[a-z]*.py")} - {"common"}
     assert set(JOBS) == jobs

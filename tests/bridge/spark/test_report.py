@@ -80,6 +80,15 @@ def test_devices_of_a_table_are_shown_and_their_names_cannot_break_the_page(lake
     assert drawn(text)
 
 
+def test_a_page_that_cannot_be_written_is_a_mistake_and_not_a_loss(
+    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 1 would say that something is missing."""
+    assert report.main([str(lake), "--to", str(tmp_path / "nowhere" / "report.html")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "nowhere/report.html" in said
+
+
 def test_an_empty_landing_zone_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     assert report.main([str(tmp_path / "lake"), "--to", str(tmp_path / "report.html")]) == 0
