@@ -150,6 +150,8 @@ class Drain:
         if now >= self._scan_at:
             self.partitions.scan(self.is_busy)
             self._scan_at = now + self.settings.scan_interval_ms / 1000
+        if self.held:
+            self.partitions.wants(lambda _: None)  # notes since when
         return now
 
     @property

@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import os
 import random
+import re
 import threading
 import time
 from collections import deque
@@ -295,8 +296,9 @@ class Bridge:
         return [f"bridge {self.settings.name} {'pauses' if paused else 'goes on'}"]
 
     def _fail(self, condition: Condition, error: BridgeError, wait: float) -> None:
-        if str(error) != str(self._error):
-            log.warning("bridge %s name=%s: %s; %s", condition, self.settings.name, error, error.hint)
+        if _without_times(str(error)) != _without_times(str(self._error)):
+            said = f"{error}; {error.hint}" if error.hint else str(error)
+            log.warning("bridge %s name=%s: %s", condition, self.settings.name, said)
         log.debug(
             "bridge tries again name=%s in=%.1fs failures=%d",
             self.settings.name,
@@ -371,6 +373,11 @@ class Bridge:
             totals=dataclasses.replace(drain.totals),
             partitions=lags,
         )
+
+
+def _without_times(text: str) -> str:
+    """As two tries of the same are alike, however long each has taken."""
+    return re.sub(r"[\d.]+ ?[mµn]?s\b", "", text)
 
 
 def _words(error: Exception) -> str:

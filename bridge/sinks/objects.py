@@ -30,6 +30,8 @@ __all__ = ["ObjectSink"]
 
 TIMEOUT = "30s"  # of one request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
+# Where obstore asks who it is when nobody has said so: a machine in the cloud would answer.
+NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
 CREDENTIALS = "check the credentials of the bridge, and that they may put and list below this prefix"
 
 _TOOK = re.compile(r" in [0-9.]+(?:ns|µs|ms|s)\b")
@@ -164,6 +166,8 @@ def _remedy(error: Exception) -> str:
     kind = type(error).__name__
     if kind in {"UnauthenticatedError", "PermissionDeniedError"} or "403 Forbidden" in str(error):
         return CREDENTIALS  # a list that is refused is a generic error
+    if any(place in str(error) for place in NO_CREDENTIALS):
+        return "there are no credentials: set those of the store in the environment or in options"
     if isinstance(error, FileNotFoundError):
         return "make the bucket or container, or correct the URL"
     if "error sending request" in str(error) or "dns error" in str(error):

@@ -222,4 +222,4 @@ def _lines(it: dict[str, Any]) -> Iterator[str]:
     if it["stalled_s"]:
         yield f"  stalled: records wait, and none was drained for {seconds_in_words(it['stalled_s'])}"
     if it["last_error"]:
-        yield f"  {it['last_error']}; {it['remedy']}"
+        yield f"  {it['last_error']}; {it['remedy']}" if it["remedy"] else f"  {it['last_error']}"

@@ -196,6 +196,7 @@ def test_who_looks_at_a_bridge_that_is_paused_from_its_start_sees_what_waits(
         with ring(runtime_directory, "later-0") as later:
             publish(later, 5)
             wait_until(lambda: bridge.state().lag_records == 15)
+            wait_until(lambda: bridge.state().lag_s > 0)
         assert bridge.state().condition == "paused"
         assert drained(tmp_path) == []
 
@@ -230,7 +231,7 @@ def test_an_outage_is_logged_once_and_not_with_every_try(
     runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = FailingSink(tmp_path / "lake")
-    sink.before = [SinkUnavailable("down") for _ in range(8)]
+    sink.before = [SinkUnavailable(f"down in {tries}.5ms") for tries in range(8)]
     with (
         caplog.at_level(logging.INFO),
         ring(runtime_directory) as made,
