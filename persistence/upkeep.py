@@ -259,6 +259,8 @@ class Upkeep:
         wall_ns, monotonic_ns = self._clock.wall_ns(), int(self._clock.monotonic_s() * 1e9)
         dated = self._ages.dated(segments, wall_ns, monotonic_ns)
         removal = self._retention.next(dated, wall_ns, forced=forced)
+        if forced and removal is not None and self._is_worked_on(removal.base):
+            self._give_up_work()
         if removal is not None and not self._is_worked_on(removal.base):
             self._remove(removal, segments[0].file_bytes)
             segments = segments[1:]
@@ -273,6 +275,13 @@ class Upkeep:
 
     def _is_worked_on(self, base: int) -> bool:
         return self._job is not None and self._job.base == base
+
+    def _give_up_work(self) -> None:
+        """Idle work may take for ever on a disk that is busy; one that is full cannot wait for it."""
+        job, self._job = self._job, None
+        self._worker.close()
+        if job is not None and job.kind != "archive":
+            self.turns.skip(job.base)
 
     def _remove(self, removal: Removal, file_bytes: int) -> None:
         archive = self.log.reader.archive

@@ -138,6 +138,34 @@ def test_a_segment_that_cannot_be_archived_now_is_tried_again() -> None:
     assert kept.upkeep.trouble == ""
 
 
+class Stuck(Here):
+    """A worker that never answers: stopped, or behind a disk that serves everybody else first."""
+
+    closed = 0
+
+    def start(self, job: Job) -> None:
+        self.job = job
+
+    def result(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_idle_work_that_does_not_end_keeps_no_room_from_a_full_disk(archive: bool) -> None:
+    kept = Kept(filled(), UpkeepRules(archive=archive))
+    worker = kept.upkeep._worker = Stuck(kept.written.files)
+    before = kept.bases()
+    kept.steps(3)
+    assert worker.job.base == before[0]
+    assert (kept.bases(), worker.closed) == (before, 0)
+    kept.written.files.total_bytes, kept.written.files.free_bytes = 100 << 20, 10 << 20
+    kept.steps(3)
+    assert (kept.bases(), worker.closed) == (before[3:], 3)
+
+
 # ---- memory ----
 
 
