@@ -199,7 +199,7 @@ def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figu
             records_s = {"bare": records / timed(lane.push, units)}
             for source, (run, log, _) in sources.items():
                 lane.clear()
-                took = drained(run, log, lane.open(), warm=max(lane.warm_units // 2, 1))
+                took = drained(run, log, lane.open(), warm=lane.warm_units)
                 records_s[source] = took.records / took.seconds
             for way, it in records_s.items():
                 found.setdefault(f"{name}_{way}_mb_s", []).append(it * record_bytes / 1e6)

@@ -4,7 +4,8 @@ Owns an attachment to the ring (as any subscriber has: a slot of the cursor file
 writer never held up) and one buffer.  Never decides what is drained when, and never writes.
 
 A ring may be written over while it is read.  So what a range held is copied first, looked at whether it still
-holds, and only then believed; and every checksum is checked before a record leaves this module.
+holds, and only then believed; and every checksum is checked before a record leaves this module: by it, or by
+the log, when that read the record.
 
 The broker gives a partition a new ring, of a higher epoch, when the old one cannot go on (a reboot empties
 the memory).  An attached ring stays readable when its file has been replaced: its last records are not
@@ -40,8 +41,10 @@ __all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName
 
 log = logging.getLogger(__name__)
 
-PAGE_BYTES = 64 << 10  # or a divisor of it, on every machine
+GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; what is not used takes no memory
 LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
+PIECE_BYTES = 1 << 20  # is found and copied at a time: the caches of a core remember it
+RUNS_MOST = 1 << 10  # of a unit from a ring, or some more: each costs some lines of Python
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 PASSED_MOST = 1000  # damaged records that are passed over in one look
 REMEMBERED_MOST = 16  # ranges of them: those in the way of what comes in, and of what has waited
@@ -120,18 +123,17 @@ def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path
 class RecordBuffer:
     """Memory for one unit, used again for another: what take() gave is then gone.
 
-    Whole pages, large ones where there are such: a disk takes from them what is written past the page cache.
+    Whole pages, large ones where it is long: a disk takes from them what is written past the page cache.
     """
 
     def __init__(self) -> None:
         self.memory = _pages(LEAST_BYTES)
 
-    def take(self, ranges: Iterable[Range]) -> tuple[Run, ...]:
-        """Copies of the ranges, neighbours that are checked joined; placed as Batch.room says."""
-        ranges = list(ranges)
-        most = HEADER_BYTES + sum(EXTENT_HEADER_BYTES + len(it.view) for it in ranges)
-        if most > len(self.memory):
-            self.memory = _pages(most)
+    def take(self, ranges: Iterable[Range], about_bytes: int = 0) -> tuple[Run, ...]:
+        """Copies of the ranges, neighbours that are checked joined; placed as Batch.room says.
+
+        Each is copied before the next is asked for.  They will be `about_bytes` long together.
+        """
         runs: list[tuple[int, int, bool]] = []
         end = HEADER_BYTES
         for it in ranges:
@@ -140,17 +142,25 @@ class RecordBuffer:
                 begin = runs.pop()[0]
             else:
                 begin = end = end + EXTENT_HEADER_BYTES
+            self._make_room(end, len(it.view), about_bytes)
             copied(self.memory[end : end + len(it.view)], it.view)
             end += len(it.view)
             runs.append((begin, end, unchecked))
         return tuple(Run(self.memory[begin:end], unchecked) for begin, end, unchecked in runs)
 
+    def _make_room(self, end: int, length: int, about_bytes: int) -> None:
+        if end + length > len(self.memory):
+            before = self.memory[:end]
+            self.memory = _pages(max(end + length, HEADER_BYTES + EXTENT_HEADER_BYTES + about_bytes))
+            copied(self.memory, before)
+
 
 def _pages(length: int) -> memoryview:
-    """Memory of its own for so many bytes or some more."""
-    pages = mmap.mmap(-1, -(-length // PAGE_BYTES) * PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without large pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
+    """Memory of its own for so many bytes or some more, so that the next unit fits, too."""
+    pages = mmap.mmap(-1, -(-length // GROWTH_BYTES) * GROWTH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if length > LEAST_BYTES:  # a small broker shall stay small
+        with suppress(OSError):  # a kernel without large pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)
 
 
@@ -199,15 +209,27 @@ class _HotRing:
             if self.reader.offset != offset:
                 self.reader.seek(offset)
             try:
-                ranges = self.reader.ranges(limit_bytes)
+                ranges = self.reader.ranges(min(limit_bytes, PIECE_BYTES))
+                if not ranges:
+                    return None
+                runs = buffer.take(self._following(ranges, limit_bytes), limit_bytes)
             except Overrun:
                 continue  # the seek that follows says what is left
-            if not ranges:
-                return None
-            runs = buffer.take(ranges)
             if self.reader.holds(ranges[0].position):
                 return _verified(self.epoch, ranges[0].offset, runs, buffer)
         raise OffsetGone(self.ring.extremes().oldest_offset)
+
+    def _following(self, ranges: Sequence[Range], limit_bytes: int) -> Iterator[Range]:
+        """These ranges, and those behind them.  Raises Overrun."""
+        count = 0
+        while ranges and limit_bytes > 0 and count < RUNS_MOST:
+            yield from ranges
+            count += len(ranges)
+            limit_bytes -= sum(len(it.view) for it in ranges)
+            try:
+                ranges = self.reader.ranges(min(limit_bytes, PIECE_BYTES)) if limit_bytes > 0 else []
+            except Corrupt:
+                return  # said when it comes first
 
     def close(self) -> None:
         """Detach."""
@@ -400,18 +422,33 @@ class PartitionSource:
     def _read_cold(self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
         if self._cold is None:
             return None
-        ranges = self._cold.read(self.path.name, epoch, offset, limit_bytes)
-        contiguous: list[Range] = []
-        for it in ranges:
-            if contiguous and it.offset != contiguous[-1].offset + contiguous[-1].count:
-                break  # a hole: what lies behind it is the next batch
-            contiguous.append(it)
-        if not contiguous:
+        taken: list[Range] = []
+        pieces = self._contiguous(self._cold, epoch, offset, limit_bytes, taken)
+        if not (runs := buffer.take(pieces, limit_bytes)):
             return None
-        try:
-            return _verified(epoch, contiguous[0].offset, buffer.take(contiguous), buffer)
-        except _Damaged as error:
-            raise SourceError(f"log of {self.path.name}: damaged at offset {contiguous[0].offset}") from error
+        first, last = taken[0], taken[-1]
+        stamps = first.first_timestamp_ns, last.last_timestamp_ns
+        return Batch(epoch, first.offset, last.offset + last.count - 1, *stamps, runs, buffer.memory)
+
+    def _contiguous(
+        self, cold: ColdLog, epoch: int, offset: int, limit_bytes: int, taken: list[Range]
+    ) -> Iterator[Range]:
+        """Ranges of the log from `offset` on, up to a hole: what lies behind it is the next batch.
+
+        `taken` gets them without their bytes, which may go before the next are read.
+        """
+        while limit_bytes > 0:
+            ranges = cold.read(self.path.name, epoch, offset, min(limit_bytes, PIECE_BYTES))
+            if not ranges:
+                return
+            for it in ranges:
+                if taken and it.offset != offset:
+                    return
+                taken.append(replace(it, view=memoryview(b"")))
+                offset = it.offset + it.count
+                limit_bytes -= len(it.view)
+                yield it
+            ranges.clear()
 
     def read_exactly(self, epoch: int, first_offset: int, last_offset: int) -> Batch | None:
         """Those records again, all of them, in memory of their own; None: some can be read no more.

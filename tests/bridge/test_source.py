@@ -196,13 +196,13 @@ class WrittenOver(RecordBuffer):
         self.made = made
         self.claim: Claim | None = None
 
-    def take(self, ranges: Iterable[Range]) -> tuple[Run, ...]:
+    def take(self, ranges: Iterable[Range], about_bytes: int = 0) -> tuple[Run, ...]:
         if self.claim is None:
             self.claim = self.made.writer().claim(16_000, "cam")
             assert self.claim is not None
             with memoryview(self.claim) as view:
                 view[11_000:] = b"!" * 5_000  # the payload, but not the header, of the record that was there
-        return super().take(ranges)
+        return super().take(ranges, about_bytes)
 
 
 def test_what_was_written_over_while_it_was_copied_is_not_believed(runtime_directory: Path) -> None:
