@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.drained import parse, verify
 from bridge.source import ForeignLog, PartitionSource, RecordBuffer, RingName, find_rings
-from bridge.unit import Batch, Run
+from bridge.unit import Batch, Intent, Run, build
 from persistence import Log, LogThread
 from ringbuf import FLAG_UNCHECKED, Claim, Range, Ring
 from ringbuf.record import decode
@@ -134,6 +135,39 @@ def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path
             assert batch.first_timestamp_ns <= batch.last_timestamp_ns
         assert source.read_exactly(EPOCH, 2090, 2100) is None
         source.close()
+    log.close()
+
+
+def test_a_long_unit_is_whole_and_the_same_from_ring_and_log(runtime_directory: Path, tmp_path: Path) -> None:
+    """It is read in pieces, and the memory for it grows with the first."""
+    log = Log(tmp_path / "log")
+    log.recover()
+    with ring(runtime_directory, capacity_bytes=4 << 20) as made:
+        thread = log_thread(log, made)
+        thread.start()
+        publish(made, 1000, size=3000)
+        written(log, made)
+        thread.stop()
+        hot = PartitionSource(NAME, runtime_directory / "default-0", None)
+        hot.refresh()
+        cold = PartitionSource(NAME, runtime_directory / "default-0", log.reader)
+        contents = set()
+        for source in (hot, cold):
+            short = source.read(EPOCH, 0, 2 << 20, RecordBuffer())
+            assert short is not None
+            assert 2 << 20 <= short.length < 3 << 20
+            batch = source.read(EPOCH, 0, 8 << 20, RecordBuffer())
+            assert batch is not None
+            assert offsets(batch) == list(range(1000))
+            assert len(batch.runs) == 1
+            intent = Intent(1, 1, "default", 0, EPOCH, 0, None, 0, 999, (), ())
+            unit = build("edge-1", intent, batch)
+            assert len(unit.parts) == 2
+            data = b"".join(unit.parts)
+            verify(parse(data))
+            contents.add(data)
+            source.close()
+        assert len(contents) == 1
     log.close()
 
 
