@@ -12,11 +12,11 @@ from tests.campaigns.cuts import CUTS
 from tests.campaigns.faults import FAULTS
 from tests.campaigns.flips import FLIPS
 from tests.campaigns.kills import KILLS
-from tests.campaigns.pipeline import OVERFLOW, PIPELINE
+from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.sums import show_sums
 
-CAMPAIGNS = (CRASHES, FLIPS, KILLS, CUTS, FAULTS, PIPELINE, OVERFLOW)
+CAMPAIGNS = (CRASHES, FLIPS, KILLS, CUTS, FAULTS, PIPELINE, KAFKA, OVERFLOW)
 
 
 def main() -> int:

@@ -29,10 +29,11 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes in base64
 PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=DIRECT://127.0.0.1:{port},LINE://127.0.0.1:{behind},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=DIRECT://127.0.0.1:{port},LINE://127.0.0.1:{line}
+inter.broker.listener.name=DIRECT
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=DIRECT:PLAINTEXT,LINE:PLAINTEXT,CONTROLLER:PLAINTEXT
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
@@ -52,14 +53,19 @@ def why_not() -> str:
 
 
 class KafkaBroker:
-    """One broker on loopback, which keeps what it has when it is killed."""
+    """One broker on loopback, which keeps what it has when it is killed.
 
-    def __init__(self, directory: Path) -> None:
+    `by_line`: a port where it listens as well, and the other end of the line that leads there, which is what
+    it tells clients that come by it.
+    """
+
+    def __init__(self, directory: Path, by_line: tuple[int, int] | None = None) -> None:
         self.port = free_port()
         self.servers = f"127.0.0.1:{self.port}"
         self._properties = directory / "kafka.properties"
-        text = PROPERTIES.format(port=self.port, controller=free_port(), logs=directory / "logs")
-        self._properties.write_text(text)
+        behind, line = by_line or (free_port(),) * 2
+        ports = {"port": self.port, "behind": behind, "line": line, "controller": free_port()}
+        self._properties.write_text(PROPERTIES.format(**ports, logs=directory / "logs"))
         self._output = directory / "kafka.out"
         self._process: subprocess.Popen[bytes] | None = None
         self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c").wait(START_S)

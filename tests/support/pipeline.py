@@ -37,7 +37,6 @@ BRIDGE = "lake"
 SETTLE_S = 400.0  # what waits is drained, on a machine that does other things as well
 IDLE_S = 1.1  # longer than what a bridge says of itself may be old
 SPARK_S = 1200.0
-FILES_A_BATCH = 16
 AGAIN = 200  # messages that are under way when a connection is lost
 STREAMS: dict[Form, str] = {
     "kept": """
@@ -260,13 +259,17 @@ class Pipeline:
     # ---- Spark ----
 
     def start_spark(self) -> None:
-        """The bronze job over what is there; does not wait for it."""
-        command = [sys.executable, "-m", self.spark, self.upstream.lake, "--to", str(self.table)]
-        command += [f"--option=maxFilesPerTrigger={FILES_A_BATCH}", *SPARK_SETTINGS]
+        """The job over what is there; does not wait for it."""
+        command = self._ingest
         with (self._disk / "spark.log").open("ab") as log:
             self._spark = subprocess.Popen(
                 command, cwd=ROOT, stdout=log, stderr=log, env=brief(), start_new_session=True
             )
+
+    @property
+    def _ingest(self) -> list[str]:
+        to = ["--to", str(self.table)]
+        return [sys.executable, "-m", self.spark, *self.upstream.job, *to, *SPARK_SETTINGS]
 
     def kill_spark(self) -> bool:
         """With -9: driver, JVM and workers.  Whether the job had not ended before."""
@@ -289,7 +292,12 @@ class Pipeline:
         return len(list((self.table / "_checkpoint" / "offsets").glob("[0-9]*")))
 
     def finish_spark(self) -> dict[str, Any]:
-        """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck."""
+        """The job once more, to its end, and the report of gaps over files and table.  Raises Stuck.
+
+        Where there are no files, what the job says.
+        """
+        if not self.upstream.lake:
+            return self._told([*self._ingest, "--json"])
         return self._told(
             [sys.executable, "-c", FINISH, self.upstream.lake, str(self.table), *SPARK_SETTINGS]
         )

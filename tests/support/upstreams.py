@@ -28,6 +28,7 @@ from tests.support.cut_line import KINDS, CutLine, Kind
 __all__ = ["CutDisk", "CutS3", "Upstream", "may_mount"]
 
 ANSWER_S = 180.0
+FILES_A_BATCH = 16
 BUCKET, PREFIX = "lake", "some"
 # moto looks at who asks, and not at the signature.
 SIGNED = {
@@ -47,7 +48,11 @@ class Upstream(Protocol):
 
     @property
     def lake(self) -> str:
-        """As Spark is told."""
+        """Where the drained files are, as Spark is told; "": there are none."""
+
+    @property
+    def job(self) -> list[str]:
+        """Arguments of the job that reads all of it into a table, but for the table."""
 
     def cut(self, kind: str) -> None:
         """From now on, until mend()."""
@@ -101,6 +106,11 @@ class CutS3:
         place = self._url.removeprefix("http://")
         query = f"region=us-east-1&scheme=http&endpoint_override={place}"
         return f"s3://test:test@{self._bucket}/{PREFIX}?{query}"
+
+    @property
+    def job(self) -> list[str]:
+        """See Upstream."""
+        return _job(self.lake)
 
     def cut(self, kind: str) -> None:
         """See Upstream."""
@@ -160,6 +170,11 @@ class CutDisk:
         """See Upstream."""
         return str(self._share / "lake")
 
+    @property
+    def job(self) -> list[str]:
+        """See Upstream."""
+        return _job(self.lake)
+
     def cut(self, kind: str) -> None:
         """See Upstream."""
         if kind == "disk away":
@@ -197,6 +212,10 @@ class CutDisk:
     def contents(self) -> list[tuple[str, bytes]]:
         """See Upstream."""
         return [(name, (self._share / name).read_bytes()) for name in self.objects()]
+
+
+def _job(lake: str) -> list[str]:
+    return [lake, f"--option=maxFilesPerTrigger={FILES_A_BATCH}"]
 
 
 def may_mount() -> bool:
