@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
 from bridge.errors import SinkError
 from bridge.shipping import Parcel, UnitShipping
+from bridge.unit import Unit
 from edge.cli import main
 
 _put = UnitShipping._put
@@ -29,9 +31,9 @@ _range = drain._range
 
 
 def careless() -> None:
-    def put(self: UnitShipping, parcel: Parcel) -> Sequence[Any]:
+    def put(self: UnitShipping, parcel: Parcel, built: Future[Unit]) -> Sequence[Any]:
         try:
-            return _put(self, parcel)
+            return _put(self, parcel, built)
         except SinkError:
             return ()
 
@@ -60,8 +62,8 @@ def hopping() -> None:
 
 
 def dying() -> None:
-    def put(self: UnitShipping, parcel: Parcel) -> Sequence[Any]:
-        _put(self, parcel)
+    def put(self: UnitShipping, parcel: Parcel, built: Future[Unit]) -> Sequence[Any]:
+        _put(self, parcel, built)
         os.kill(os.getpid(), signal.SIGKILL)
         return ()
 
