@@ -33,7 +33,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SEVERAL_BYTES = 256 * MIB  # of payload: more segments than one
 RINGS = 1000
 RINGS_BYTES = 256 * MIB  # of all rings together
-TURN = 16  # records to one ring before it is the next one's turn
+TURN = 128  # records to one ring before the next one: with fewer it is the producer that is measured
 TOPICS = 100_000
 
 Figures = dict[str, float]

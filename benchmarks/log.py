@@ -17,8 +17,8 @@ machine cannot do is said loudly, and absent from the JSON.
     written_per_payload_byte_batched, _singly, _singly_cached      as the device counts, less what it writes
                            while the log is idle; cached: through the page cache ([log] direct = false); and
     written_per_record_byte_...            of records as they stand in the ring, with topic and header
-    rings_1000_over_1      rate of 1,000 rings over that of one with the same records.  One Python thread
-                           writes them all, and is slower with 1,000: _producer_alone is the same without a
+    rings_1000_over_1      rate of 1,000 rings over that of one with the same records, 128 to a ring at a
+                           time.  One Python thread writes them all: _producer_alone is the same without a
                            log; rings_1_log_cpu_ns, rings_1000_...: of a record on the log's thread
     recovery_s_per_gib     of a start that has to look through everything; _singly: one record a run
     archive_ratio, archive_mb_s            JSON telemetry of 1,000 devices

@@ -3,8 +3,10 @@
 LogWriter hands the kernel the ring's own memory, which this process writes and can promise to leave alone.
 Nothing can be promised of a ring whose writer is another process: it may overwrite what it was asked to keep,
 on purpose or because it evicted us.  So a run is copied first, then it is seen whether the ring still held
-it, then every record is verified; the copy is what is written, and written again after a failure.  That
-costs one copy, and gives the ring's room back at once.
+it, then every record is verified; the copy is what is written, and written again after a failure.  The
+ring's room is given back when the copy is in the kernel's hands: this process may be killed before, and then
+the ring must still have it, if its writer heeds the log.  It is not kept until a sync, since what a power cut
+takes it takes from the ring as well.
 
 What such a ring has lost before it was read, because it overwrites or because the log was too slow for longer
 than its queue timeout, is counted, and the log says where the ring goes on.  It has no durable word: nobody
@@ -119,13 +121,15 @@ class CopyingReader:
             if found and not self._reader.holds(found[0].position):
                 self._ring.lost += sum(it.count for it in found)
                 continue
-            if found:
-                self._reader.release(self._reader.cursor)
             return [_verified(self._ring.name, it) for it in copies]
         return []
 
     def release(self, position: int) -> None:
-        """Done when it was copied."""
+        """Done when it was written."""
+
+    def written(self) -> None:
+        """The log has a copy of all that was read."""
+        self._reader.release(self._reader.cursor)
 
     def raise_for(self, result: int) -> None:
         """See Reader."""
@@ -192,6 +196,10 @@ class ForeignWriter(LogWriter):
 
     def _enter(self, now: int) -> bool:
         return False  # C would write the ring's own memory.
+
+    def _written(self) -> None:
+        for joined in self._joined.values():
+            cast(CopyingReader, joined.reader).written()
 
     def _append(self, name: str, epoch: int, ring_id: int, ranges: Sequence[Range]) -> None:
         for it in ranges:

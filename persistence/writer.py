@@ -265,6 +265,7 @@ class LogWriter:
             if self.blocked:
                 raise OSError(errno.ENOSPC, self.blocked)
             self.log.write()
+            self._written()
             if self.log.queued and (sync or self.state.failures or self._due_ns(now) <= now):
                 self.log.sync()
             elif now - self._rounds.c.active_at >= PROVE_AFTER_NS:
@@ -342,6 +343,9 @@ class LogWriter:
 
     def _append(self, name: str, epoch: int, ring_id: int, ranges: Sequence[Range]) -> None:
         self.log.append(ring_id, ranges)
+
+    def _written(self) -> None:
+        """All that was taken outlives this process, and waits for a sync."""
 
     def _due_ns(self, now: int) -> int:
         """When the next sync is due; far away when nothing waits."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import cast
 
 import pytest
@@ -13,6 +15,7 @@ from persistence import Log, LogThread, Source
 from persistence.foreign import CopiedRing, CopyingReader, ForeignWriter
 from ringbuf import Range, Reader, Ring
 from ringbuf.record import decode
+from tests.support.simfiles import SimFiles
 from tests.support.waiting import wait_until
 
 RING_BYTES = 64 << 10
@@ -64,6 +67,11 @@ def publish(ring: Ring, count: int, size: int = 1000, **options: object) -> int:
     return sum(writer.publish(payload, key=b"cam") is not None for payload in payloads)
 
 
+def fails(operation: str, _: str) -> None:
+    if operation == "pwritev":
+        raise OSError(errno.EIO, "Input/output error")
+
+
 def test_records_of_another_process_are_logged_and_their_room_given_back(
     pair: tuple[Ring, Ring], tmp_path: Path
 ) -> None:
@@ -74,6 +82,25 @@ def test_records_of_another_process_are_logged_and_their_room_given_back(
             writer.step()
         assert offsets(log) == list(range(200))
         assert (copied.lost, writer.lost(), writer.status()["lost_records"]) == (0, {}, 0)
+
+
+def test_what_the_disk_has_not_taken_is_still_in_the_ring(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
+    """A broker that is killed then finds it there: its writer had to wait."""
+    ring, attached = pair
+    files = SimFiles(Random(0))
+    with Log(tmp_path, files=files) as log:
+        log.recover()
+        writer = ForeignWriter(log)
+        writer.add(CopiedRing(attached, gating=True).source(Source(attached, "disk")))
+        sent = publish(ring, 100, when_full="reject")
+        files.hook = fails
+        writer.step()
+        assert publish(ring, 1, when_full="reject") == 0
+        files.hook = None
+        writer.close()
+    with stepped(tmp_path, attached, gating=True) as (log, writer, _):
+        writer.step()
+        assert offsets(log) == list(range(sent))
 
 
 def test_what_the_log_holds_does_not_change_with_the_ring(pair: tuple[Ring, Ring], tmp_path: Path) -> None:
