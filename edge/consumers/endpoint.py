@@ -119,11 +119,16 @@ class ConsumersEndpoint:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes everything, before the rings close."""
+        """Ends the thread and closes everything, before the rings close.  A thread that does not end within
+        JOIN_S, since the disk does not answer, keeps what it uses: a socket is no two threads' at once.
+        """
         if self._thread.is_alive():
             self._stopping = True
             self._poll.wake()
             self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                log.error("the consumers' thread does not stop waited_s=%s", JOIN_S)
+                return
         self.close()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import zmq
 import zmq.auth
 
+from edge.consumers import endpoint as endpoint_module
 from edge.consumers.client import Letter, consumer, publish
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
@@ -56,6 +58,23 @@ def endpoint_over(ring: Ring, directory: Path, where: str, **keys: Path) -> Cons
     made = ConsumersEndpoint(where, make, **keys)
     made.add(RingEntry(Source(ring), "some", ("a/#",)), ring.reader(name="consumers", own=True))
     return made
+
+
+def test_a_thread_that_does_not_stop_keeps_its_sockets(endpoint, monkeypatch) -> None:
+    """A write that hangs holds it up: closed from here, it would use them after they are gone."""
+    monkeypatch.setattr(endpoint_module, "JOIN_S", 0.01)
+    hangs, done = threading.Event(), threading.Event()
+    endpoint.call(hangs.set)
+    endpoint.call(done.wait)
+    try:
+        assert hangs.wait(30)
+        endpoint.stop()
+        assert not endpoint._socket.closed
+    finally:
+        done.set()
+    monkeypatch.setattr(endpoint_module, "JOIN_S", 30.0)
+    endpoint.stop()
+    assert endpoint._socket.closed
 
 
 async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
