@@ -110,13 +110,16 @@ def test_a_name_says_what_is_in_the_file_and_sorts_in_the_order_of_draining() ->
 def test_any_name_is_read_back(stream: str, edge: str, first: int, count: int, partition: int) -> None:
     last = min(first + count - 1, 2**64 - 1)
     name = Name(edge, 12, drained.check_stream(stream), partition, EPOCH, first, last, "2023-11-14")
-    assert Name.parse(name.path) == name
+    for it in (name, dataclasses.replace(name, compressed=True)):
+        assert Name.parse(it.path) == it
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "edge=e/dt=2023-11-14/.partial-0000000000000001-default-p0000-e1700000000-00000000000000000000-"
+        "00000000000000000009.brim",
+        "lake/edge=e/.partial-0000000000000001-default-p0000-e1700000000-00000000000000000000-"
         "00000000000000000009.brim",
         "edge=e/dt=2023-11-14/0000000000000001-default-p0000-e1700000000-00000000000000000009-"
         "00000000000000000008.brim",
