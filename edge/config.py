@@ -19,7 +19,7 @@ from msgspec import Meta, field
 
 from edge.config_listener import Listener, Tls
 from edge.config_reader import Problems, read_struct, read_toml
-from edge.config_rules import RULES, longest_packet_bytes
+from edge.config_rules import RING_SHARE, RULES, longest_packet_bytes
 from edge.directories import default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
@@ -122,7 +122,8 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     visible: Literal["commit", "durable"] = "commit"
     isolated: bool = False  # whether each of its rings has a log of its own, in a directory of its name
     sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
-    sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = MIB  # and sync earlier after as much
+    # And sync earlier after as much; not set: 1 MiB, or a quarter of a ring that is smaller than 4 MiB.
+    sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] | None = None
     # What the log keeps of it; a segment goes when all streams with records in it let it go.  Both 0: as
     # [log] says.
     retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0  # at least
@@ -132,6 +133,11 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     discard: Literal["old", "new"] = "old"
     # As much is kept beyond that for bridges and consumers that have not read it; then they lose it.
     hold_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = GIB
+
+    @property
+    def synced_after_bytes(self) -> int:
+        """sync_bytes, or what is right for the ring."""
+        return self.sync_bytes or min(MIB, self.ring_bytes // RING_SHARE)
 
 
 class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from edge.toml_lines import Path
 if TYPE_CHECKING:
     from edge.config import Config, Listener
 
-__all__ = ["RULES", "longest_packet_bytes"]
+__all__ = ["RING_SHARE", "RULES", "longest_packet_bytes"]
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ RINGS_MAX = 120  # one futex_waitv call waits for all of them, and takes 128 wor
 BRIDGES_MAX = 8  # each takes one of the 64 reader slots of every ring, and a thread
 PORT_MAX = 65535
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
+RING_SHARE = 4  # no more than this part of a ring waits for an interval's sync
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
 PACKET_USUAL_BYTES = 16 << 20  # the most that nobody has to ask for: each connection may buffer one
 
@@ -118,10 +119,11 @@ def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> No
         path: Path = ("stream", index, "sync_bytes")
         if problems.blames(path, ("stream", index, "ring_bytes")) or stream.durability == "process":
             continue
-        if stream.sync_bytes > stream.ring_bytes // 4:
+        share = stream.ring_bytes // RING_SHARE
+        if stream.synced_after_bytes > share:
             problems.add(
                 path,
-                f"{stream.sync_bytes} is above a quarter of ring_bytes, {stream.ring_bytes // 4}: the ring "
+                f"{stream.sync_bytes} is above a quarter of ring_bytes, {share}: the ring "
                 "would be full before the log has synced; lower it, or raise ring_bytes",
             )
 

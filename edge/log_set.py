@@ -257,4 +257,4 @@ def log_source(ring: Ring, stream: Stream) -> Source:
     What waits for `upstream` is logged as for `interval`: it is the sink that the publisher waits for.
     """
     level: Literal["interval", "disk"] = "disk" if stream.durability == "disk" else "interval"
-    return Source(ring, level, stream.sync_interval_ms, stream.sync_bytes)
+    return Source(ring, level, stream.sync_interval_ms, stream.synced_after_bytes)

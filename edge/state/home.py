@@ -68,7 +68,7 @@ class StateHome:
         self.level = state_level(config)
         self._files = [config.runtime_dir / FILE_NAME, config.state_dir / FILE_NAME]
         self._sync_interval_ms = min(stream.sync_interval_ms for stream in config.stream)
-        self._sync_bytes = min(stream.sync_bytes for stream in config.stream)
+        self._sync_bytes = min(stream.synced_after_bytes for stream in config.stream)
         self.ring, self._writer = ring_to_write(
             config.runtime_dir / SESSIONS_RING,
             config.sessions.journal_bytes,

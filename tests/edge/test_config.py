@@ -185,6 +185,15 @@ def test_sizes_may_be_written_with_units():
     assert config.log.segment_bytes == 8 << 20
 
 
+@pytest.mark.parametrize(
+    ("said", "after_bytes"),
+    [('ring_bytes = "2 MiB"', 1 << 19), ('ring_bytes = "8 MiB"', 1 << 20), ('sync_bytes = "2 MiB"', 1 << 21)],
+)
+def test_syncs_come_before_a_small_ring_is_full_without_a_word_about_it(said, after_bytes):
+    stream = parse(f'[[stream]]\nname = "a"\ntopics = ["a"]\ndurability = "disk"\n{said}').stream[0]
+    assert stream.synced_after_bytes == after_bytes
+
+
 def test_paths_are_relative_to_the_file_and_not_to_the_caller(tmp_path):
     file = tmp_path / "site" / "brim.toml"
     file.parent.mkdir()
