@@ -94,7 +94,7 @@ class Drain:
         self.last_ack: float | None = None  # monotonic
         self.held = False  # no unit is begun; those under way go on
         self.checkpoint = checkpoint
-        self.partitions = Partitions(settings, cold, clock, self.cursor_of)
+        self.partitions = Partitions(settings, cold, clock, self.cursor_of, self._known)
         self.plan = Plan(settings)
         self.dead_letters = DeadLetters(settings)
         self.clock = clock
@@ -163,6 +163,9 @@ class Drain:
         """Whether the sink has everything that is in the rings now."""
         self.partitions.scan(self.is_busy)
         return not self._window.flights and not any(map(self.partitions.waits, self.partitions.sources))
+
+    def _known(self) -> list[RingName]:
+        return [RingName(*name) for name in self.checkpoint.cursors]
 
     def cursor_of(self, name: RingName) -> Cursor | None:
         """Where a partition stands when the sink has what is under way; None: it was never begun."""
@@ -296,7 +299,8 @@ class Drain:
         if batch is None:
             self._buffers.append(buffer)
             if cursor.ahead:
-                return quiet and source.moved_on(cursor.epoch) and self._pass(cursor, want)
+                ended = source.is_gone or source.moved_on(cursor.epoch)
+                return quiet and ended and self._pass(cursor, want)
             return quiet and self._next_epoch(source, cursor)
         stop = None if want.live else cursor.stop_offset
         if stop is not None:
@@ -369,6 +373,7 @@ class Drain:
                     f"{source.path}: epoch {epochs[-1][0]}, after epoch {cursor.epoch} that has been drained",
                     hint="epochs must rise: restore the broker's state_dir, or remove the ring",
                 )
+            source.read_to_its_end()
             return False
         epoch, first = later[0]
         self.checkpoint.move(cursor.next_epoch(epoch, first, source.end_of(cursor.epoch)))

@@ -7,7 +7,7 @@ cursor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -45,6 +45,7 @@ class Partitions:
     cold: ColdLog | None
     clock: Clock
     cursor_of: Callable[[RingName], Cursor | None]
+    known: Callable[[], Iterable[RingName]]  # partitions that were begun, their rings being there or not
     flushing: bool = False  # what waits is due, whatever its linger
     damaged_records: int = 0  # in rings, passed over
     sources: dict[RingName, PartitionSource] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Partitions:
     # Wall: how old what waits is, where newer records are drained beside it.
     backlog_ns: dict[RingName, int] = field(default_factory=dict)
     _errors: dict[RingName, tuple[float, str]] = field(default_factory=dict)
+    _unseen: set[RingName] | None = None  # of `known`, those of which the log has not been asked yet
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
         """Attach rings that are new; let go of those that are gone, once they are drained and not `busy`."""
@@ -65,6 +67,22 @@ class Partitions:
                 self.sources[name] = PartitionSource(name, path, self.cold, self._damaged)
             with self.blamed(name):
                 self.sources[name].refresh()
+        self._look_back(found)
+
+    def _look_back(self, found: Container[RingName]) -> None:
+        """Once: attach what the log alone has left of rings that are gone, as those of a renamed stream."""
+        if self._unseen is None:
+            self._unseen = set(self.known()) if self.cold is not None else set()
+        for name in sorted(self._unseen):
+            with self.blamed(name):
+                cursor = self.cursor_of(name)
+                if name not in found and cursor is not None and name.belongs_to(self.settings.streams):
+                    source = self.of(name)
+                    source.look_back()
+                    if source.backlog(cursor.epoch, cursor.next_offset)[0] > 0:
+                        log.info("left in the log alone stream=%s partition=%d", *name)
+                        self.sources[name] = source
+                self._unseen.discard(name)
 
     def of(self, name: RingName) -> PartitionSource:
         """The source of a partition, or one that has the log alone: its ring is gone."""

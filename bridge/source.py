@@ -45,6 +45,7 @@ GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; what is no
 LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
 PIECE_BYTES = 1 << 20  # is found and copied at a time: the caches of a core remember it
 RUNS_MOST = 1 << 10  # of a unit from a ring, or some more: each costs some lines of Python
+RECORD_LEAST_BYTES = 32  # a header's
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 PASSED_MOST = 1000  # damaged records that are passed over in one look
 REMEMBERED_MOST = 16  # ranges of them: those in the way of what comes in, and of what has waited
@@ -256,6 +257,7 @@ class PartitionSource:
         self._damaged = damaged
         self._passed: dict[tuple[int, int], int] = {}  # (epoch, first) -> end of records that do not verify
         self._rings: list[_HotRing] = []  # by rising epoch; the last is the one that is written
+        self._left: Sequence[Epoch] = ()  # in the log, of a ring that is gone
 
     def refresh(self) -> None:
         """Attach the ring that is at the path now, if it is another.  Raises RingError, OSError."""
@@ -275,6 +277,14 @@ class PartitionSource:
             )
         self._rings.append(found)
 
+    def look_back(self) -> None:
+        """Its ring is gone: what the log has is all there is.  Raises LogError, OSError."""
+        self._left = self._cold.epochs(self.path.name) if self._cold else ()
+
+    def read_to_its_end(self) -> None:
+        """Nothing more can be read: of a ring that is gone, nothing waits any more."""
+        self._left = ()
+
     def forget_before(self, epoch: int) -> None:
         """Detach rings of lower epochs: they have been read to their end."""
         while self._rings and self._rings[0].epoch < epoch:
@@ -287,6 +297,11 @@ class PartitionSource:
         found = {it.epoch: it.first_offset for it in cold}
         found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
         return sorted(found.items())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no ring."""
+        return not self._rings
 
     def moved_on(self, epoch: int) -> bool:
         """Whether the ring that is written is of another epoch."""
@@ -330,10 +345,14 @@ class PartitionSource:
         """Records and bytes from `offset` of `epoch` up to the end of the ring that is written.
 
         Bytes of what the ring has no more are reckoned from what it has; of a lower epoch, one record is
-        said.
+        said; of a ring that is gone, what the log has, and no more than a header's bytes of each.
         """
-        if not self._rings or self._rings[-1].epoch != epoch:
-            return (1, 1) if self._rings else (0, 0)
+        if not self._rings:
+            here = ((it, offset if it.epoch == epoch else 0) for it in self._left if it.epoch >= epoch)
+            left = sum(max(it.end_offset - max(it.first_offset, begin), 0) for it, begin in here)
+            return left, left * RECORD_LEAST_BYTES
+        if self._rings[-1].epoch != epoch:
+            return 1, 1
         hot = self._rings[-1]
         ends = hot.ring.extremes()
         if ends.end_offset <= offset:

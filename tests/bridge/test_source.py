@@ -113,6 +113,39 @@ def test_the_epoch_before_a_reboot_is_drained_from_the_log(runtime_directory: Pa
     assert there == {("default", 0, epoch): every for epoch in (EPOCH, EPOCH + 7, EPOCH + 9)}
 
 
+def test_what_waits_of_a_stream_that_is_gone_is_drained_from_the_log(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """Renamed, or with fewer partitions, while the bridge was away and the machine was started again."""
+    chosen = settings(runtime_directory, tmp_path)
+    log = Log(tmp_path / "log")
+    log.recover()
+    for epoch in (EPOCH, EPOCH + 7):
+        with ring(runtime_directory, epoch=epoch) as made:
+            thread = log_thread(log, made)
+            thread.start()
+            publish(made, 30)
+            written(log, made)
+            if epoch == EPOCH:
+                with drain(chosen, cold=log.reader) as drained:
+                    run_dry(drained)
+                publish(made, 10)
+                written(log, made)
+            thread.stop()
+            made.unlink()
+    with ring(runtime_directory, "renamed-0") as other, drain(chosen, cold=log.reader) as drained:
+        publish(other, 5)
+        run_dry(drained)
+        drained.partitions.scan(drained.is_busy)
+        assert list(drained.partitions.sources) == [RingName("renamed", 0)]
+    log.close()
+    assert offsets_drained(tmp_path / "lake") == {
+        ("default", 0, EPOCH): list(range(40)),
+        ("default", 0, EPOCH + 7): list(range(30)),
+        ("renamed", 0, EPOCH): list(range(5)),
+    }
+
+
 def test_a_unit_is_read_again_from_log_and_ring_together(runtime_directory: Path, tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.recover()
