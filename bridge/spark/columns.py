@@ -16,8 +16,7 @@ With mode PERMISSIVE there is one more, null for a good record:
 
     _corrupt_record  string  why this offset could not be read; then everything behind `offset` is null
 
-Elsewhere all but `properties` are NOT NULL: Spark looks for nulls twice a row otherwise, in each column, and
-that was a tenth of what reading costs.
+Elsewhere all but `properties` are NOT NULL: Spark looks for nulls twice a row otherwise, in each column.
 
 Rule for change: columns are only added, at the end, and nullable: tables and stream checkpoints outlive
 versions.
