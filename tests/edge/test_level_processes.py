@@ -39,14 +39,14 @@ class Place:
         self.port = free_port()
         self.log_dir = directory / "log"
         self.lake = directory / "lake"  # made by the test when the sink is to work
+        self.floor_percent = 101  # of the disk: what is acknowledged is kept until the disk itself is full
 
     def write(self, settings: str) -> Path:
         """A configuration file."""
         names = {"edge_id": "here", "runtime_dir": self.runtime_dir, "state_dir": self.directory / "state"}
         lines = [f"{key} = {json.dumps(str(value))}" for key, value in names.items()]
         lines += [settings, f"[log]\ndirectory = {json.dumps(str(self.log_dir))}\nsegment_bytes = 1048576"]
-        # What is acknowledged is kept: the disk itself says when it is full.
-        lines += ["disk_warn_percent = 101", "disk_delete_percent = 101", "disk_read_only_percent = 101"]
+        lines += [f"disk_{step}_percent = {self.floor_percent}" for step in ("warn", "delete", "read_only")]
         lines += [f"[[listener]]\nport = {self.port}", "[sys]\ninterval_s = 1"]
         path = self.directory / "brim.toml"
         path.write_text("\n".join(lines))
@@ -103,10 +103,7 @@ def test_publishers_wait_for_the_sink_and_status_says_so(place: Place) -> None:
         status = place.status()
         assert status["mqtt"]["held"] == 3
         assert status["upstream"]["t-0"]["lake"]["offset"] == 0
-        shown = subprocess.run(
-            [sys.executable, "-m", "edge", "status", "--runtime-dir", str(place.runtime_dir)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        shown = shown_status(place)
         assert shown.returncode == 1
         assert "upstream t-0: bridge lake lacks the last 3 records" in shown.stdout
         assert "WARNING  bridge lake is retrying" in shown.stdout
@@ -161,11 +158,10 @@ def test_what_another_user_says_of_a_bridge_is_not_believed(place: Place) -> Non
 def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
     """A file system of that size."""
     at.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(at)], check=False
-    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(at)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
-        pytest.skip("file systems cannot be mounted here")
+        pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")
     try:
         yield at
     finally:
@@ -285,6 +281,82 @@ def told(watcher: SocketClient) -> bytes:
     if message.qos:
         watcher.send(PubAck(message.packet_id))
     return bytes(message.payload)
+
+
+# ---- a disk of which others need the rest ----
+
+
+def test_the_log_leaves_the_disk_room_says_so_and_resumes_when_there_is_some(place: Place) -> None:
+    """What is acknowledged is in the log, or counted as removed early: the oldest, and nothing else."""
+    place.floor_percent = 50
+    settings = DISK_STREAM + stream("interval", sync_interval_ms=20, retain_s=86_400)
+    with small_disk(place.log_dir, 64 << 20) as disk, place.broker(settings) as broker:
+        with place.client("t") as one, place.client("d") as other:
+            publishers = {"t": Publisher(one, "t/1"), "d": Publisher(other, "d/1")}
+            for _ in range(50):  # more than a segment
+                assert all(it.publish(bytes(50_000)) == NOBODY for it in publishers.values())
+            ballast = disk / "ballast"
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, 33 << 20)
+            for it in publishers.values():
+                assert it.until_refused() == QUOTA
+            assert place.status()["log"]["reason"] == "50 % of the disk are in use (ENOSPC)"
+            assert "WARNING  the log cannot be written" in shown_status(place).stdout
+            assert os.statvfs(disk).f_bavail > 0, "the disk itself was full"
+            ballast.unlink()
+            for it in publishers.values():
+                wait_until(it.is_acknowledged)
+            assert not place.status()["log"]["read_only"]
+        removed = place.status()["log"]["upkeep"]["early_records"]
+        assert broker.stop()[0] == 0
+        for name, it in publishers.items():
+            kept = logged(place, f"{name}-0")
+            gone = set(it.acknowledged) - set(kept)
+            assert len(gone) <= removed.get(name, 0)
+            assert all(number < kept[0] for number in gone)
+
+
+DISK_STREAM = """[[stream]]
+name = "d"
+topics = ["d/#"]
+durability = "disk"
+ring_bytes = 1048576
+retain_s = 86400
+"""
+
+
+class Publisher:
+    """Publishes one after the other; each message says its number, from 1 on."""
+
+    def __init__(self, client: SocketClient, topic: str) -> None:
+        self.acknowledged: list[int] = []
+        self._client, self._topic = client, topic
+        self._number = 0
+
+    def publish(self, more: bytes = b"") -> ReasonCode:
+        """What the broker answers."""
+        self._number += 1
+        publish(self._client, 1 + self._number % 60_000, b"%08d" % self._number + more, self._topic)
+        answer = self._client.receive()
+        assert isinstance(answer, PubAck), answer
+        if answer.reason_code == NOBODY:
+            self.acknowledged.append(self._number)
+        return answer.reason_code
+
+    def is_acknowledged(self) -> bool:
+        """Whether the next one is."""
+        return self.publish() == NOBODY
+
+    def until_refused(self) -> ReasonCode:
+        """The first answer that says no."""
+        answers = (self.publish() for _ in range(200_000))  # the disk is looked at every few seconds
+        return next(answer for answer in answers if answer != NOBODY)
+
+
+def shown_status(place: Place) -> subprocess.CompletedProcess[str]:
+    """`brim status`, for people."""
+    command = [sys.executable, "-m", "edge", "status", "--runtime-dir", str(place.runtime_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 # ---- visible = durable ----
