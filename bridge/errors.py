@@ -16,6 +16,7 @@
         SourceError           a ring that cannot be read: damaged, or behind the checkpoint
         SparkUnavailable      no Java, or no pyspark
         SourceOptionError     an option of the Spark source that cannot be used
+        TableUnreachable      whether a table is there, and of which kind, cannot be seen now
         FilesMissing          drained files that a query needs are gone; .edge, .drain_seqs
 
 Every message names the thing, the value, the limit and the remedy.  What is normal is no error: nothing to
@@ -44,6 +45,7 @@ __all__ = [
     "SourceError",
     "SourceOptionError",
     "SparkUnavailable",
+    "TableUnreachable",
 ]
 
 
@@ -130,6 +132,10 @@ class SparkUnavailable(BridgeError):
 
 class SourceOptionError(BridgeError):
     """An option of `format("brim")` that cannot be used."""
+
+
+class TableUnreachable(BridgeError):
+    """A store that does not answer, or refuses: what a table holds is not known."""
 
 
 class FilesMissing(BridgeError):

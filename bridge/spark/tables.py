@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from bridge.errors import SourceOptionError
+from bridge.errors import SourceOptionError, TableUnreachable
 from bridge.spark.columns import DDL
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = ["FORMATS", "DeltaLog", "is_delta", "is_there", "opened", "read_table"
 FORMATS = ("parquet", "delta")
 LOG = "_delta_log"
 APPLICATION = "brim"
+UNLOADED = "Unable to load lib"  # pyarrow's, of HDFS on a machine that has Hadoop for Spark alone
 STATISTICS = ("partition", "epoch", "offset")  # by which readers of the log pass files over
 
 
@@ -46,22 +47,33 @@ def opened(directory: str) -> tuple[Any, str]:
 
 
 def is_there(directory: str, prefix: str = "") -> bool:
-    """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen."""
+    """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen.
+
+    Raises TableUnreachable: it cannot be known.  Who takes that for nothing reads what a Delta log has
+    replaced, or begins a table a second time.
+    """
     try:
         filesystem, path = opened(directory)
         found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    except (pa.ArrowInvalid, OSError):
+    except NotADirectoryError:
         return False
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, pa.ArrowInvalid) or UNLOADED in str(error):
+            return False
+        raise TableUnreachable(
+            f"{directory}: what is there cannot be listed: {error}",
+            hint="try again when it answers, and give this process credentials for it in the environment",
+        ) from error
     return any(entry.base_name.startswith(prefix) for entry in found)
 
 
 def is_delta(table: str) -> bool:
-    """Whether there is a Delta log."""
+    """Whether there is a Delta log.  Raises TableUnreachable."""
     return is_there(f"{table.rstrip('/')}/{LOG}")
 
 
 def read_table(spark: SparkSession, table: str, schema: str = "") -> DataFrame:
-    """All that counts in a table; with `schema`, these columns."""
+    """All that counts in a table; with `schema`, these columns.  Raises TableUnreachable."""
     reader = spark.read.schema(schema) if schema else spark.read
     if not is_delta(table):
         return reader.parquet(table)

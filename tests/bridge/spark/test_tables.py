@@ -14,7 +14,10 @@ import msgpack
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from bridge.errors import TableUnreachable
+from bridge.spark import tables
 from bridge.spark.jobs import bronze, compact, gaps, latest, replay, silver
+from tests.support.cut_line import CutLine
 from tests.support.drained_files import store, unit_of
 from tests.support.s3_server import make_bucket, s3_server
 
@@ -122,6 +125,37 @@ def test_a_range_is_replayed_into_a_place_of_its_own(
     assert {**told(capsys), "range": ""} == {"range": "", "records": 12, "left_out": 1}
     assert replay.main([str(lake), "--to", str(table)]) == 2
     assert "no range is given" in capsys.readouterr().err
+
+
+def test_a_table_that_cannot_be_listed_is_not_taken_for_one_without_a_log(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "file").touch()
+    for nothing in (table, table / "none", table / "file", "place-of-spark://only/there"):
+        assert not tables.is_delta(str(nothing))
+    (table / "_delta_log").symlink_to("_delta_log")  # which fails as a disk may, for root too
+    with pytest.raises(TableUnreachable, match=r"_delta_log: what is there cannot be listed: .* symbolic"):
+        tables.is_delta(str(table))
+    with pytest.raises(TableUnreachable):
+        bronze.log_of(str(table), str(table / "_checkpoint"), "parquet")
+
+
+def test_a_store_that_denies_or_is_away_holds_no_one_knows_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a Delta table as Parquet, what its compaction has replaced counts twice."""
+    pytest.importorskip("moto", reason="needs moto: pip install 'moto[server]'")
+    for name, value in {"ACCESS_KEY_ID": "who", "SECRET_ACCESS_KEY": "secret", "REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with s3_server() as url, CutLine(int(url.rpartition(":")[2])) as line:
+        make_bucket(url, "lake-of-tests")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{line.port}")
+        assert not tables.is_delta("s3a://lake-of-tests/table")
+        line.cut("credentials")
+        with pytest.raises(TableUnreachable, match="lake-of-tests/table/_delta_log: what is there cannot"):
+            tables.is_delta("s3a://lake-of-tests/table")
+        with pytest.raises(TableUnreachable):
+            bronze.check_checkpoint("s3a://lake-of-tests/table", "s3a://lake-of-tests/table/_checkpoint")
+        line.mend()
+        assert not tables.is_delta("s3a://lake-of-tests/table")
 
 
 def test_compaction_replaces_batches_in_a_store_that_moves_no_directories() -> None:
