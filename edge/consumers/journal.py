@@ -14,7 +14,8 @@ costs what it said and nothing else.
 
 Appended bytes survive the process at once, and a power cut when sync() has returned.  After an error of the
 disk nothing is tried again on that file: `broken` says that rewrite() is due, which makes a new one.  A
-rewrite goes to NAME.new, is synced, and takes the name; a crash leaves the old file or the new one.
+rewrite goes to NAME.new, is synced, and takes the name; a crash leaves the old file or the new one.  One that
+fails before it takes the name leaves an old file that works in use, until that has grown some more.
 
 Recovery takes what verifies.  A tail that does not is cut; what does not in the middle is passed over and
 counted.  A file that is none of ours is put aside as NAME.damaged.
@@ -135,16 +136,16 @@ class Journal:
         return self.broken or self._end > self._compact_bytes
 
     def rewrite(self, bodies: Iterable[bytes]) -> None:
-        """A new file with these alone, synced, in the place of the old one.  Raises OSError: nothing has
-        changed.
+        """A new file with these alone, synced, in the place of the old one.  Raises OSError: the old one is
+        what it was, but for `broken` if the name may be another's.
         """
         files, temporary = self._files, f"{self._name}.new"
-        with suppress(FileNotFoundError):
-            files.unlink(temporary)  # of a try that failed: none of its bytes are to be trusted
-        handle = files.open(temporary, create=True)
         try:
-            end = self._write(handle, [pack_header(), *map(pack_record, bodies)], 0)
-            files.fdatasync(handle)
+            handle, end = self._written_anew(temporary, bodies)
+        except OSError:
+            self._compact_bytes = self._end + COMPACT_MIN_BYTES
+            raise
+        try:
             files.rename(temporary, self._name)
             files.dirsync(self._directory)
         except OSError:
@@ -161,6 +162,22 @@ class Journal:
         if self._handle is not None:
             self._files.close(self._handle)
             self._handle = None
+
+    def _written_anew(self, name: str, bodies: Iterable[bytes]) -> tuple[int, int]:
+        """Handle and end of a new file, synced.  Raises OSError; then nothing is left of it."""
+        files = self._files
+        with suppress(FileNotFoundError):
+            files.unlink(name)  # of a try that failed: none of its bytes are to be trusted
+        handle = files.open(name, create=True)
+        try:
+            end = self._write(handle, [pack_header(), *map(pack_record, bodies)], 0)
+            files.fdatasync(handle)
+        except OSError:
+            files.close(handle)
+            with suppress(OSError):
+                files.unlink(name)  # it takes room that the old file may need
+            raise
+        return handle, end
 
     def _write(self, handle: int, parts: Iterable[bytes], at: int) -> int:
         waiting = [memoryview(it) for it in parts]

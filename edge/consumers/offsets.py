@@ -17,6 +17,7 @@ one epoch never go back unless somebody reset them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -26,8 +27,11 @@ from pyroaring import BitMap64
 from edge.consumers.groups import Mode
 from edge.consumers.journal import Journal
 from edge.consumers.window import Tried
+from edge.logs import pairs
 
 __all__ = ["GroupState", "OffsetStore", "Place", "decode_body", "encode_body"]
+
+log = logging.getLogger(__name__)
 
 
 class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
@@ -165,12 +169,9 @@ class OffsetStore:
         next flush() tries with a new file.
         """
         journal = self._journal
-        if journal.wants_rewrite:
-            journal.rewrite(map(encode_body, self._snapshot()))
-            self._waiting.clear()
-        elif self._waiting:
+        if not (journal.wants_rewrite and self._rewritten()) and self._waiting:
             journal.append(list(map(encode_body, self._waiting)))
-            self._waiting.clear()
+        self._waiting.clear()
         if sync:
             journal.sync()
         self.moved.clear()
@@ -178,6 +179,18 @@ class OffsetStore:
     def close(self) -> None:
         """Lets go of the file."""
         self._journal.close()
+
+    def _rewritten(self) -> bool:
+        """Whether a new file holds all there is.  Raises OSError: and the old one cannot be used either."""
+        journal = self._journal
+        try:
+            journal.rewrite(map(encode_body, self._snapshot()))
+        except OSError as error:
+            if journal.broken:
+                raise
+            log.warning("a journal that has grown stays as it is %s", pairs(reason=error))
+            return False
+        return True
 
     def _note(self, body: Body) -> None:
         if isinstance(body, PlaceBody):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -174,6 +175,84 @@ def test_after_an_error_of_the_disk_everything_is_in_a_new_file(tmp_path):
     again = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
     again.close()
     assert again.groups["g"].places["r-0"].floor == 7
+
+
+class NoNewFiles(OsFiles):
+    """Refuses what makes a new file, at one of its steps; what is open goes on working."""
+
+    def __init__(self, step: str, code: int) -> None:
+        super().__init__()
+        self.step, self.code = step, code
+        self.fails = False
+        self.tries = 0
+        self.news: set[int] = set()
+
+    def open(self, path, **more):
+        new = path.endswith(".new")
+        self.tries += new
+        self._refuse("open", new)
+        handle = super().open(path, **more)
+        self.news = {handle} if new else self.news - {handle}
+        return handle
+
+    def pwritev(self, handle, buffers, position):
+        self._refuse("pwritev", handle in self.news)
+        return super().pwritev(handle, buffers, position)
+
+    def fdatasync(self, handle):
+        self._refuse("fdatasync", handle in self.news)
+        super().fdatasync(handle)
+
+    def dirsync(self, path):
+        self._refuse("dirsync", True)
+        super().dirsync(path)
+
+    def _refuse(self, step: str, new: bool) -> None:
+        if self.fails and new and step == self.step:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize(
+    ("step", "code"), [("open", errno.EMFILE), ("pwritev", errno.ENOSPC), ("fdatasync", errno.EIO)]
+)
+def test_a_new_file_that_cannot_be_made_leaves_the_old_one_in_use(step, code, tmp_path, monkeypatch):
+    """It has only grown; and the new one is tried again when it has grown some more, not each time."""
+    monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
+    files = NoNewFiles(step, code)
+    store = OffsetStore(Journal(files, str(tmp_path), "offsets"))
+    files.news.clear()  # the first one is in use
+    store.note_group("g", "queue", ("#",), 0)
+    files.fails, files.tries = True, 0
+    for floor in range(200):
+        store.note_place("g", "r-0", 1, floor, None, 0)
+        store.flush(sync=True)
+        assert not store.unsynced
+    size = (tmp_path / "offsets").stat().st_size
+    assert size > 5_000
+    assert 0 < files.tries <= size // 1_000
+    assert os.listdir(tmp_path) == ["offsets"], "what was begun takes room from the one that is in use"
+    files.fails = False
+    for floor in range(200, 240):
+        store.note_place("g", "r-0", 1, floor, None, 0)
+        store.flush(sync=True)
+    assert (tmp_path / "offsets").stat().st_size < 1_200
+    store.close()
+    again = OffsetStore(Journal(OsFiles(), str(tmp_path), "offsets"))
+    again.close()
+    assert again.groups["g"].places["r-0"].floor == 239
+
+
+def test_after_a_new_file_has_the_name_the_old_one_is_no_longer_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "COMPACT_MIN_BYTES", 1_000)
+    files = NoNewFiles("dirsync", errno.EIO)
+    store = OffsetStore(Journal(files, str(tmp_path), "offsets"))
+    files.fails = True
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        for floor in range(100):
+            store.note_place("g", "r-0", 1, floor, None, 0)
+            store.flush(sync=True)
+    assert store.broken
+    store.close()
 
 
 class Recorder:
