@@ -121,11 +121,25 @@ class Control:
             return state if len(state["partitions"]) <= 256 else {**state, "partitions": []}
         if do not in {"pause", "resume", "skip", "backfill"}:
             raise BadOrder(f"a bridge cannot {do!r}", hint="use a client and a bridge of the same version")
+        _check(arguments)
         answer: Future[list[str]] = getattr(self._bridge, do)(**arguments)
         try:
             return answer.result(ORDER_S)
         except TimeoutError:
             return ["it is done as soon as the sink has answered, or has not for half a minute"]
+
+
+def _check(arguments: dict[str, Any]) -> None:
+    """Raises BadOrder: values that no client of ours sends, and the thread of the bridge would find out."""
+    for name, value in arguments.items():
+        if name == "stream":
+            fits = isinstance(value, str) or value is None
+        else:  # a partition, an offset
+            fits = (type(value) is int and value >= 0) or value is None
+        if not fits:
+            raise BadOrder(
+                f"{name} cannot be {value!r:.200}", hint="use a client and a bridge of the same version"
+            )
 
 
 def _path(runtime_dir: Path, name: str) -> Path:

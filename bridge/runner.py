@@ -282,6 +282,10 @@ class Bridge:
                 said = order(drain)
             except BridgeError as error:
                 answer.set_exception(error)
+            except Exception as error:
+                log.exception("bridge could not do as it was told name=%s", self.settings.name)
+                text = f"it could not be done: {error!r}"
+                answer.set_exception(BadOrder(text, hint="the log of the bridge says where it failed"))
             else:
                 answer.set_result(said)
             self._asked.popleft()

@@ -160,7 +160,7 @@ def decode_request(data: bytes) -> Request:
                 hint="use a client and a broker of the same version of Brim",
             )
         request: Request = _decode_request(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # it raises all of them
         raise ControlError(f"no request: {error}") from error
     return request
 

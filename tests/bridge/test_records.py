@@ -281,6 +281,48 @@ def test_a_bridge_is_told_by_its_socket(bridge: Bridge, runtime_directory: Path)
         ask(runtime_directory, "other", "state")
 
 
+WRONG: list[dict[str, object]] = [
+    {"do": "skip", "stream": 7},
+    {"do": "skip", "partition": "0"},
+    {"do": "skip", "partition": [0]},
+    {"do": "skip", "partition": -1},
+    {"do": "skip", "offset": 3},
+    {"do": "backfill", "stream": ["default"], "partition": 0, "first_offset": 0},
+    {"do": "backfill", "stream": "default", "partition": {}, "first_offset": 0},
+    {"do": "backfill", "stream": "default", "partition": False, "first_offset": 0},
+    {"do": "backfill", "stream": "default", "partition": 0, "first_offset": "0"},
+    {"do": "backfill", "stream": "default", "partition": 0, "first_offset": 1.5},
+    {"do": "backfill", "stream": "default", "partition": 0, "first_offset": None},
+    {"do": "backfill", "stream": "default"},
+    {"do": ["skip"]},
+    {"do": "pause", "stream": "default"},
+]
+
+
+def test_whatever_an_order_holds_it_is_answered_and_the_bridge_goes_on(
+    bridge: Bridge, runtime_directory: Path
+) -> None:
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().totals.records == 10)
+        for wrong in WRONG:
+            with pytest.raises(BadOrder):
+                ask(runtime_directory, "lake", **wrong)  # type: ignore[arg-type]
+        publish(made, 5)
+        wait_until(lambda: bridge.state().totals.records == 15)
+
+
+def test_an_order_that_fails_by_a_mistake_of_ours_ends_nobody(
+    bridge: Bridge, runtime_directory: Path
+) -> None:
+    with ring(runtime_directory) as made:
+        publish(made, 10)
+        wait_until(lambda: bridge.state().totals.records == 10)
+        with pytest.raises(BadOrder, match="it could not be done: TypeError"):
+            bridge.backfill("default", 0, "nine").result(20)  # type: ignore[arg-type]
+        assert bridge.resume().result(20) == ["bridge lake goes on"]
+
+
 def test_a_pause_outlives_the_process(runtime_directory: Path, tmp_path: Path) -> None:
     chosen = settings(runtime_directory, tmp_path)
     for told in ("pause", "resume"):

@@ -168,6 +168,18 @@ def test_no_bytes_are_anything_but_a_request_or_a_control_error(data):
         assert isinstance(control.decode_request(data), control.Request)
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [b"\x91" * 8000 + b"\xc0", b"\x81\xa1a" * 4000 + b"\xc0", b"\xa2\xff\xfe"],
+    ids=["lists", "maps", "text"],
+)
+@pytest.mark.parametrize("field", ["ring", "of another version"])
+def test_a_request_of_odd_values_is_refused(tail, field):
+    head = b"\x84\xa7version\x01\xa2op\xa4gate\xa4slot\x00"
+    with pytest.raises(ControlError, match="no request"):
+        control.decode_request(head + msgspec.msgpack.encode(field) + tail)
+
+
 async def test_a_request_that_is_too_large_ends_the_connection(config):
     async with LocalBroker(config) as broker:
         with raw(config) as peer:
