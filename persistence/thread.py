@@ -1,9 +1,9 @@
 """The thread of a log: runs a LogWriter, asleep on all rings at once, and tends the log beside it.
 
-Owns both threads, and what they ask of the scheduler: the first to come before others while somebody waits
-for its syncs, and else, like the second at all times, to stand behind who publishes.  Decides nothing else.
-Only the log thread touches the writer and the log's queue: what others want of them is called there (add,
-remove).
+Owns both threads, and what the first asks of the scheduler: to come before others while somebody waits for
+its syncs, and else to be put where there is room, so that it takes no processor from who publishes.  Decides
+nothing else.  Only the log thread touches the writer and the log's queue: what others want of them is called
+there (add, remove).
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ Result = TypeVar("Result")
 
 TEND_PAUSE_S = 5.0  # after a failure
 FIFO_PRIORITY = 10  # of 1..99: above what has none, below what drives hardware
-LESS_NICE, MORE_NICE = 5, 10  # than the process: a third of its weight, and a tenth
-NICE_MOST = 19
 CALL_PATIENCE_S = 0.1  # between two looks whether the thread that is asked still lives
 
 
@@ -148,8 +146,6 @@ class LogThread:
 
     def _rounds(self) -> None:
         writer = self.writer
-        if self._may_hurry and not writer.is_waited_for:  # Not everybody may take back to be nice.
-            _stand_behind(LESS_NICE)
         while not self._stopping.is_set():
             writer.called()  # Before the calls are looked at: who calls after this is heard by run().
             self._serve()
@@ -172,7 +168,6 @@ class LogThread:
 
     def _tend(self) -> None:
         lib.rb_disk_yields()
-        _stand_behind(MORE_NICE)
         pause_s: float | None = None
         while True:
             self._tend_now.wait(pause_s)
@@ -195,7 +190,6 @@ def _ahead_of_others() -> str:
     It works for microseconds, and sleeps or waits for the disk between: beside two busy processes on two
     cores a sync that takes 0.1 ms takes 4 ms without this, whatever the nice value.
     """
-    _stand_behind(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
     except OSError as error:
@@ -204,24 +198,12 @@ def _ahead_of_others() -> str:
 
 
 def _among_others() -> str:
-    """Runs the calling thread as others run, a little nicer: a wake-up finds it a processor that is idle, if
-    there is one, where one ahead of others stays on its own and stops who works there.
+    """Runs the calling thread as others run: a wake-up finds it a processor that is idle, if there is one,
+    where one ahead of others stays on its own and stops who works there.
     """
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-    _stand_behind(LESS_NICE)
     return "normal"
-
-
-def _stand_behind(nicer: int) -> None:
-    """Makes the calling thread so much nicer than its process; 0: that may be refused to who was nicer.
-
-    Of equal rank it keeps a processor until its round is done, and who publishes waits, if woken there.  Nice
-    by 5 it has a third of the weight, for a tenth to a quarter of the work: it never falls behind.
-    """
-    with suppress(OSError):
-        nice = os.getpriority(os.PRIO_PROCESS, os.getpid())
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(nice + nicer, NICE_MOST))
 
 
 def _source_of(it: tuple[Ring, str, int, int] | Source) -> Source | None:

@@ -140,25 +140,6 @@ def test_it_runs_ahead_of_others_while_somebody_waits_for_its_syncs(
         assert policy() == os.SCHED_OTHER
 
 
-def _nicer(name: str) -> int:
-    """By how much that thread is nicer than the process."""
-    own = next(it.native_id for it in threading.enumerate() if it.name == name)
-    assert own is not None
-    return os.getpriority(os.PRIO_PROCESS, own) - os.getpriority(os.PRIO_PROCESS, os.getpid())
-
-
-def test_it_stands_behind_who_publishes_unless_somebody_waits_for_its_syncs(
-    ring: Ring, tmp_path: Path
-) -> None:
-    room = 19 - os.getpriority(os.PRIO_PROCESS, os.getpid())  # as nice as can be
-    with running(tmp_path / "interval", Source(ring, "interval")):
-        wait_until(lambda: (_nicer("brim-log"), _nicer("brim-log-tend")) == (min(5, room), min(10, room)))
-    with running(tmp_path / "disk", Source(ring, "disk")) as (_, _, told):
-        ring.writer().publish(b"x")
-        told.until(ring, ring.extremes().end_position)
-        assert _nicer("brim-log") == 0
-
-
 def test_a_ring_that_cannot_join_stops_the_start_and_nothing_runs(ring: Ring, tmp_path: Path) -> None:
     with running(tmp_path, Source(ring, "disk")):
         ring.writer().publish(b"x")
