@@ -32,9 +32,11 @@ Order of things, which makes at-least-once puts exactly-once files:
 For a sink that cannot tell what it has, nothing is begun, and save() alone counts.
 
 A damaged file is put aside as NAME.damaged and taken for none: what the sink holds says how far it has got.
-A log's, which has the same magic (persistence/checkpoint.py), is refused and stays where it is.
+A log's, which has the same magic (persistence/checkpoint.py), is refused and stays where it is; so is one of
+a later VERSION whose checksum holds: taken for none, all would be sent again to whoever keeps records singly.
 
-Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.
+Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.  The
+32 bytes in front of the body, and what the checksum is of, are the same in every version.
 Version 1 had one unit under way, as "intent", and cursors without ahead and owed.
 """
 
@@ -52,7 +54,7 @@ from typing import Any
 import msgpack
 
 from bridge.cursor import Cursor
-from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
 from bridge.unit import Intent
 from persistence.checkpoint import is_checkpoint
 from persistence.files import Files, OsFiles
@@ -91,7 +93,8 @@ class Checkpoint:
     def open(cls, path: Path, edge: str, sink: str, files: Files | None = None) -> Checkpoint:
         """The checkpoint at `path`, locked until close(); a new one if there is none.
 
-        Raises CheckpointBusy, CheckpointForeign, CheckpointError (its directory cannot be used).
+        Raises CheckpointBusy, CheckpointForeign, CheckpointNewer, CheckpointError (its directory cannot be
+        used).
         """
         files = files or OsFiles()
         checkpoint = cls(path, edge, sink, files)
@@ -229,6 +232,12 @@ class Checkpoint:
                 f"{self.path}: it is the checkpoint of a log, not of a bridge",
                 hint="put it back into the directory of that log; a bridge's is made anew when it is missing",
             )
+        if (version := _version(data)) > VERSION:
+            raise CheckpointNewer(
+                f"{self.path}: version {version}, and this Brim reads up to {VERSION}",
+                hint="run the Brim that wrote it, or a later one; to begin anew, which sends what the log "
+                "has to Kafka or MQTT again, move this file away",
+            )
         try:
             found = _unpack(data)
             cursors = [Cursor(*fields) for fields in found["cursors"]]
@@ -280,16 +289,32 @@ def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:
         return None
 
 
-def _unpack(data: bytes) -> dict[str, Any]:
-    """The body.  Raises ValueError: damage."""
+def _version(data: bytes) -> int:
+    """That of a checkpoint of a bridge, whose checksum holds; else 0."""
+    try:
+        return _verified(data)[0]
+    except ValueError:
+        return 0
+
+
+def _verified(data: bytes) -> tuple[int, bytes]:
+    """Version and body.  Raises ValueError: damage."""
     body = data[_HEADER.size + _CRC.size :]
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes")
     magic, version, length = _HEADER.unpack_from(data)
-    if (magic, length) != (MAGIC, len(body)) or version not in {1, VERSION}:
-        raise ValueError(f"magic {magic!r}, version {version}, {length} of {len(body)} bytes")
+    if (magic, length) != (MAGIC, len(body)):
+        raise ValueError(f"magic {magic!r}, {length} of {len(body)} bytes")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
         raise ValueError("the checksum does not hold")
+    return version, body
+
+
+def _unpack(data: bytes) -> dict[str, Any]:
+    """The body.  Raises ValueError: damage, or another version."""
+    version, body = _verified(data)
+    if version not in {1, VERSION}:
+        raise ValueError(f"version {version}")
     found = msgpack.unpackb(body, use_list=False)
     if not isinstance(found, dict):
         raise TypeError(f"a body of {type(found).__name__}")

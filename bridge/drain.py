@@ -432,6 +432,10 @@ class Drain:
         """Take what the sink has answered.  Whether it has taken anything.  Raises SinkError."""
         failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
         progress = False
+        if failure is not None:  # whatever becomes of the others
+            self.totals.retries += 1
+            self._stale = True
+            self._window.rewinding = not self._shipping.begins
         for flight in self._window.finished():
             self._bury(flight)
             self.checkpoint.finish()
@@ -441,10 +445,6 @@ class Drain:
             if flight.buffer is not None:
                 self._buffers.append(flight.buffer)
             progress = True
-        if failure is not None:
-            self.totals.retries += 1
-            self._stale = True
-            self._window.rewinding = not self._shipping.begins
         if self._window.rewound():
             self.checkpoint.abandon()
         if failure is not None:

@@ -13,6 +13,7 @@
         CheckpointError
             CheckpointBusy    another drain works with this checkpoint
             CheckpointForeign it belongs to another edge or another sink
+            CheckpointNewer   a later version of Brim has written it
         SourceError           a ring that cannot be read: damaged, or behind the checkpoint
         SparkUnavailable      no Java, or no pyspark
         SourceOptionError     an option of the Spark source that cannot be used
@@ -36,6 +37,7 @@ __all__ = [
     "CheckpointBusy",
     "CheckpointError",
     "CheckpointForeign",
+    "CheckpointNewer",
     "DrainedFileError",
     "FilesMissing",
     "SinkBlocked",
@@ -120,6 +122,10 @@ class CheckpointBusy(CheckpointError):
 
 class CheckpointForeign(CheckpointError):
     """It tells of another edge or another sink."""
+
+
+class CheckpointNewer(CheckpointError):
+    """It is whole, and of a version that is not known here."""
 
 
 class SourceError(BridgeError):

@@ -113,7 +113,7 @@ class Bridge:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Run in a thread of its own.  Raises CheckpointBusy, CheckpointForeign, CheckpointError."""
+        """Run in a thread of its own.  Raises CheckpointBusy, ...Foreign, ...Newer, CheckpointError."""
         assert self._thread is None
         checkpoint = self._open_checkpoint()
         name = f"brim-bridge-{self.settings.name}"

@@ -1,13 +1,15 @@
 """The checkpoint: what it says after each save, golden bytes, and what damage does."""
 
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bridge.checkpoint import Checkpoint
+from bridge.checkpoint import VERSION, Checkpoint, cursors_in
 from bridge.cursor import Cursor
-from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign
+from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
 from bridge.unit import Intent
 from persistence.files import OsFiles
 from tests.support.drained_files import CREATED_NS, EPOCH
@@ -139,6 +141,26 @@ def test_the_checkpoint_of_a_log_is_refused_and_stays_as_it_is(path: Path) -> No
     path.write_bytes(data[:-1])  # nobody can say any more what it was
     opened(path).close()
     assert Path(f"{path}.damaged").read_bytes() == data[:-1]
+
+
+def test_one_of_a_later_version_is_refused_and_stays_as_it_is(path: Path) -> None:
+    """A sink for single records cannot tell how far it was: it would get all of them again."""
+    good = GOLDEN.read_bytes()
+    head, body = good[:8] + struct.pack("<II", VERSION + 1, len(good) - 32), good[32:]
+    newer = head + struct.pack("<I12x", zlib.crc32(body, zlib.crc32(head))) + body
+    path.parent.mkdir()
+    path.write_bytes(newer)
+    for _ in range(2):  # the lock was given back
+        with pytest.raises(
+            CheckpointNewer, match=f"version {VERSION + 1}, and this Brim reads up to"
+        ) as caught:
+            opened(path)
+        assert "move this file away" in caught.value.hint
+    assert path.read_bytes() == newer
+    assert cursors_in(path) is None
+    path.write_bytes(newer[:-1] + b"?")  # damaged all the same
+    opened(path).close()
+    assert Path(f"{path}.damaged").exists()
 
 
 class FullDisk(OsFiles):

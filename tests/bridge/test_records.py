@@ -115,6 +115,32 @@ def test_after_a_failure_all_that_was_not_acknowledged_comes_again_in_its_order(
     assert sink.begins == 2
 
 
+def test_the_order_is_kept_when_there_is_no_room_for_a_dead_letter_as_another_batch_fails(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    sink = Queue()
+    sink.waits = True
+    sink.refuses = {3}
+    chosen = settings(runtime_directory, tmp_path, window=4, unit_bytes=4096, dead_letters_bytes=1000)
+    with ring(runtime_directory, capacity_bytes=1 << 18) as made, drain(chosen, sink) as drained:
+        publish(made, 300)
+        while drained.in_flight < 4:
+            drained.step()
+        chosen.dead_letters_path.write_bytes(b"." * 1000)
+        one, two, *others = sink.waiting
+        for it in (one, *others):
+            sink.answer(*it)
+        sink.down = [True]
+        sink.answer(*two)
+        with pytest.raises(SinkBlocked, match="dead_letters_bytes = 1000"):
+            drained.step()
+        chosen.dead_letters_path.unlink()
+        sink.waits = False
+        run_dry(drained)
+    assert [it.first_offset for it in sink.batches] == [0, 64, 128, 192, 64, 128, 192, 256]
+    assert (drained.totals.dead_letters, drained.totals.retries) == (1, 1)
+
+
 def test_what_was_acknowledged_is_not_sent_again_by_the_next_process(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
