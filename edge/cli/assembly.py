@@ -388,8 +388,7 @@ class Assembly:
             return None
         from edge.cli.with_consumers import consumers_endpoint
 
-        reader = self.logs.reader if self.logs is not None else None
-        endpoint = consumers_endpoint(self.config, streams, producers, self.listener, reader)
+        endpoint = consumers_endpoint(self.config, streams, producers, self.listener, self.logs)
         self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
         endpoint.start()
         if self._consumer_holds is not None:

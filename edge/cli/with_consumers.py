@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from edge.config import Config, Stream
@@ -14,9 +15,10 @@ from edge.consumers.journal import Journal
 from edge.consumers.ledger import Ledger, RingEntry, Settings
 from edge.consumers.offsets import OffsetStore
 from edge.consumers.service import Service
-from edge.consumers.source import ColdLog, Source
+from edge.consumers.source import Source
 from edge.errors import EdgeError
 from edge.listener import Listener
+from edge.log_set import LogSet
 from edge.producers import ProducerRing, Producers
 from edge.streams import Streams
 from persistence.files import OsFiles
@@ -27,17 +29,40 @@ __all__ = ["consumers_endpoint"]
 DURABLE_POLL_S = 0.002  # between looks whether the log has synced what was published
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsynced:
+    """Messages that a log has not synced."""
+
+    fates: list[Fate]
+    rings: list[str]  # of each message, "" when nobody waits for its log
+    places: dict[str, tuple[Ring, int]]  # by ring: up to where it is to be synced
+    until_s: float  # monotonic; from then on they are refused if the log takes no records
+    tell: Callable[[list[Fate]], None]
+
+    def lacking(self) -> set[str]:
+        """Rings that are not synced so far."""
+        return {name for name, (ring, end) in self.places.items() if ring.extremes().durable_position < end}
+
+    def answer(self, lacking: set[str]) -> None:
+        """Tells all of them; what a log lacks has had no room."""
+        pairs = zip(self.rings, self.fates, strict=True)
+        self.tell(["full" if ring in lacking else fate for ring, fate in pairs])
+
+
 class BrokerOutlet:
     """Messages to the broker's own thread, and what became of them back.
 
-    What a stream of durability "disk" stores is told when the log has synced it.
+    What a stream of durability "disk" stores is told when the log has synced it.  Where the log takes no
+    records, as `failure_of` a ring says, it is refused after queue_timeout_ms, as to publishers of MQTT.
     """
 
-    def __init__(self, listener: Listener, streams: Streams) -> None:
+    def __init__(self, listener: Listener, streams: Streams, failure_of: Callable[[str], str]) -> None:
         self.hand_over: Callable[[Callable[[], object]], object] = lambda function: function()
         self._listener = listener
         self._streams = streams
-        self._unsynced: deque[tuple[list[tuple[Ring, int]], Callable[[], None]]] = deque()
+        self._failure_of = failure_of
+        self._patience_ms = {it.name: it.queue_timeout_ms for it in streams.settings()}
+        self._unsynced: deque[_Unsynced] = deque()
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         """See Outlet."""
@@ -46,26 +71,30 @@ class BrokerOutlet:
     def look(self) -> float:
         """Tells what the log has synced by now; seconds until that is worth another look."""
         while self._unsynced:
-            places, tell = self._unsynced[0]
-            if any(ring.extremes().durable_position < position for ring, position in places):
+            first = self._unsynced[0]
+            lacking = first.lacking()
+            if lacking and (time.monotonic() < first.until_s or not all(map(self._failure_of, lacking))):
                 return DURABLE_POLL_S
             self._unsynced.popleft()
-            tell()
+            first.answer(lacking)
         return float("inf")
 
     def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         """On the broker's thread."""
         fates = [self._store(it) for it in messages]
+        rings: list[str] = []
         places: dict[str, tuple[Ring, int]] = {}
+        patience_ms = 0
         for message, fate in zip(messages, fates, strict=True):
             partition = self._streams.partition_of(message.topic)
-            if fate == "stored" and partition.durability == "disk":
+            waits = fate == "stored" and partition.durability == "disk"
+            rings.append(partition.name if waits else "")
+            if waits:
                 # The writer's own word: the ring's is told once a batch.
                 places[partition.name] = (partition.ring, partition.writer.end_position)
-        self.hand_over(partial(self._stored, list(places.values()), partial(done, fates)))
-
-    def _stored(self, places: list[tuple[Ring, int]], tell: Callable[[], None]) -> None:
-        self._unsynced.append((places, tell))
+                patience_ms = max(patience_ms, self._patience_ms[partition.stream])
+        until_s = time.monotonic() + patience_ms / 1000
+        self.hand_over(partial(self._unsynced.append, _Unsynced(fates, rings, places, until_s, done)))
 
     def _store(self, message: Outgoing) -> Fate:
         own = self._listener.broker.own_messages
@@ -79,10 +108,11 @@ class BrokerOutlet:
 
 
 def consumers_endpoint(
-    config: Config, streams: Streams, producers: Producers, listener: Listener, cold: ColdLog | None
+    config: Config, streams: Streams, producers: Producers, listener: Listener, logs: LogSet | None
 ) -> ConsumersEndpoint:
     """The endpoint with all rings, not started.  Raises EdgeError: its journal cannot be read."""
-    outlet = BrokerOutlet(listener, streams)
+    cold = logs.reader if logs is not None else None
+    outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 
     def make(wake: Callable[[], None]) -> Service:
         service = Service(_ledger(config), outlet, clock=time.monotonic, wake=wake)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import zmq
 
+from edge.consumers.client import Letter
+from edge.consumers.client import publish as publish_letters
 from edge.control import Connection, Report, Status
 from edge.errors import Refused
 from edge.local_client import producer, subscribe_shm
@@ -250,6 +252,26 @@ def test_a_full_disk_refuses_publishers_says_why_and_resumes_by_itself(place: Pl
         kept = logged(place)
         assert set(acknowledged) | {1, 60_000} <= set(kept)
         assert kept == sorted(kept)
+
+
+def test_on_a_full_disk_who_publishes_over_zeromq_is_answered_too(place: Place) -> None:
+    """Also what waits for the log already when that fails, which is the first one here."""
+    numbers, stored = itertools.count(), []
+
+    def is_stored() -> bool:
+        number = next(numbers)
+        letters = [(Letter("t/1", 1), b"%08d" % number + bytes(50_000))]
+        stored.extend([number] * publish_letters(letters, runtime_dir=place.runtime_dir))
+        return stored[-1:] == [number]
+
+    with small_disk(place.log_dir, 6 << 20) as disk, place.broker(stream("disk")) as broker:
+        filler = fill(disk)
+        wait_until(lambda: not is_stored())
+        assert place.status()["log"]["reason"] == "the disk is full (ENOSPC)"
+        filler.unlink()
+        wait_until(is_stored)
+        assert broker.stop()[0] == 0
+        assert set(stored) <= set(logged(place))
 
 
 def is_stuck(place: Place) -> bool:
