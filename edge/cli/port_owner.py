@@ -1,11 +1,13 @@
-"""Who listens on a TCP port, as /proc tells: so that "address in use" names a program."""
+"""Who listens on a TCP port, as /proc tells: so that "address in use" names a program, and a broker is known
+by the files that it has open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["port_owner"]
+__all__ = ["port_owner", "port_owner_writes"]
 
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
@@ -20,6 +22,17 @@ def port_owner(port: int) -> str:
             except OSError:  # it has ended meanwhile
                 return ""
     return ""
+
+
+def port_owner_writes(port: int, directory: Path) -> bool:
+    """Whether who listens there has a file of `directory` open.  False also where that cannot be seen."""
+    wanted = {f"socket:[{inode}]" for inode in _listening(port)}
+    below = f"{directory.resolve()}/"
+    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+        targets = set(_descriptors(process))
+        if wanted & targets and any(target.startswith(below) for target in targets):
+            return True
+    return False
 
 
 def _listening(port: int) -> Iterator[str]:

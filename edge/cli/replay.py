@@ -86,7 +86,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
     rings = chosen_rings(arguments, view.rings())
     cursor = Cursor(view, rings, first, until, arguments.topic)
     sent = 0
-    async with target(arguments) as to:
+    async with target(arguments, directory) as to:
         with progress("replaying", cursor.ahead(), unit="records", shown=arguments.to != "stdout") as advance:
             pace, told = _Pace(arguments), 0
             try:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol, Self
 from urllib.parse import urlsplit
 
 from edge.cli.arrivals import Arrival, property_facts
-from edge.cli.mqtt_options import UsageError, client_of
+from edge.cli.mqtt_options import PORT, TLS_PORT, UsageError, client_of
+from edge.cli.port_owner import port_owner_writes
 from edge.cli.sub import line_form
 from edge.client import Client
 from edge.config_listener import is_loopback
 from edge.directories import default_runtime_dir
+from edge.local import filters_meet
 from edge.log_view import LogRecord
 from edge.mqtt import Properties, Version
 from edge.mqtt.codec import Body
@@ -41,8 +44,8 @@ class Target(Protocol):
 
 
 @asynccontextmanager
-async def target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
-    """What --to says.  Raises UsageError, and what connecting raises."""
+async def target(arguments: argparse.Namespace, directory: Path) -> AsyncIterator[Target]:
+    """What --to says; `directory` is the log's.  Raises UsageError, and what connecting raises."""
     to: str = arguments.to
     scheme = to.partition(":")[0]
     if to == "stdout":
@@ -50,6 +53,8 @@ async def target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
         yield Lines(form, sys.stdout.buffer)
     elif scheme in {"mqtt", "mqtts"}:
         _take_address(arguments, to)
+        if arguments.follow:
+            _check_no_loop(arguments, directory)
         async with client_of(arguments, window=arguments.window) as client:
             yield _Mqtt(client, arguments)
     elif to == "zmq" or scheme in {"ipc", "tcp"}:
@@ -137,6 +142,41 @@ def _take_address(arguments: argparse.Namespace, to: str) -> None:
     arguments.tls = arguments.tls or parts.scheme == "mqtts"
 
 
+def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
+    """What is sent to the broker of this log is in the log at once: it must not be wanted again."""
+    wanted: list[str] = arguments.topic or ["#"]
+    sent = [_prefixed(it, arguments.prefix) for it in wanted]
+    if not any(filters_meet(one, other) for one in sent for other in wanted):
+        return
+    port = arguments.port or (TLS_PORT if arguments.tls else PORT)
+    if _is_here(arguments.host) and port_owner_writes(port, directory):
+        raise UsageError(
+            f"--follow --to {arguments.to}: that broker writes this log, so what is sent would come again",
+            hint="name the topics with --topic, and a --prefix that makes them others; or leave out --follow",
+        )
+
+
+def _prefixed(topic_filter: str, prefix: str) -> str:
+    """A filter for what topics become."""
+    level, _, last = ("/" + prefix).rpartition("/")
+    if last and topic_filter[0] in "+#":  # levels are whole or a wildcard: this one is more than it should be
+        last, topic_filter = "", "+" + (topic_filter[1:] if topic_filter[0] == "+" else "/#")
+    return f"{level}/{last}{topic_filter}"[1:]
+
+
+def _is_here(host: str) -> bool:
+    """Whether that is an address of this machine."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with suppress(OSError), socket.socket(family, kind) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
 def _endpoint(arguments: argparse.Namespace, to: str) -> str:
     if to == "zmq":
         runtime_dir: Path = arguments.runtime_dir or default_runtime_dir()
@@ -146,6 +186,18 @@ def _endpoint(arguments: argparse.Namespace, to: str) -> str:
             f"--to {to} is reached from other machines, by anybody", hint="write tcp://127.0.0.1:PORT"
         )
     return to
+
+
+def _is_listened_to(endpoint: str) -> bool:
+    """Whether somebody lives at an ipc:// endpoint; of others ZeroMQ says so itself."""
+    if not endpoint.startswith("ipc:///"):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(endpoint.removeprefix("ipc://"))
+        except OSError:
+            return False
+    return True
 
 
 class _Zmq:
@@ -160,6 +212,10 @@ class _Zmq:
         self._endpoint = endpoint
         self._previous = PreviousOffsets()
         self._context = zmq.asyncio.Context()
+        if _is_listened_to(endpoint):  # ZeroMQ would put its own in the place of the other's
+            self._context.term()
+            text = f"--to {endpoint} is in use, perhaps by another `brim replay`"
+            raise UsageError(text, hint="wait for its end, or take another endpoint: ipc:///PATH")
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.set(zmq.XPUB_NODROP, 1)
         self._socket.set(zmq.LINGER, LINGER_MS)

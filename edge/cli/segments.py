@@ -91,7 +91,8 @@ def _list(view: LogView) -> Told:
     warnings = [f"WARNING  {row['base']}: {row['reason']}" for row in rows if row["state"] == "lost"]
     if damaged:
         warnings.append(f"WARNING  {damaged} damaged places; see `brim segments verify`")
-    summary = f"{count_in_words(len(rows))} segments, {bytes_in_words(total)}"
+    many = "segment" if len(rows) == 1 else "segments"
+    summary = f"{count_in_words(len(rows))} {many}, {bytes_in_words(total)}"
     shown = [*_aligned([header, *lines]), summary, *warnings]
     return Told({"segments": rows}, shown, well=not warnings)
 

@@ -133,6 +133,39 @@ async def test_a_replay_to_zeromq_waits_for_who_subscribes(tmp_path, runtime_dir
     assert messages.gaps == 0
 
 
+def test_a_replay_takes_no_endpoint_from_another(tmp_path, runtime_directory):
+    keep(tmp_path, "a-0", [Kept("a/1", b"one")])
+    at = ("--log", tmp_path, "--to", "zmq", "--runtime-dir", runtime_directory)
+    with ModuleChild("edge", "replay", *at) as first:
+        assert first.process.stderr is not None
+        assert b"waiting for a subscriber" in first.process.stderr.readline()
+        done = replay(*at)
+        assert done.returncode == 2
+        assert b"replay.sock is in use" in done.stderr
+    killed = ModuleChild("edge", "replay", *at)  # the file that one leaves behind is nobody's
+    with killed as second:
+        assert second.process.stderr is not None
+        assert b"waiting for a subscriber" in second.process.stderr.readline()
+
+
+async def test_a_replay_does_not_follow_what_it_sends_itself(broker):
+    await publish(broker, 0, 2)
+    follow = ("--log", broker.log, "--follow", "--to", broker.url)
+    for more in ((), ("--prefix", "press/"), ("--topic", "+/+", "--prefix", "x")):
+        done = await asyncio.to_thread(replay, *follow, "-C", 30, *more)
+        assert done.returncode == 2, (more, done)
+        assert b"that broker writes this log" in done.stderr
+    for more in (("--prefix", "press/again/", "--topic", "press/+"), ("--prefix", "a", "--topic", "press/#")):
+        done = await asyncio.to_thread(replay, *follow, "-C", 2, *more)
+        assert (done.returncode, done.stderr) == (0, b"2 records sent\n"), more
+
+
+def test_a_replay_follows_the_log_of_one_broker_to_another(broker, tmp_path):
+    keep(tmp_path / "old", "a-0", [Kept("a/1", b"one"), Kept("a/1", b"two")])
+    done = replay("--log", tmp_path / "old", "--follow", "-C", 2, "--to", broker.url)
+    assert (done.returncode, done.stderr) == (0, b"2 records sent\n")
+
+
 def test_raw_lines_are_payloads_perhaps_with_their_topics(tmp_path):
     keep(tmp_path, "a-0", [Kept("a/1", b"one"), Kept("a/2", b"\xff")])
     assert replay("--log", tmp_path, "--format", "raw").stdout == b"one\n\xff\n"
