@@ -84,9 +84,8 @@ class CutLine:
     async def _cut(self, kind: Kind) -> None:
         self._kind = kind
         self._passes = self._random.choice([0, self._random.randrange(1 << 20)])
-        if kind == "refused" and self._server is not None:
-            self._server.close()
-            self._server = None
+        if kind == "refused":
+            await self._stop_listening()
         if kind not in {"slow", "half-open"}:
             await self._reset()
 
@@ -103,9 +102,20 @@ class CutLine:
                 task.cancel()
             await asyncio.wait(others, timeout=STEP_S)
 
+    async def _stop_listening(self) -> None:
+        """A server that closes forgets what it has accepted and not begun to serve, and leaves it open: so
+        nothing more is accepted before that, and what just was gets its turn.
+        """
+        if (server := self._server) is None:
+            return
+        self._server = None
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+        server.close()
+
     async def _close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        await self._stop_listening()
         await self._reset()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
