@@ -199,7 +199,7 @@ def forget(directory: str, name: str) -> None:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="bronze", description="Drained files into a Parquet table, each record exactly once."
+        prog="brim spark bronze", description="Drained files into a Parquet table, each record exactly once."
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     add_stream_arguments(parser)

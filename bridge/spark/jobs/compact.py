@@ -142,7 +142,9 @@ def _length(filesystem: Any, directory: str) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="compact", description="Small batches of a table into large files.")
+    parser = argparse.ArgumentParser(
+        prog="brim spark compact", description="Small batches of a table into large files."
+    )
     parser.add_argument("table", help="a bronze or silver table: a path or URL for Spark")
     parser.add_argument(
         "--keep", type=int, default=KEEP_LEAST, metavar="N", help="newest batches to leave alone"

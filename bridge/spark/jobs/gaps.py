@@ -9,7 +9,7 @@ that follows them, and are no gaps.  In the table every offset of the files must
 quarantine are counted apart.
 
 Exit status: 0 nothing is missing; 1 something is, or is twice in the table, or a file cannot be read; 2 a
-mistake in the arguments.
+mistake in the arguments, or there is no drained file, which proves nothing.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _without_epoch(row: TableAccount) -> dict[str, Any]:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="gaps", description="What is missing between the edges and the table."
+        prog="brim spark gaps", description="What is missing between the edges and the table."
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument("--table", default="", help="the bronze table, to be compared with the files")
@@ -223,8 +223,11 @@ def job(argv: Sequence[str] | None) -> int:
     else:
         for line in _lines(files, table):
             print(line)
-        whole = "nothing is missing" if files.epochs else f"there are no drained files below {given.root}"
-        print(whole if complete else "SOMETHING IS MISSING OR DOUBLED")
+        if files.epochs or not complete:
+            print("nothing is missing" if complete else "SOMETHING IS MISSING OR DOUBLED")
+    if complete and not files.epochs:
+        print(f"error: there are no drained files below {given.root}", file=sys.stderr)
+        return 2
     return 0 if complete else 1
 
 

@@ -225,7 +225,8 @@ def ingest(
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="kafka", description="What was drained to Kafka into a Parquet table, each record exactly once."
+        prog="brim spark kafka",
+        description="What was drained to Kafka into a Parquet table, each record exactly once.",
     )
     parser.add_argument("servers", help="host:port, of some brokers")
     parser.add_argument("topic", help="the Kafka topic")

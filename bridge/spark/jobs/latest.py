@@ -45,7 +45,7 @@ def latest(records: DataFrame) -> DataFrame:
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="latest", description="The last record of each device.")
+    parser = argparse.ArgumentParser(prog="brim spark latest", description="The last record of each device.")
     parser.add_argument("table", help="a bronze or silver table")
     parser.add_argument("--to", default="", metavar="TABLE", help="replaced as a whole; default: only shown")
     parser.add_argument("--edge", default="", help="only edges of this name, * for anything")

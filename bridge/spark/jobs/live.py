@@ -13,6 +13,9 @@ What comes for a minute that is over is not lost: it is counted in TABLE/_late/b
 columns and `late_s`, how long after the end of its minute its edge already was.  Both together, once more by
 edge, device and minute, are what windows.py says (a mean weighs as its count does).  A bridge that has a
 backlog drains what comes in first, so --delay should be as long as outages that shall not show in _late.
+A watermark is never more than AHEAD_S ahead of the clock of the driver: an edge whose clock was in the future
+once would have all its later minutes in _late.  What is stamped later than that is counted (`ahead`), and its
+minute is over when its time has come.
 
 State: TABLE/_open/batch=..., the minutes that are not over, and TABLE/_marks/batch=..., how far each edge is;
 each for the end of that batch.  A batch that is run again, after whatever death, begins with the state of the
@@ -24,8 +27,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 
@@ -38,9 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["OPEN", "ingest", "main", "shown", "step"]
+__all__ = ["OPEN", "Outcome", "Step", "ingest", "main", "shown", "step"]
 
 DELAY_S = 600.0
+AHEAD_S = 60.0  # of an edge's clock before the driver's: what clocks differ by that are kept right, and more
 KEPT = 3  # batches of state
 OPEN = (
     "edge string, device string, minute timestamp, over timestamp, "
@@ -48,6 +54,20 @@ OPEN = (
 )
 MARKS = "edge string, seen timestamp"
 KEY = ("edge", "device", "minute", "over")
+
+
+class Step(NamedTuple):
+    """What a batch has done."""
+
+    ended: int  # minutes that are over
+    ahead: int  # values stamped so late that they say nothing about the time
+
+
+@dataclass
+class Outcome(bronze.Outcome):
+    """What one run has done; `records` are minutes that are over."""
+
+    ahead: int = 0  # values, see Step
 
 
 def ingest(
@@ -61,7 +81,7 @@ def ingest(
     checkpoint: str = "",
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
-) -> tuple[StreamingQuery, bronze.Outcome]:
+) -> tuple[StreamingQuery, Outcome]:
     """As bronze.ingest(); the outcome counts minutes that are over, and among them none that is late.
 
     Raises SourceOptionError.
@@ -73,31 +93,35 @@ def ingest(
     source = spark.readStream.format("brim").options(**{**dict(options or {}), "mode": "DROPMALFORMED"})
     records = source.load(root).select("edge", "topic", "timestamp", "payload")
     values = windows.with_value(records, payload, field)
-    outcome = bronze.Outcome(table)
+    outcome = Outcome(table)
 
     def take(frame: DataFrame, batch: int) -> None:
-        outcome.records += step(spark, frame, table, batch, delay_s)
+        done = step(spark, frame, table, batch, delay_s)
+        outcome.records += done.ended
+        outcome.ahead += done.ahead
         outcome.batches += 1
 
     return bronze.follow_batches(values, take, checkpoint, every_s), outcome
 
 
-def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> int:
-    """One batch of values with the columns edge, topic, timestamp, value; how many minutes it has ended."""
+def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s: float) -> Step:
+    """One batch of values with the columns edge, topic, timestamp, value."""
     where = _Places(table, batch)
-    marks = where.before(spark, "_marks", MARKS)
+    latest = f.timestamp_micros(f.lit(round((time.time() + AHEAD_S) * 1e6)))
+    bounded = f.least("seen", latest).alias("seen")
+    marks = where.before(spark, "_marks", MARKS).select("edge", bounded)
     known = f.broadcast(marks.withColumnRenamed("seen", "known"))
     window = f.window("timestamp", windows.WINDOW)
     parts = (
         values.withColumns({"device": f.col("topic"), "minute": window["start"], "over": window["end"]})
         .join(known, "edge", "left")
         .groupBy(*KEY, "known")
-        .agg(*_aggregates(), f.max("timestamp").alias("seen"))
+        .agg(*_aggregates(), f.max("timestamp").alias("seen"), _count_behind(latest).alias("ahead"))
         .persist()
     )
     try:
         marks = (
-            marks.unionByName(parts.select("edge", "seen")).groupBy("edge").agg(f.max("seen").alias("seen"))
+            marks.unionByName(parts.select("edge", bounded)).groupBy("edge").agg(f.max("seen").alias("seen"))
         )
         where.write(marks, "_marks")
         is_late = f.coalesce(_is_over("known", delay_s), f.lit(False))
@@ -116,7 +140,7 @@ def step(spark: SparkSession, values: DataFrame, table: str, batch: int, delay_s
         where.write(shown(judged.where("is_over")), "")
         ended = judged.where("is_over").count()
         judged.unpersist()
-        return ended
+        return Step(ended, sum(it.ahead or 0 for it in parts.agg(f.sum("ahead").alias("ahead")).collect()))
     finally:
         parts.unpersist()
 
@@ -129,6 +153,10 @@ def _aggregates() -> list[Column]:
         f.max("value").alias("max"),
         f.count_if(f.col("value").isNull()).alias("undecodable"),
     ]
+
+
+def _count_behind(latest: Column) -> Column:
+    return f.count_if(f.col("timestamp") > latest)
 
 
 def _is_over(seen: str, delay_s: float) -> Column:
@@ -169,7 +197,8 @@ class _Places:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="live", description="Count, minimum, mean and maximum by device and minute, as files come."
+        prog="brim spark live",
+        description="Count, minimum, mean and maximum by device and minute, as files come.",
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument(
@@ -205,7 +234,13 @@ def job(argv: Sequence[str] | None) -> int:
         every_s=given.every,
         options=options,
     )
-    return bronze.finish(query, outcome, as_json=given.json, what="minutes")
+    status = bronze.finish(query, outcome, as_json=given.json, what="minutes")
+    if outcome.ahead:
+        text = (
+            f"{outcome.ahead} values are stamped more than {AHEAD_S:g} s ahead of the clock of this machine"
+        )
+        print(f"warning: {text}; look at the clocks of their edges", file=sys.stderr)
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -59,7 +59,9 @@ def replay(spark: SparkSession, root: str, table: str, options: Mapping[str, str
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="replay", description="A range of drained files into a table.")
+    parser = argparse.ArgumentParser(
+        prog="brim spark replay", description="A range of drained files into a table."
+    )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
     parser.add_argument("--since", default="", metavar="TIME", help="ISO date or time, UTC")

@@ -234,7 +234,7 @@ def _moment(seconds: float) -> str:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="report", description="One page: is it all there, how much, how late."
+        prog="brim spark report", description="One page: is it all there, how much, how late."
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument("--table", default="", help="a bronze or silver table: what each device sent")

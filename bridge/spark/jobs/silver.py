@@ -27,7 +27,8 @@ __all__ = ["main"]
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="silver", description="Drained files into a table of typed columns, each record exactly once."
+        prog="brim spark silver",
+        description="Drained files into a table of typed columns, each record exactly once.",
     )
     parser.add_argument("root", help="where the bridge drains to: a path or URL")
     parser.add_argument("--payloads", required=True, metavar="FILE", help="the payload schema, on the driver")

@@ -115,7 +115,7 @@ def _packed_number(payload: bytes | None, path: Sequence[str]) -> float | None:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="windows",
+        prog="brim spark windows",
         description="Count, minimum, mean and maximum by device and minute, from the bronze table.",
     )
     parser.add_argument("table", help="the bronze table")

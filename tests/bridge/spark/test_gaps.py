@@ -127,8 +127,17 @@ def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, capsys: pytest
 
 
 def test_a_lake_without_files_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gaps.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"there are no drained files below {tmp_path}\n"
+    for how in ([], ["--json"]):  # a cron job is to notice a lake that nobody drains into any more
+        assert gaps.main([str(tmp_path), *how]) == 2
+        assert capsys.readouterr().err == f"error: there are no drained files below {tmp_path}\n"
+
+
+def test_a_wrong_argument_is_answered_with_the_command_that_people_type(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gaps.main(["--frob"])
+    assert capsys.readouterr().err.startswith("usage: brim spark gaps [-h]")
 
 
 # ---- the landing zone below it ----

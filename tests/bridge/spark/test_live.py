@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 from pyspark.sql import functions as f
 
 from bridge.spark.jobs import live, windows
-from tests.support.drained_files import store, unit_of
+from tests.support.drained_files import T0_NS, store, unit_of
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -82,6 +83,24 @@ def test_a_minute_is_written_once_and_what_is_late_is_beside_it(
         still_open = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
         everything = [ended, late, live.shown(still_open)]
         expect_what_windows_say(spark, lake, everything)
+
+
+def test_a_clock_that_was_in_the_future_once_does_not_make_all_that_comes_late(
+    spark: Any, tmp_path: Path, capsys: Said
+) -> None:
+    lake, table = tmp_path / "lake", tmp_path / "minutes"
+    years = 40 * 366 * 86_400_000  # in records, which are a millisecond apart
+    store(lake, some(0, 1), some(years, 2))
+    assert run(lake, table, capsys)["ahead"] == 20
+    assert spark.read.parquet(str(table)).count() == 4  # the first minute: its edge may be that far
+    far = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+    assert far.count() == 4
+    now = int(time.time() * 1000) - T0_NS // 1_000_000
+    store(lake, some(now + 3 * MINUTE // 2, 3))  # in time: the mark is a minute from now at most
+    assert run(lake, table, capsys)["records"] == 0
+    still = spark.read.schema(live.OPEN).parquet(str(max((table / "_open").glob("batch=*"))))
+    assert still.count() == 8
+    assert not [it for it in (table / "_late").glob("batch=*") if spark.read.parquet(str(it)).count()]
 
 
 def expect_what_windows_say(spark: Any, lake: Path, frames: list[Any]) -> None:
