@@ -72,8 +72,10 @@ class LogView:
                 reader.refresh()
             except FileNotFoundError:
                 continue
-            except OSError as error:
+            except PermissionError as error:
                 raise EdgeError(f"log {directory}: {error.strerror}", hint=AS_BROKER) from error
+            except OSError as error:
+                raise _unreadable(directory, error) from error
             self._readers[directory] = reader
         if not any(reader.bases() for reader in self._readers.values()):
             hint = "see --log; streams are logged whose durability is interval or disk"
@@ -92,8 +94,11 @@ class LogView:
         return dict(self._readers)
 
     def rings(self) -> list[str]:
-        """Names of all rings of which something is known."""
-        return sorted({name for reader in self._readers.values() for name in _rings_of(reader)})
+        """Names of all rings of which something is known.  Raises EdgeError, as all below, when the disk does
+        not give what is asked for.
+        """
+        with self._disk():
+            return sorted({name for reader in self._readers.values() for name in _rings_of(reader)})
 
     def short(self, directory: Path) -> str:
         """What people call one of the logs: "." is the shared one."""
@@ -101,10 +106,11 @@ class LogView:
 
     def epochs(self, ring_name: str) -> list[Epoch]:
         """What there is of a ring."""
-        return self._merged.epochs(ring_name)
+        with self._disk():
+            return self._merged.epochs(ring_name)
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int = READ_BYTES) -> list[Range]:
-        """See LogReader.read().  Raises EdgeError when the disk does not give them; so the next two."""
+        """See LogReader.read()."""
         with self._disk():
             return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
@@ -131,12 +137,16 @@ class LogView:
         try:
             yield
         except OSError as error:
-            hint = "see the kernel's messages (dmesg), and `brim segments verify`"
-            raise EdgeError(f"log {self.directory} cannot be read: {error.strerror}", hint=hint) from error
+            raise _unreadable(self.directory, error) from error
 
     def _of_ring(self, ring_name: str) -> Sequence[LogReader]:
         there = places(self.directory, ring_name)
         return [reader for directory, reader in self._readers.items() if directory in there]
+
+
+def _unreadable(directory: Path, error: OSError) -> EdgeError:
+    hint = "see the kernel's messages (dmesg), and `brim segments verify`"
+    return EdgeError(f"log {directory} cannot be read: {error.strerror}", hint=hint)
 
 
 def _rings_of(reader: LogReader) -> set[str]:

@@ -103,7 +103,11 @@ def _each(reader: LogReader, title: str) -> Iterator[SegmentFacts]:
     yield from (it for it in reader.archive.segments() if it.base not in bases)
     with progress(title, len(bases), unit="segments") as advance:
         for base in sorted(bases):
-            facts = reader.segment(base)
+            try:
+                facts = reader.segment(base)
+            except OSError as error:
+                why = f"cannot be read: {error.strerror}; see the kernel's messages (dmesg)"
+                facts = SegmentFacts(base, 0, 0, "lost", 0, 0, (), (), reason=why)
             if facts is not None:  # else retention has taken it meanwhile
                 yield facts
             advance(1)

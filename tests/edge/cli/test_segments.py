@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from bridge import drained
 from edge.cli import export, main
-from persistence import Log, LogReader
+from persistence import Log, LogReader, OsFiles
 from persistence.format import HEADER_PAGE_BYTES, segment_name
 from tests.support.children import ModuleChild
 from tests.support.house import ROOT
@@ -306,6 +307,43 @@ def test_a_log_that_cannot_be_read_is_told(directory, capsys, monkeypatch):
     status, _, error = brim(capsys, "export", "--to", "-", "--log", directory)
     assert status == 2
     assert "Input/output error\n  see the kernel's messages" in error
+
+
+@pytest.mark.parametrize("first", range(12))
+def test_a_disk_that_fails_is_told_whenever_it_does(directory, capsys, monkeypatch, first):
+    """From the first read on, or from a later one: of headers, of footers, of records."""
+    read, reads = OsFiles.read, itertools.count()
+
+    def failing(files: OsFiles, handle: int, size: int, at: int) -> bytes:
+        if next(reads) >= first:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(files, handle, size, at)
+
+    monkeypatch.setattr(OsFiles, "read", failing)
+    for verb in (("ls",), ("export", "--to", "-")):
+        status, out, error = brim(capsys, *verb, "--log", directory)
+        assert status in {1, 2}
+        assert "cannot be read: Input/output error" in out + error
+        assert "see the kernel's messages" in out + error
+
+
+def test_what_can_be_read_is_listed_beside_what_cannot(directory, capsys, monkeypatch):
+    read, bad = LogReader.segment, segments(directory)[1].name
+
+    def failing(reader: LogReader, base: int) -> object:
+        if segment_name(base) == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(reader, base)
+
+    monkeypatch.setattr(LogReader, "segment", failing)
+    status, out, _ = brim(capsys, "ls", "--log", directory)
+    assert status == 1
+    assert [line.split()[2] for line in out.splitlines()[1:5]] == ["sealed", "lost", "active", "active"]
+
+
+def test_one_segment_is_one(tmp_path, capsys):
+    keep(tmp_path, "a-0", [Kept("a", b"y", 1)])
+    assert ": 1 segment," in ": " + brim(capsys, "ls", "--log", tmp_path)[1].splitlines()[-1]
 
 
 def test_records_are_exported_as_lines(directory, tmp_path, capsys):
