@@ -53,13 +53,19 @@ def run(campaign: Campaign, work: Work) -> int:
     progress = Progress(campaign.name, work.count, campaign.unit)
     total: Counter[str] = Counter()
     wrong: list[str] = []
-    for counts, found in each(campaign.run_seed, _seeds(seed, work, total, campaign.unit), work.processes):
-        total += counts
-        total["seeds"] += 1
-        wrong += found
-        for it in found:
-            print(f"WRONG {it}", flush=True)
-        progress.at(total[campaign.unit], f"{len(wrong)} wrong")
+    try:
+        for counts, found in each(
+            campaign.run_seed, _seeds(seed, work, total, campaign.unit), work.processes
+        ):
+            total += counts
+            total["seeds"] += 1
+            wrong += found
+            for it in found:
+                print(f"WRONG {it}", flush=True)
+            progress.at(total[campaign.unit], f"{len(wrong)} wrong")
+    except Exception as mistake:  # noqa: BLE001  Of the campaign itself: what it has seen counts.
+        wrong.append(f"ended by {mistake!r}")
+        print(f"WRONG {wrong[-1]}", flush=True)
     progress.end()
     facts: dict[str, object] = {"wrong": len(wrong), **dict(total.most_common())}
     facts |= {"first seed": seed, "seconds": int(progress.seconds)}
