@@ -5,15 +5,16 @@ before the first unit: a partition has been drained as far as the ranges in its 
 lies in a hole waits, as a backlog does.  (What was declared lost or skipped is a hole, too: what is left of
 it is drained, the rest declared once more.)
 
-One that has been saved and is of this place is the rule, and then nothing is listed but the names of one
-number: the one that nobody can have taken yet.
+One that has been saved and is of this place is the rule, and then nothing is listed but the names of those
+numbers that another bridge of this edge may have given meanwhile: those under way, and the next.  What is
+under way and not there, when another has been here, is decided on anew: its records wait still.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -35,19 +36,18 @@ def reconcile(
     sink: UnitSink, checkpoint: Checkpoint, first_offset_of: Callable[[RingName, int], int | None]
 ) -> None:
     """Correct the checkpoint.  `first_offset_of`: with which offset an epoch began, if the ring tells."""
-    under_way = max([checkpoint.drain_seq, *(intent.drain_seq for intent in checkpoint.intents)])
-    if not _may_be_behind(sink, checkpoint, under_way):
+    if not _may_be_behind(sink, checkpoint):
         return
     names = sorted(_named(sink, checkpoint.edge, ""))
-    if all(name.drain_seq <= under_way for name in names):
+    if not _has_strange(checkpoint, names):
         return
-    _settle_intents(checkpoint, set(names))
-    newer = [name for name in names if name.drain_seq > checkpoint.drain_seq]
+    newer = list(_open(checkpoint, names))
     last = newer[-1]
     log.warning(
         "the sink is ahead of the checkpoint, which is corrected checkpoint=%s from=%d to=%d",
         checkpoint.path, checkpoint.drain_seq, last.drain_seq,
     )  # fmt: skip
+    _settle_intents(checkpoint, names)
     ranges: dict[tuple[RingName, int], list[tuple[int, int]]] = defaultdict(list)
     for name in newer:
         key = RingName(name.stream, name.partition), name.epoch
@@ -60,7 +60,10 @@ def reconcile(
             known = Cursor(*partition, epoch, begin if first is None else first, begin, begin)
         if known.epoch == epoch:
             checkpoint.move(known.holding(there))
-    checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
+    if last.drain_seq > checkpoint.drain_seq:
+        checkpoint.drain_seq, checkpoint.day = last.drain_seq, last.day
+    taken = {name.drain_seq for name in names}
+    checkpoint.free = [it for it in checkpoint.free if it not in taken and it < checkpoint.drain_seq]
 
 
 def is_there(sink: UnitSink, intent: Intent, edge: str) -> bool:
@@ -69,16 +72,26 @@ def is_there(sink: UnitSink, intent: Intent, edge: str) -> bool:
     return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
 
 
-def _settle_intents(checkpoint: Checkpoint, names: set[Name]) -> None:
-    """Those under way are of a time before what is there: by now they are there, or never will be."""
+def _settle_intents(checkpoint: Checkpoint, names: list[Name]) -> None:
+    """Those at the front that are there are done; the others give back their numbers, and never were."""
     there = set(map(_plain, names))
-    while checkpoint.intents:
-        if _plain(checkpoint.intents[0].name(checkpoint.edge)) in there:
-            checkpoint.finish()
-        else:
-            checkpoint.give_up()
-    taken = {name.drain_seq for name in names}
-    checkpoint.free = [number for number in checkpoint.free if number not in taken]
+    while checkpoint.intents and _plain(checkpoint.intents[0].name(checkpoint.edge)) in there:
+        checkpoint.finish()
+    given_back = [intent.drain_seq for intent in checkpoint.intents]
+    checkpoint.abandon()
+    checkpoint.free = sorted({*checkpoint.free, *given_back})
+
+
+def _open(checkpoint: Checkpoint, names: Iterable[Name]) -> Iterator[Name]:
+    """Those whose number is one that this checkpoint means to give, or gave and heard no more of."""
+    given = {*checkpoint.free, *(intent.drain_seq for intent in checkpoint.intents)}
+    return (it for it in names if it.drain_seq > checkpoint.drain_seq or it.drain_seq in given)
+
+
+def _has_strange(checkpoint: Checkpoint, names: Iterable[Name]) -> bool:
+    """Whether one of those is no unit of this checkpoint."""
+    ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
+    return any(_plain(name) not in ours for name in _open(checkpoint, names))
 
 
 def _plain(name: Name) -> Name:
@@ -86,7 +99,7 @@ def _plain(name: Name) -> Name:
     return replace(name, compressed=False)
 
 
-def _may_be_behind(sink: UnitSink, checkpoint: Checkpoint, under_way: int) -> bool:
+def _may_be_behind(sink: UnitSink, checkpoint: Checkpoint) -> bool:
     """Whether somebody has put a unit since, of which this checkpoint does not know."""
     if checkpoint.fresh or not checkpoint.day:
         return True
@@ -94,8 +107,11 @@ def _may_be_behind(sink: UnitSink, checkpoint: Checkpoint, under_way: int) -> bo
     if not day <= today < day + timedelta(days=LOOK_DAYS):
         return True
     days = (day + timedelta(days=number) for number in range((today - day).days + 1))
-    prefixes = [f"dt={it.isoformat()}/{under_way + 1:016d}-" for it in days]
-    return any(True for prefix in prefixes for _ in _named(sink, checkpoint.edge, prefix))
+    given = [intent.drain_seq for intent in checkpoint.intents]
+    numbers = sorted({*checkpoint.free, *given, max([checkpoint.drain_seq, *given]) + 1})
+    prefixes = [f"dt={it.isoformat()}/{number:016d}-" for it in days for number in numbers]
+    found = (name for prefix in prefixes for name in _named(sink, checkpoint.edge, prefix))
+    return _has_strange(checkpoint, found)
 
 
 def _named(sink: UnitSink, edge: str, prefix: str) -> Iterator[Name]:
