@@ -8,10 +8,10 @@ from edge.state import home
 from edge.state.keeper import Place
 
 
-def hasty(ring: Any, writer: Any, files: Any, vows: bool) -> Place:
+def hasty(ring: Any, writer: Any, files: Any, vows: bool, in_log_bytes: int) -> Place:
     """Nobody is to wait."""
     del vows
-    return Place(ring, writer, files)
+    return Place(ring, writer, files, in_log_bytes=in_log_bytes)
 
 
 if __name__ == "__main__":
