@@ -31,6 +31,13 @@ def reader(bench: Bench) -> Wire:
     return wire
 
 
+def begun(lives: Lives) -> tuple[Bench, Wire]:
+    """A first life, with a subscription of the reader's at QoS 1; a publisher."""
+    bench = lives.start()
+    reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
+    return bench, bench.client("publisher")
+
+
 def publish(publisher: Wire, first: int) -> int:
     """A batch from that number on; how many are acknowledged by now."""
     numbers = range(first, first + BATCH)
@@ -63,9 +70,7 @@ def no_room(*_: Any, **__: Any) -> int:
 
 def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "write_checkpoint", no_room)
             sent, acknowledged = flood(publisher)
@@ -80,9 +85,7 @@ def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pyte
 
 def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         for first in range(0, 20_000, BATCH):
             assert publish(publisher, first) == BATCH
         assert bench.broker.keeper.checkpoints > 3
@@ -97,9 +100,7 @@ def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
     before that is there: a restart would take what is missing for done.
     """
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "write_checkpoint", no_room)
             sent, acknowledged = flood(publisher)
@@ -114,9 +115,7 @@ def test_what_is_acknowledged_while_the_journal_is_full_outlives_a_crash(
 
 def test_a_client_is_told_of_nothing_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         with monkeypatch.context() as patch:
             patch.setattr(keeper, "write_checkpoint", no_room)
             first = 0
@@ -142,9 +141,7 @@ def test_no_checkpoint_is_written_on_the_thread_that_serves_clients(monkeypatch:
         return write_checkpoint(*arguments, **options) if is_room else no_room()
 
     with Lives(journal_bytes=JOURNAL_BYTES, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         monkeypatch.setattr(keeper, "write_checkpoint", written)
         sent, _ = flood(publisher)
         late = bench.wire()
@@ -188,9 +185,7 @@ def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
     """Up to a limit: then it waits, and goes on when there is a checkpoint."""
     in_log = 8 * JOURNAL_BYTES
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=in_log, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        bench, publisher = begun(lives)
         sent = acknowledged = 0
         with logged(lives, tmp_path) as log:
             with monkeypatch.context() as patch:
@@ -210,9 +205,7 @@ def test_a_journal_that_has_a_log_waits_for_no_checkpoint(
 
 def test_a_log_that_does_not_sync_is_not_waited_for_when_a_checkpoint_can_be_written() -> None:
     with Lives(journal_bytes=JOURNAL_BYTES, in_log_bytes=1 << 30, capacity_bytes=1 << 22) as lives:
-        bench = lives.start()
-        reader(bench).send(Subscribe(1, (Subscription("t", 1),)))
-        publisher = bench.client("publisher")
+        _, publisher = begun(lives)
         for first in range(0, 15_000, BATCH):
             assert publish(publisher, first) == BATCH
         assert lives.journal_end() > 3 * JOURNAL_BYTES
