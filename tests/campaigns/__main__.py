@@ -16,7 +16,7 @@ from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.sums import show_sums
 
-CAMPAIGNS = (CRASHES, FLIPS, KILLS, CUTS, FAULTS, PIPELINE, KAFKA, OVERFLOW)
+CAMPAIGNS = (CRASHES, FLIPS, KILLS, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
 
 
 def main() -> int:

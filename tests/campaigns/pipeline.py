@@ -254,14 +254,6 @@ PIPELINE = Campaign(
     run_seed=run_kept,
     missing=missing,
 )
-KAFKA = Campaign(
-    name="kafka",
-    what="from publishers to the table by Kafka, with its broker, the line there, bridge and Spark killed",
-    unit="records",
-    wanted=2_000_000,
-    run_seed=run_kafka,
-    missing=missing_for_kafka,
-)
 OVERFLOW = Campaign(
     name="overflow",
     what="the same with a buffer that is too small: what is lost is declared, to the offset",
@@ -269,4 +261,12 @@ OVERFLOW = Campaign(
     wanted=300,
     run_seed=run_small,
     missing=missing,
+)
+KAFKA = Campaign(
+    name="kafka",
+    what="from publishers to the table by Kafka, with its broker, the line there, bridge and Spark killed",
+    unit="records",
+    wanted=2_000_000,
+    run_seed=run_kafka,
+    missing=missing_for_kafka,
 )
