@@ -22,7 +22,14 @@ from typing import Self
 
 from edge.errors import DirectoryBusy, EdgeError
 
-__all__ = ["DirectoryLock", "control_socket", "default_runtime_dir", "default_state_dir", "make_directory"]
+__all__ = [
+    "DirectoryLock",
+    "control_socket",
+    "default_runtime_dir",
+    "default_state_dir",
+    "make_directory",
+    "sync_directory",
+]
 
 DIRECTORY_MODE = 0o750  # the group may read rings; nobody else sees that they exist
 LOCK_NAME = "brim.lock"
@@ -79,11 +86,16 @@ def _sync_name(path: Path) -> None:
         if above.stat().st_dev != device:
             return
         with contextlib.suppress(PermissionError):  # Then others made it, and what is in it.
-            descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_directory(above)
+
+
+def sync_directory(directory: Path) -> None:
+    """Names in it outlive a power cut from now on.  Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class DirectoryLock:

@@ -1,71 +1,164 @@
 """Epochs: the life of a ring, as a number that is never used twice under one name.
 
-Owns the file `epochs` in the state directory: JSON, {"ring name": last epoch}, replaced whole and synced
-before the epoch is used.  An epoch is the Unix time in seconds or, when the clock stands still or goes back,
-one more than the last: epochs rise even on a machine without a clock, and differ even when the file is lost.
+Owns the files `epochs` and `epochs.copy` in the state directory: the same bytes, each replaced whole and
+synced before an epoch is used.
+
+    byte  size  field
+       0     8  magic    "BRIMEPOC"
+       8     4  version  2
+      12     4  length   of the body
+      16     4  crc32c   of bytes 0 .. 16 and the body
+      20    12  zeros
+      32        body     JSON {"epochs": {"ring name": last epoch}}
+
+Little-endian.  Rule for change: keys may be added to the body; any other change raises the version.
+Version 1 was one file, of JSON {"ring name": last epoch}, without a checksum.  It is read, and written again
+as version 2.
+
+An epoch is the Unix time in seconds or, when the clock stands still or goes back, one more than the last:
+epochs rise even on a machine without a clock.  A damaged file is renamed to NAME.bad and its copy counts.
+If both are damaged or missing, the numbers are rebuilt: every epoch is then higher than all that is found
+elsewhere, in rings, logs and checkpoints, by a margin for those of which no trace is left.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from edge.directories import sync_directory
 from edge.errors import EdgeError
 from edge.logs import pairs
+from ringbuf import crc32c
 
-__all__ = ["Epochs"]
+__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"]
 
 log = logging.getLogger(__name__)
 
 EPOCH_MAX = (1 << 32) - 1  # a ring's header has 32 bits for it; seconds reach that in 2106
+EPOCH_MARGIN = 1 << 20  # above all epochs that are found, once the files are lost: a million rings more
+
+MAGIC, VERSION = b"BRIMEPOC", 2
+
+_HEADER = struct.Struct("<8sII")
+_CRC = struct.Struct("<I12x")
+
+
+class _Body(msgspec.Struct):
+    epochs: dict[str, int]
+
+
+def pack_epochs(epochs: dict[str, int]) -> bytes:
+    """The bytes of a file that holds `epochs`."""
+    body = msgspec.json.encode(_Body(epochs))
+    head = _HEADER.pack(MAGIC, VERSION, len(body))
+    return head + _CRC.pack(crc32c(body, crc32c(head))) + body
+
+
+def unpack_epochs(data: bytes) -> dict[str, int]:
+    """The epochs in the bytes of a file, of version 1 or 2.  Raises ValueError: damage, another version."""
+    try:
+        found = msgspec.json.decode(data, type=dict[str, int]) if data[:1] == b"{" else _verified(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+    if wrong := [it for it in found.values() if not 0 <= it <= EPOCH_MAX]:
+        raise ValueError(f"epoch {wrong[0]} is not between 0 and {EPOCH_MAX}")
+    return found
+
+
+def _verified(data: bytes) -> dict[str, int]:
+    body = data[_HEADER.size + _CRC.size :]
+    if len(data) < _HEADER.size + _CRC.size:
+        raise ValueError(f"{len(data)} bytes have no header")
+    magic, version, length = _HEADER.unpack_from(data)
+    if (magic, version, length) != (MAGIC, VERSION, len(body)):
+        raise ValueError(f"magic {magic!r}, version {version}, {length} of {len(body)} bytes")
+    if data[_HEADER.size :][: _CRC.size] != _CRC.pack(crc32c(body, crc32c(data[: _HEADER.size]))):
+        raise ValueError("the checksum does not hold")
+    return msgspec.json.decode(body, type=_Body).epochs
 
 
 class Epochs:
-    """The last epoch of each ring name.  A damaged file is put aside, never a refusal to start."""
+    """The last epoch of each ring name.  Damaged files never refuse a start.
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
+    `found_elsewhere` returns the highest epoch of which the machine has a trace outside these files, 0 if
+    there is none.  It is called at most once, by the first next() after both files were lost.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        found_elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._paths = (path, path.with_name(f"{path.name}.copy"))
         self._clock = clock
-        self._last = self._read()
+        self._found_elsewhere = found_elsewhere
+        self._least = 1  # the lowest epoch that may be given
+        found = [self._read(it) for it in self._paths]
+        whole = [it for it in found if it is not None]
+        self._lost = not whole
+        names = {name for it in whole for name in it}
+        self._last = {name: max(it.get(name, 0) for it in whole) for name in sorted(names)}
+        if whole and found != [self._last, self._last]:
+            self._write_again()
 
     def next(self, name: str, above: int = 0) -> int:
         """A new epoch for `name`, higher than any it had, and than `above`.  On disk when this returns."""
-        epoch = max(self._last.get(name, 0) + 1, above + 1, int(self._clock()))
+        if self._lost:
+            self._rebuild()
+        epoch = max(self._last.get(name, 0) + 1, above + 1, int(self._clock()), self._least)
         if epoch > EPOCH_MAX:
             raise EdgeError(
                 f"ring {name}: epoch {epoch} exceeds {EPOCH_MAX}",
-                hint=f"set the clock right, and remove {self._path}",
+                hint=f"set the clock right, and remove {self._paths[0]} and {self._paths[1]}",
             )
         self._last[name] = epoch
         self._write()
         return epoch
 
-    def _read(self) -> dict[str, int]:
+    def _rebuild(self) -> None:
+        highest = self._found_elsewhere()
+        if highest:
+            self._least = highest + EPOCH_MARGIN
+            log.warning("epochs rebuilt %s", pairs(file=self._paths[0], highest=highest, least=self._least))
+        self._lost = False
+
+    def _read(self, path: Path) -> dict[str, int] | None:
+        """The epochs of one file; None: it is missing, damaged, or of version 1 and so without a copy."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
+            data = path.read_bytes()
+            return unpack_epochs(data)
         except FileNotFoundError:
-            return {}
-        except msgspec.MsgspecError as error:
-            aside = self._path.with_name(f"{self._path.name}.bad")
-            self._path.replace(aside)
-            log.warning("epochs unreadable, begun anew %s", pairs(error=error, kept=aside))
-            return {}
+            return None
+        except ValueError as error:
+            aside = path.with_name(f"{path.name}.bad")
+            path.replace(aside)
+            log.warning("epochs file damaged %s", pairs(file=path, reason=error, kept=aside))
+            return None
+
+    def _write_again(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("epochs file not restored %s", pairs(file=self._paths[0], reason=error))
 
     def _write(self) -> None:
-        temporary = self._path.with_name(f"{self._path.name}.new")
+        for path in self._paths:
+            self._write_file(path)
+        sync_directory(self._paths[0].parent)
+
+    def _write_file(self, path: Path) -> None:
+        temporary = path.with_name(f"{path.name}.new")
         with temporary.open("wb") as file:
             os.fchmod(file.fileno(), 0o640)
-            file.write(msgspec.json.encode(self._last))
+            file.write(pack_epochs(self._last))
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        temporary.replace(path)

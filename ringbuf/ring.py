@@ -80,6 +80,20 @@ def cursor_file(path: Path | str) -> Path:
     return Path(f"{path}.cursors")
 
 
+def epoch_in(file: Path) -> int:
+    """The epoch that a ring's file has in its header; 0: it cannot be read, or its checksum does not hold."""
+    facts = ffi.new("rb_facts *")
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(HEADER_BYTES)
+            size = os.fstat(opened.fileno()).st_size
+    except OSError:
+        return 0
+    if len(header) == HEADER_BYTES:
+        lib.rb_inspect(ffi.from_buffer(header), size, facts)
+    return int(facts.epoch)
+
+
 class Ring:
     """One partition in shared memory.  Paths are given without suffix: PATH.ring, PATH.cursors."""
 

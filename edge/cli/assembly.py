@@ -97,7 +97,7 @@ class Assembly:
         self._lock_directories()
         _allow_descriptors(_descriptors(config))
         self._start_guard()
-        epochs = Epochs(config.state_dir / "epochs")
+        epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._highest_epoch)
         streams = self._open_streams(epochs)
         self._open_state(epochs)
         stats = self._bind(streams)
@@ -174,6 +174,12 @@ class Assembly:
         streams = Streams.open(self.config, epochs, ends)
         self._down.callback(streams.close)
         return streams
+
+    def _highest_epoch(self) -> int:
+        from edge.cli.found_epochs import highest_epoch
+
+        ends = self.logs.ends() if self.logs else {}
+        return highest_epoch(self.config, [it.epoch for it in ends.values()])
 
     def _open_state(self, epochs: Epochs) -> None:
         if not self.config.sessions.keep:

@@ -31,11 +31,12 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from persistence.files import Files
 from ringbuf import crc32c
 
-__all__ = ["BODY_MAX_BYTES", "Journal", "pack_header", "pack_record"]
+__all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "pack_header", "pack_record"]
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +201,14 @@ class Journal:
             bodies.append(body)
             end = at + _span(len(body))
         return bodies, end  # behind the file's end, if what fills the last record up is missing
+
+
+def bodies_in(path: Path) -> list[bytes]:
+    """The bodies of a journal that nobody has opened yet; none if the file cannot be read."""
+    try:
+        return [body for _, body in _records(memoryview(path.read_bytes()))]
+    except OSError:
+        return []
 
 
 def _span(body_bytes: int) -> int:

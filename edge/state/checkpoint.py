@@ -25,11 +25,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from edge.directories import sync_directory
 from edge.logs import pairs
 from edge.state.notes import STATE_VERSION
 from ringbuf import crc32c
 
-__all__ = ["ENTRIES", "NOTE", "Checkpoint", "Frame", "Origin", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "ENTRIES",
+    "NOTE",
+    "Checkpoint",
+    "Frame",
+    "Origin",
+    "parse_checkpoint",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +93,6 @@ def write_checkpoint(path: Path, origin: Origin, frames: Iterable[Frame], *, syn
     return size
 
 
-def sync_directory(directory: Path) -> None:
-    """Names in it outlive a power cut from now on.  Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """What the file says; None: there is none, or it was put aside, with a warning."""
     try:
@@ -102,7 +103,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         log.error("sessions cannot be read, begun anew %s", pairs(file=path, reason=error))
         return None
     try:
-        return _parsed(memoryview(data))
+        return parse_checkpoint(memoryview(data))
     except ValueError as error:
         aside = path.with_name(f"{path.name}.bad")
         path.replace(aside)
@@ -110,7 +111,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return None
 
 
-def _parsed(data: memoryview) -> Checkpoint:
+def parse_checkpoint(data: memoryview) -> Checkpoint:
+    """The checkpoint in the bytes of a file.  Raises ValueError: it is not whole."""
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes have no header")
     magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)

@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
+from edge.directories import sync_directory
 from edge.engine import counters_of
 from edge.logs import pairs
-from edge.state.checkpoint import sync_directory
 from edge.state.restoring import NEVER_ENDS, RANGE_BYTES, PastLog
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring, crc32c
 
 if TYPE_CHECKING:
     from edge.broker import Broker
 
-__all__ = ["RetainedFile", "RetainedRecord", "records_in", "retained_in"]
+__all__ = ["RetainedFile", "RetainedRecord", "marks_in", "records_in", "retained_in"]
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,11 @@ def _read(path: Path) -> _Content:
                 latest[record.key] = bytes(whole)
         at += _FRAME.size + length
     return _Content({key: it for key, it in latest.items() if _says_something(it)}, marks, at)
+
+
+def marks_in(path: Path) -> dict[str, tuple[int, int]]:
+    """For each ring of which the file says something, (epoch, position) up to where."""
+    return _read(path).marks
 
 
 def _says_something(record: bytes) -> bool:
