@@ -219,9 +219,10 @@ class Broker:
         if client is not None:
             self._packet_of(client, data[0], body)
         elif self._authenticating.is_under_way(connection):
-            self._authenticating.before_connack(connection, decode_packet(data[0], body, Version.V5))
+            packet = decode_packet(data[0], body, Version.V5, self.limits.packets)
+            self._authenticating.before_connack(connection, packet)
         else:
-            packet = decode_packet(data[0], body)
+            packet = decode_packet(data[0], body, limits=self.limits.packets)
             if not isinstance(packet, Connect):
                 raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{type(packet).__name__} before CONNECT")
             if packet.properties.authentication_method is None:
@@ -232,7 +233,7 @@ class Broker:
     def _packet_of(self, client: Client, first_byte: int, body: bytes) -> None:
         if first_byte >> 4 == PacketType.CONNECT:  # whatever is in it, and whichever version it names
             raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
-        packet = decode_packet(first_byte, body, client.version)
+        packet = decode_packet(first_byte, body, client.version, self.limits.packets)
         if isinstance(packet, Subscribe):
             self._subscribing.subscribe(client, packet)
         elif isinstance(packet, Unsubscribe):

@@ -63,6 +63,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # MQTT allows 256 MiB.  Not set: what every ring has room for, which of rings of 64 MiB is 15.9 MiB, and
     # never more than 16 MiB (Config.packet_max_bytes).
     packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] | None = None
+    # Of any packet but PUBLISH, since each is handled at one go.
+    control_packet_max_bytes: Annotated[int, Meta(ge=256, le=16 * MIB)] = MIB
+    # In one CONNECT (and in its will), SUBSCRIBE, UNSUBSCRIBE, DISCONNECT or AUTH; one takes about a
+    # microsecond, also before log-in.  A PUBLISH may have any number: it is not decoded in Python.
+    user_properties_max: Annotated[int, Meta(ge=0, le=100_000)] = 256
+    # In one SUBSCRIBE or UNSUBSCRIBE; one takes about 2 microseconds until other clients have their turn.
+    packet_filters_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 65535  # all that MQTT allows
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = 65535  # all that MQTT allows

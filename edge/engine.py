@@ -149,6 +149,7 @@ class EngineLimits:
     connect_timeout_ms: int = 5_000
     connect_max_bytes: int = 384 * KIB
     packet_max_bytes: int = MIB
+    control_max_bytes: int = MIB  # of packets other than PUBLISH, once CONNECT was accepted
     topics_max: int = 1_000_000
     topics_max_bytes: int = 256 * MIB  # of all their names; a level beyond the eighth counts 128 bytes
     retained_max: int = 100_000
@@ -422,8 +423,7 @@ class Engine(Protocol):
 
     def topics_age(self, places: int, /) -> list[bytes]:
         """Looks at the next `places` of the table, once around it at most, and forgets topics that were not
-        used since it was last here and retain nothing; their names.  The memory of whole empty parts is given
-        back each time around.
+        used since then and retain nothing; their names.  Each time around frees the memory of empty parts.
         """
 
     def grant_take(self, identifiers: bytes, /) -> int:

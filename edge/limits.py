@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from edge.mqtt.codec import PacketLimits
 from edge.router import TopicLimits
 from edge.sessions import SessionLimits
 
-__all__ = ["BrokerLimits"]
+__all__ = ["BrokerLimits", "PacketLimits"]
+
+DEFAULT_PACKETS = PacketLimits(user_properties_max=256, filters_max=1_024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class BrokerLimits:
     client_id_max_bytes: int = 65_535
     subscriptions_max: int = 10_000
     subscriptions_max_bytes: int = 8 << 20  # of the filters of one client, as filter_bytes() counts them
+    packets: PacketLimits = DEFAULT_PACKETS
     topic_alias_max: int = 32  # topic aliases towards one client that takes some
     sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: there are none
     keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound

@@ -37,6 +37,7 @@ from edge.levels import Upstream, reason_code, refusal
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.logs import pairs
+from edge.mqtt.codec import PacketLimits
 from edge.producers import ProducerRing, Producers
 from edge.report import Reporter
 from edge.router import TopicLimits
@@ -525,6 +526,7 @@ def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:
         connect_timeout_ms=limits.connect_timeout_s * 1000,
         connect_max_bytes=limits.connect_max_bytes,
         packet_max_bytes=packet_max_bytes,
+        control_max_bytes=limits.control_packet_max_bytes,
         topics_max=limits.topics_max,
         topics_max_bytes=limits.topics_max_bytes,
         retained_max=limits.retained_max,
@@ -548,6 +550,7 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         client_id_max_bytes=limits.client_id_max_bytes,
         subscriptions_max=limits.subscriptions_max,
         subscriptions_max_bytes=limits.subscriptions_max_bytes,
+        packets=PacketLimits(limits.user_properties_max, limits.packet_filters_max),
         topic_alias_max=limits.topic_alias_max,
         sys_interval_s=sys_interval_s,
         keep_alive_max_s=limits.keep_alive_max_s,

@@ -10,12 +10,16 @@ Reading never looks beyond the end of what it was given: every step checks first
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from edge.mqtt.errors import ProtocolError, Rule, Version
 
 __all__ = [
+    "UNLIMITED",
     "VARIABLE_INTEGER_MAX",
     "Body",
     "Buffer",
+    "PacketLimits",
     "decode_variable_integer",
     "encode_binary",
     "encode_string",
@@ -31,24 +35,45 @@ VARIABLE_INTEGER_MAX = 268_435_455  # four times 7 bits
 STRING_MAX_BYTES = 65_535
 
 
+class PacketLimits(NamedTuple):
+    """Largest counts in one received packet.  Decoding stops at the first element above a limit."""
+
+    user_properties_max: int  # in one property set; a CONNECT with a will has two sets
+    filters_max: int  # in one SUBSCRIBE or UNSUBSCRIBE
+
+
+UNLIMITED = PacketLimits(VARIABLE_INTEGER_MAX, VARIABLE_INTEGER_MAX)  # no packet has room for more
+
+
 class Body:
     """A cursor over what follows the fixed header of one packet.
 
     `rule` is what a packet breaks that ends too early or too late.
     """
 
-    __slots__ = ("_data", "_end", "_position", "rule", "version")
+    __slots__ = ("_data", "_end", "_position", "limits", "rule", "version")
 
-    def __init__(self, data: Buffer, version: Version, rule: Rule = Rule.LENGTH_FITS) -> None:
+    def __init__(
+        self,
+        data: Buffer,
+        version: Version,
+        rule: Rule = Rule.LENGTH_FITS,
+        limits: PacketLimits = UNLIMITED,
+    ) -> None:
         self._data = data
         self._position = 0
         self._end = len(data)
         self.version = version
         self.rule = rule
+        self.limits = limits
 
     def __len__(self) -> int:
         """Bytes that have not been read."""
         return self._end - self._position
+
+    def peek(self, length: int) -> bytes:
+        """A copy of the next `length` bytes, or of fewer if the body ends before; not read yet."""
+        return bytes(self._data[self._position : min(self._position + length, self._end)])
 
     def skip(self, length: int) -> None:
         """Bytes that were looked at already."""
@@ -71,6 +96,9 @@ class Body:
 
     def variable_integer(self) -> int:
         """0..268435455, in the shortest form.  MQTT 5 only: nothing before it has one in its body."""
+        if self._position < self._end and (byte := self._data[self._position]) < 0x80:
+            self._position += 1
+            return byte
         found = decode_variable_integer(self._data, self._position, self._end, self.version)
         if found is None:
             raise ProtocolError(self.rule, "the packet ends inside a variable byte integer", self.version)
@@ -110,11 +138,13 @@ class Body:
     def part(self, length: int) -> Body:
         """A cursor over the next `length` bytes, which count as read here."""
         position = self._take(length)
-        return Body(memoryview(self._data)[position : position + length], self.version, self.rule)
+        part = Body(self._data, self.version, self.rule, self.limits)
+        part._position, part._end = position, position + length
+        return part
 
     def rest(self) -> memoryview:
         """All that is left, as a view of what the body was made of."""
-        view = memoryview(self._data)[self._position :]
+        view = memoryview(self._data)[self._position : self._end]
         self._position = self._end
         return view
 

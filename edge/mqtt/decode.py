@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from edge.mqtt import packets as p
-from edge.mqtt.codec import Body, Buffer, encode_string
+from edge.mqtt.codec import UNLIMITED, Body, Buffer, PacketLimits, encode_string
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties
 from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
-from edge.mqtt.tables import PacketType, check_flags, checked_reason
+from edge.mqtt.tables import FLAGS, PacketType, check_flags, checked_reason
 from edge.mqtt.topics import check_filter, check_name, split_share
 
 __all__ = ["decode_packet"]
@@ -21,13 +21,17 @@ __all__ = ["decode_packet"]
 _V5 = Version.V5
 
 
-def decode_packet(first_byte: int, body: Buffer, version: Version = Version.V311) -> p.Packet:
+def decode_packet(
+    first_byte: int, body: Buffer, version: Version = Version.V311, limits: PacketLimits = UNLIMITED
+) -> p.Packet:
     """The packet of which `first_byte` begins the fixed header, and `body` is all that follows that header.
 
     `version` is what CONNECT agreed on; CONNECT itself says it, and ignores the argument.  The payload of
-    a PUBLISH is a view of `body`; everything else is copied.  Raises ProtocolError.
+    a PUBLISH is a view of `body`; everything else is copied.  Takes time in proportion to the length.
+    Raises ProtocolError, with reason code 0x97 for a packet above one of `limits`.
     """
-    return _DECODERS[check_flags(first_byte, version)](first_byte, body, version)
+    packet_type = check_flags(first_byte, version)
+    return _DECODERS[packet_type](first_byte, Body(body, version, limits=limits))
 
 
 # The connect flags; bits 4-3 are Will QoS.
@@ -42,9 +46,12 @@ _NAMES = {"MQTT", "MQIsdp"}
 _LEVEL_AT = 6  # of MQTT
 
 
-def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
-    body = Body(data, Version.V311, Rule.CONNECT_CONFORMS)
-    body.version = version = _protocol(body, bytes(data[: _LEVEL_AT + 1]))
+def _connect(first_byte: int, body: Body) -> p.Connect:
+    body.rule, body.version = Rule.CONNECT_CONFORMS, Version.V311
+    body.version = version = _protocol(body)
+    if first_byte & 0xF and version is not Version.V31:  # which does not use them
+        words = f"the flags of CONNECT are {first_byte & 0xF:04b}, and must be 0000"
+        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, words)  # no version: not worth an answer
     flags = body.byte()
     if flags & ~_CLEAN_START:
         _check_connect_flags(flags, version)
@@ -67,7 +74,8 @@ def _connect(_first_byte: int, data: Buffer, _version: Version) -> p.Connect:
     return p.Connect(client_id, clean_start, keep_alive_s, username, password, will, version, properties)
 
 
-def _protocol(body: Body, begin: bytes) -> Version:
+def _protocol(body: Body) -> Version:
+    begin = body.peek(_LEVEL_AT + 1)
     version = _PROTOCOLS.get(begin)
     if version is not None:
         body.skip(len(begin))
@@ -82,7 +90,7 @@ def _protocol(body: Body, begin: bytes) -> Version:
 
 def _check_connect_flags(flags: int, version: Version) -> None:
     will_qos = flags >> 3 & 3
-    if flags & _RESERVED:
+    if flags & _RESERVED and version is not Version.V31:  # which does not use it
         raise ProtocolError(Rule.CONNECT_RESERVED_FLAG, "bit 0 of the connect flags is set", version)
     if flags & _WILL and will_qos == 3:
         raise ProtocolError(Rule.WILL_QOS, "Will QoS is 3", version)
@@ -103,8 +111,8 @@ def _will(body: Body, flags: int) -> p.Will:
     return p.Will(topic, body.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
 
 
-def _connack(_first_byte: int, data: Buffer, version: Version) -> p.ConnAck:
-    body = Body(data, version)
+def _connack(_first_byte: int, body: Body) -> p.ConnAck:
+    version = body.version
     flags, code = body.byte(), body.byte()
     if flags & 0xFE:
         raise ProtocolError(
@@ -123,8 +131,8 @@ def _connack(_first_byte: int, data: Buffer, version: Version) -> p.ConnAck:
     return p.ConnAck(bool(flags), reason, properties)
 
 
-def _publish(first_byte: int, data: Buffer, version: Version) -> p.Publish:
-    body = Body(data, version)
+def _publish(first_byte: int, body: Body) -> p.Publish:
+    version = body.version
     topic = body.string()
     qos = first_byte >> 1 & 3
     packet_id = _identifier(body, Rule.PUBLISH_IDENTIFIER_IS_NOT_ZERO) if qos else 0
@@ -143,11 +151,10 @@ def _publish(first_byte: int, data: Buffer, version: Version) -> p.Publish:
 _Ack = TypeVar("_Ack", p.PubAck, p.PubRec, p.PubRel, p.PubComp)
 
 
-def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Buffer, Version], _Ack]:
-    def decode(_first_byte: int, data: Buffer, version: Version) -> _Ack:
-        body = Body(data, version)
+def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Body], _Ack]:
+    def decode(_first_byte: int, body: Body) -> _Ack:
         packet_id = _identifier(body)
-        if version is not _V5:
+        if body.version is not _V5:
             body.finish()
             return packet(packet_id)
         return packet(packet_id, *_reason_and_properties(body, packet_type, In.PUBACK))
@@ -155,12 +162,13 @@ def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Buffer, 
     return decode
 
 
-def _subscribe(_first_byte: int, data: Buffer, version: Version) -> p.Subscribe:
-    body = Body(data, version)
+def _subscribe(_first_byte: int, body: Body) -> p.Subscribe:
+    version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.SUBSCRIBE) if version is _V5 else NO_PROPERTIES
-    subscriptions = []
+    subscriptions: list[p.Subscription] = []
     while body:
+        _check_count(len(subscriptions), body)
         topic_filter = body.string()
         check_filter(topic_filter, version)
         subscriptions.append(_subscription(topic_filter, body.byte(), version))
@@ -177,14 +185,16 @@ def _subscription(topic_filter: str, options: int, version: Version) -> p.Subscr
         raise ProtocolError(
             Rule.SUBSCRIBE_RESERVED_BITS, f"subscription options {options:08b} are reserved", version
         )
+    if options == qos:
+        return p.Subscription(topic_filter, qos)
     no_local = bool(options & 4)
     if no_local and split_share(topic_filter)[0] is not None:
         raise ProtocolError(Rule.NO_LOCAL_IS_NOT_SHARED, "No Local on a shared subscription", version)
     return p.Subscription(topic_filter, qos, no_local, bool(options & 8), retain_handling)
 
 
-def _suback(_first_byte: int, data: Buffer, version: Version) -> p.SubAck:
-    body = Body(data, version)
+def _suback(_first_byte: int, body: Body) -> p.SubAck:
+    version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.SUBACK) if version is _V5 else NO_PROPERTIES
     codes = bytes(body.rest())
@@ -199,12 +209,13 @@ def _suback(_first_byte: int, data: Buffer, version: Version) -> p.SubAck:
     return p.SubAck(packet_id, tuple(ReasonCode(code) for code in codes), properties)
 
 
-def _unsubscribe(_first_byte: int, data: Buffer, version: Version) -> p.Unsubscribe:
-    body = Body(data, version)
+def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
+    version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.UNSUBSCRIBE) if version is _V5 else NO_PROPERTIES
-    filters = []
+    filters: list[str] = []
     while body:
+        _check_count(len(filters), body)
         filters.append(body.string())
         check_filter(filters[-1], version)
     if not filters:
@@ -212,8 +223,8 @@ def _unsubscribe(_first_byte: int, data: Buffer, version: Version) -> p.Unsubscr
     return p.Unsubscribe(packet_id, tuple(filters), properties)
 
 
-def _unsuback(_first_byte: int, data: Buffer, version: Version) -> p.UnsubAck:
-    body = Body(data, version)
+def _unsuback(_first_byte: int, body: Body) -> p.UnsubAck:
+    version = body.version
     packet_id = _identifier(body)
     if version is not _V5:
         body.finish()
@@ -225,30 +236,35 @@ def _unsuback(_first_byte: int, data: Buffer, version: Version) -> p.UnsubAck:
     return p.UnsubAck(packet_id, codes, properties)
 
 
-def _pingreq(_first_byte: int, data: Buffer, version: Version) -> p.PingReq:
-    Body(data, version).finish()
+def _pingreq(_first_byte: int, body: Body) -> p.PingReq:
+    body.finish()
     return p.PingReq()
 
 
-def _pingresp(_first_byte: int, data: Buffer, version: Version) -> p.PingResp:
-    Body(data, version).finish()
+def _pingresp(_first_byte: int, body: Body) -> p.PingResp:
+    body.finish()
     return p.PingResp()
 
 
 _PLAIN_DISCONNECT = p.Disconnect()
 
 
-def _disconnect(_first_byte: int, data: Buffer, version: Version) -> p.Disconnect:
-    body = Body(data, version)
-    if version is not _V5:
+def _disconnect(_first_byte: int, body: Body) -> p.Disconnect:
+    if body.version is not _V5:
         body.finish()
         return _PLAIN_DISCONNECT
     return p.Disconnect(*_reason_and_properties(body, PacketType.DISCONNECT, In.DISCONNECT))
 
 
-def _auth(_first_byte: int, data: Buffer, version: Version) -> p.Auth:
-    body = Body(data, version)
+def _auth(_first_byte: int, body: Body) -> p.Auth:
     return p.Auth(*_reason_and_properties(body, PacketType.AUTH, In.AUTH))
+
+
+def _check_count(count: int, body: Body) -> None:
+    """Return if one more topic filter is allowed."""
+    if count >= (most := body.limits.filters_max):
+        words = f"more than {most} topic filters in one packet; raise limits.packet_filters_max"
+        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
 
 
 def _identifier(body: Body, rule: Rule = Rule.IDENTIFIER_IS_NOT_ZERO) -> int:
@@ -266,7 +282,7 @@ def _reason_and_properties(body: Body, packet_type: PacketType, place: In) -> tu
     return reason, properties
 
 
-_DECODERS: dict[PacketType, Callable[[int, Buffer, Version], p.Packet]] = {
+_DECODERS: dict[PacketType, Callable[[int, Body], p.Packet]] = {
     PacketType.CONNECT: _connect,
     PacketType.CONNACK: _connack,
     PacketType.PUBLISH: _publish,

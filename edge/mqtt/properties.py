@@ -164,32 +164,59 @@ _TABLE = (
     _Entry(0x2A, "shared_subscription_available", _FLAG, In.CONNACK),
 )
 _BY_IDENTIFIER = {entry.identifier: entry for entry in _TABLE}
+_USER_PROPERTY = 0x26
 _IN_TUPLES = {"subscription_identifiers", "user"}  # fields that hold all values of a property
 
 assert {entry.name for entry in _TABLE} == {f.name for f in fields(Properties)}, "one line for each field"
 
 
 def decode_properties(body: Body, place: In) -> Properties:
-    """The property set at the cursor of `body`, whose packet (or will) is `place`."""
+    """The property set at the cursor of `body`, whose packet (or will) is `place`.
+
+    Takes time in proportion to its length.  Raises ProtocolError, with reason code 0x97 for more user
+    properties than `body.limits` allows.
+    """
     length = body.variable_integer()
     if length == 0:
         return NO_PROPERTIES
     part = body.part(length)
     found: dict[str, Any] = {}
+    user: list[tuple[str, str]] = []
     while part:
         identifier = part.variable_integer()
-        entry = _BY_IDENTIFIER.get(identifier)
-        if entry is None:
-            raise ProtocolError(Rule.PROPERTY_IS_KNOWN, f"no property has identifier 0x{identifier:02x}", _V5)
-        value = entry.kind.read(part)
-        if entry.name in found and not entry.many & place:
-            raise ProtocolError(
-                Rule.PROPERTY_IS_GIVEN_ONCE, f"{entry.name} stands twice in {place.name}", _V5
-            )
-        _check(entry, value, place)
-        found[entry.name] = (*found.get(entry.name, ()), value) if entry.name in _IN_TUPLES else value
+        if identifier == _USER_PROPERTY:  # belongs everywhere, any number of times
+            _check_count(len(user), body)
+            user.append((part.string(), part.string()))
+        else:
+            _decode_one(part, identifier, place, found)
+    if user:
+        found["user"] = tuple(user)
+    if identifiers := found.get("subscription_identifiers"):
+        found["subscription_identifiers"] = tuple(identifiers)
     _check_together(found)
     return Properties(**found)
+
+
+def _decode_one(part: Body, identifier: int, place: In, found: dict[str, Any]) -> None:
+    """Add the property at the cursor of `part` to `found`; a Subscription Identifier to a list there."""
+    entry = _BY_IDENTIFIER.get(identifier)
+    if entry is None:
+        raise ProtocolError(Rule.PROPERTY_IS_KNOWN, f"no property has identifier 0x{identifier:02x}", _V5)
+    value = entry.kind.read(part)
+    if entry.name in found and not entry.many & place:
+        raise ProtocolError(Rule.PROPERTY_IS_GIVEN_ONCE, f"{entry.name} stands twice in {place.name}", _V5)
+    _check(entry, value, place)
+    if entry.name in _IN_TUPLES:
+        found.setdefault(entry.name, []).append(value)
+    else:
+        found[entry.name] = value
+
+
+def _check_count(count: int, body: Body) -> None:
+    """Return if one more user property is allowed."""
+    if count >= (most := body.limits.user_properties_max):
+        words = f"more than {most} user properties in one packet; raise limits.user_properties_max"
+        raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
 
 
 def encode_properties(properties: Properties, place: In) -> bytes:
@@ -245,7 +272,14 @@ def _check(entry: _Entry, value: Any, place: In) -> None:
     if isinstance(value, int) and not entry.low <= value <= entry.kind.high:
         rule = Rule.TOPIC_ALIAS_IS_NOT_0 if entry.name == "topic_alias" else Rule.VALUE_IS_IN_RANGE
         raise ProtocolError(rule, f"{entry.name} {value} is not in {entry.low}..{entry.kind.high}", _V5)
-    if entry.name == "response_topic" and ("+" in value or "#" in value):
+    if entry.name == "response_topic":
+        _check_response_topic(value)
+
+
+def _check_response_topic(topic: str) -> None:
+    if not topic:
+        raise ProtocolError(Rule.RESPONSE_TOPIC_IS_NOT_EMPTY, "an empty response_topic", _V5)
+    if "+" in topic or "#" in topic:
         raise ProtocolError(Rule.RESPONSE_TOPIC_HAS_NO_WILDCARD, "wildcard in response_topic", _V5)
 
 

@@ -97,8 +97,15 @@ REASONS = {
 }
 
 
+_QOS, _QOS_1 = 6, 2  # the bits of QoS in the first byte
+
+
 def check_flags(first_byte: int, version: Version) -> PacketType:
-    """The type of a packet whose first byte is `first_byte`, once its flags are what they must be."""
+    """The type of a packet whose first byte is `first_byte`, once its flags are what they must be.
+
+    MQTT 3.1 (sections 3.6, 3.8, 3.10) has DUP on PUBREL, SUBSCRIBE and UNSUBSCRIBE, and does not use RETAIN
+    there.  Those of CONNECT are checked by its decoder: the version stands in the body.
+    """
     if (usual := _USUAL.get(first_byte)) is not None:
         return usual
     number, flags = first_byte >> 4, first_byte & 0x0F
@@ -107,7 +114,7 @@ def check_flags(first_byte: int, version: Version) -> PacketType:
     packet_type = PacketType(number)
     if packet_type is PacketType.PUBLISH:
         _check_publish_flags(flags, version)
-    elif flags != FLAGS[packet_type].value:
+    elif packet_type is not PacketType.CONNECT and not _flags_fit(flags, FLAGS[packet_type].value, version):
         raise ProtocolError(
             FLAGS[packet_type].rule,
             f"the flags of {packet_type.name} are {flags:04b}, and must be {FLAGS[packet_type].value:04b}",
@@ -122,6 +129,12 @@ def checked_reason(code: int, packet_type: PacketType) -> ReasonCode:
     if code not in allowed.codes:
         raise ProtocolError(allowed.rule, f"{packet_type.name} cannot carry code 0x{code:02x}", Version.V5)
     return ReasonCode(code)
+
+
+def _flags_fit(flags: int, expected: int, version: Version) -> bool:
+    if version is Version.V31 and expected == _QOS_1:
+        return flags & _QOS == _QOS_1
+    return flags == expected
 
 
 def _check_publish_flags(flags: int, version: Version) -> None:

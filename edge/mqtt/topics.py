@@ -48,7 +48,7 @@ def check_filter(topic_filter: str, version: Version = Version.V311) -> None:
             f"# must be the whole last level of topic filter {_shown(topic_filter)}",
             version,
         )
-    if "+" in topic_filter and any("+" in level and level != "+" for level in topic_filter.split("/")):
+    if "+" in topic_filter and not _plus_is_alone(topic_filter):
         raise ProtocolError(
             Rule.SINGLE_LEVEL_WILDCARD_IS_ALONE,
             f"+ must be a whole level of topic filter {_shown(topic_filter)}",
@@ -84,6 +84,12 @@ def split_share(topic_filter: str) -> tuple[str | None, str]:
         return None, topic_filter
     group, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
     return group, rest
+
+
+def _plus_is_alone(topic_filter: str) -> bool:
+    """True if each + is a whole level.  In C, since a filter may have 32,768 levels."""
+    levels = f"/{topic_filter.replace('/', '//')}/"
+    return levels.count("/+/") == topic_filter.count("+")
 
 
 def _checked_share(topic_filter: str, version: Version) -> str:

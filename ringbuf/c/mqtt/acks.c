@@ -182,13 +182,20 @@ static bool may_say(uint32_t kind, uint8_t reason)
     return false;
 }
 
+/* MQTT 3.1, section 3.6: PUBREL has DUP, and does not use RETAIN. */
+static bool flags_fit(const mq_connection *connection, uint8_t first)
+{
+    uint32_t flags = first & 15, ignored = connection->version == 3 ? 9 : 0;
+    return first >> 4 == MQ_PUBREL ? (flags & ~ignored) == 2 : flags == 0;
+}
+
 /* Identifier and reason.  0, or MQ_CLOSE_*. */
 static uint32_t ack_read(const mq_connection *connection, const mq_packet *packet, mq_ack *out)
 {
     uint32_t kind = packet->first >> 4;
     const uint8_t *body = packet->body;
     if (packet->length < 2 || (connection->version != 5 && packet->length != 2) ||
-        (packet->first & 15) != (kind == MQ_PUBREL ? 2 : 0) || mq_uint16_at(body) == 0)
+        !flags_fit(connection, packet->first) || mq_uint16_at(body) == 0)
         return MQ_CLOSE_MALFORMED;
     *out = (mq_ack){.identifier = (uint16_t)mq_uint16_at(body)};
     if (packet->length == 2)

@@ -104,6 +104,13 @@ static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet 
     return mq_leave(engine, connection, (mq_event){.kind = MQ_EVENT_PACKET, .length = length}, length);
 }
 
+/* Most bytes of a packet of this type.  Before CONNECT is accepted there is one limit for all types. */
+static uint32_t longest(const mq_engine *engine, const mq_connection *connection, uint32_t kind)
+{
+    uint32_t any = connection->packet_max_bytes, control = engine->limits.control_max_bytes;
+    return kind == MQ_PUBLISH || connection->version == 0 || any < control ? any : control;
+}
+
 /* The packet at `at`, if all of it is there.  False: more is needed, or the connection was refused. */
 static bool packet_at(mq_engine *engine, mq_connection *connection, const uint8_t *at, const uint8_t *end,
                       mq_packet *out)
@@ -119,7 +126,7 @@ static bool packet_at(mq_engine *engine, mq_connection *connection, const uint8_
             continue;
         if (connection->version == 5 && i > 1 && at[i] == 0) /* 1.5.5-1: the shortest form */
             break;
-        if (1 + i + length > connection->packet_max_bytes)
+        if (1 + i + length > longest(engine, connection, at[0] >> 4))
             return mq_refuse(engine, connection, MQ_CLOSE_TOO_LARGE);
         *out = (mq_packet){.start = at, .body = at + 1 + i, .length = length, .first = at[0]};
         connection->need = 1 + i + length;

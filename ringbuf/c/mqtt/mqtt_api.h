@@ -90,7 +90,8 @@ typedef struct mq_limits {
     uint32_t connections_max;
     uint32_t connect_timeout_ms; /* from accept to a whole CONNECT */
     uint32_t connect_max_bytes;  /* longest packet before CONNECT was accepted */
-    uint32_t packet_max_bytes;   /* longest packet after it, fixed header included */
+    uint32_t packet_max_bytes;   /* longest PUBLISH after it, fixed header included */
+    uint32_t control_max_bytes;  /* longest packet of any other type; packet_max_bytes holds for it as well */
     uint32_t topics_max;
     uint32_t retained_max;       /* retained messages */
     uint32_t receive_max;        /* QoS 1 and 2 exchanges of one client that are not at their end, 1 .. 65535:

@@ -114,6 +114,12 @@ static uint32_t property_at(const uint8_t *at, const uint8_t *end, uint64_t allo
     return 0;
 }
 
+/* A Response Topic has no wildcards [MQTT-3.3.2-14], and at least one character [MQTT-4.7.3-1]. */
+static bool is_topic(const uint8_t *name, uint32_t length)
+{
+    return length > 0 && memchr(name, '+', length) == NULL && memchr(name, '#', length) == NULL;
+}
+
 /* What the value of a property of a PUBLISH must be beyond its type. */
 static uint32_t value_take(const property *property, mq_properties *out)
 {
@@ -128,10 +134,8 @@ static uint32_t value_take(const property *property, mq_properties *out)
     case SUBSCRIPTION_IDENTIFIER:
         out->subscriptions = true;
         return value[0] == 0 ? MQ_CLOSE_PROTOCOL : 0;
-    case RESPONSE_TOPIC: /* 3.3.2-14 */
-        return memchr(value + 2, '+', property->length - 2) || memchr(value + 2, '#', property->length - 2)
-                   ? MQ_CLOSE_PROTOCOL
-                   : 0;
+    case RESPONSE_TOPIC:
+        return is_topic(value + 2, property->length - 2) ? 0 : MQ_CLOSE_PROTOCOL;
     default:
         return 0;
     }

@@ -14,11 +14,13 @@ from edge.mqtt import (
     Properties,
     ProtocolError,
     Publish,
+    PubRel,
     ReasonCode,
     Role,
     SubAck,
     Subscribe,
     Subscription,
+    Unsubscribe,
     Version,
     Will,
     decode_packet,
@@ -78,7 +80,12 @@ def test_every_split_of_a_stream_gives_the_same_packets(data: st.DataObject, ver
 def test_random_bodies_raise_nothing_but_protocol_errors(version: Version, first: bytes, body: bytes) -> None:
     with suppress(ProtocolError):
         packet = decode_packet(first[0], body, version)
-        assert split(encode(packet, version))[0] == first[0]
+        unused = 0
+        if isinstance(packet, Connect) and packet.version is Version.V31:
+            unused = 0xF
+        elif isinstance(packet, PubRel | Subscribe | Unsubscribe) and version is Version.V31:
+            unused = 9
+        assert split(encode(packet, version))[0] == first[0] & ~unused
 
 
 @given(st.data())
