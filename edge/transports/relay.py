@@ -4,6 +4,10 @@
 
 Owns both ends and closes them.  Looks at no byte of MQTT.
 
+A WebSocket frame costs about 15 us however short it is, and a read of 64 KiB may hold 11,000 of them.  So a
+client that sends short frames is read SHORT_BYTES at a time, and the others have their turn in between.
+Before CONNECT is answered it may send FRAMES_MAX frames.
+
 Invariants.  At most CHUNK_BYTES and one frame wait in either direction: nobody is read whose bytes have
 nowhere to go.  What one side said before it left reaches the other side before that is told; a client that is
 lost is lost for the loop too, which publishes its will.
@@ -30,6 +34,9 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 65_536
 READS = 8  # of one client before the others' turn: TLS hands out 16 KiB at a time
+SHORT_BYTES = 2_048  # of a client whose frames are short: at most 5 ms of parsing
+LONG_FRAME_BYTES = 256  # on average, in a read: the next read may be twice as long
+FRAMES_MAX = 1_024  # before CONNECT is answered: a client needs one, or some for a packet in fragments
 ANSWERS_MAX_BYTES = 4_096  # pongs that a client has not read, beyond which it is no longer read
 UNHEARD_MAX_BYTES = 4 << 20  # of a client that talks on after the end, beyond which it is cut off
 LINGER_S = 2.0  # for a client that was told the end to take it
@@ -41,10 +48,10 @@ class Relay:
     """From the end of the handshake to the end of the connection.  All methods on the loop's thread."""
 
     __slots__ = (
-        "_answers", "_broker", "_broker_over", "_client", "_client_gone", "_client_lost", "_client_over",
-        "_down", "_frame_max_bytes", "_is_leaving", "_linger", "_loop", "_on_end", "_on_parting", "_reads",
-        "_said_goodbye", "_stalled", "_stopped_writing", "_told_broker", "_unheard", "_up", "_websocket",
-        "_writes",
+        "_answers", "_broker", "_broker_over", "_chunk_bytes", "_client", "_client_gone", "_client_lost",
+        "_client_over", "_down", "_frame_max_bytes", "_frames_left", "_is_leaving", "_linger", "_loop",
+        "_on_end", "_on_parting", "_reads", "_said_goodbye", "_stalled", "_stopped_writing",
+        "_told_broker", "_unheard", "_up", "_websocket", "_writes",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +72,8 @@ class Relay:
         self._broker = broker
         self._websocket = websocket
         self._frame_max_bytes = frame_max_bytes
+        self._frames_left = FRAMES_MAX
+        self._chunk_bytes = CHUNK_BYTES if websocket is None else SHORT_BYTES
         self._on_parting = on_parting
         self._on_end = on_end
         self._up = bytearray()  # to the broker
@@ -166,6 +175,10 @@ class Relay:
         if self._down or self._stalled:
             writes.add(client)
         self._want(reads, writes)
+        if client in reads and isinstance(client, ssl.SSLSocket) and client.pending():
+            self._loop.call_soon(
+                self._turn, self._from_client
+            )  # bytes of a record; the socket is not readable
 
     # ---- from the client to the broker ----
 
@@ -176,7 +189,7 @@ class Relay:
             if self._client_gone or (heard and len(self._up) >= CHUNK_BYTES):
                 return
             try:
-                data = self._client.recv(CHUNK_BYTES)
+                data = self._client.recv(self._chunk_bytes)
             except ssl.SSLWantWriteError:
                 self._stalled = True
                 return
@@ -190,6 +203,8 @@ class Relay:
                 return
             if heard:
                 self._up += self._unwrapped(data)
+                if self._chunk_bytes == SHORT_BYTES:
+                    return
                 continue
             self._unheard += len(data)  # read all the same: unread, it would reset the connection
             if self._unheard > UNHEARD_MAX_BYTES:
@@ -199,12 +214,24 @@ class Relay:
         websocket = self._websocket
         if websocket is None:
             return data
-        data = websocket.receive(data)
+        unwrapped = websocket.receive(data)
+        self._budget(websocket, len(data))
         answer = websocket.output()
         self._down += answer
         self._answers += len(answer)
         self._client_over = self._said_goodbye = websocket.is_over
-        return data
+        return unwrapped
+
+    def _budget(self, websocket: WebSocket, received: int) -> None:
+        """The length of the next read, by the frames of this one; the end for too many before CONNACK."""
+        if received < websocket.frames * LONG_FRAME_BYTES:
+            self._chunk_bytes = SHORT_BYTES
+        elif received == self._chunk_bytes:
+            self._chunk_bytes = min(2 * received, CHUNK_BYTES)
+        if self._frame_max_bytes:
+            self._frames_left -= websocket.frames
+            if self._frames_left < 0:
+                websocket.refuse_frames()
 
     def _to_broker(self) -> None:
         while self._up and not self._broker_over:

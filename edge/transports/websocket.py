@@ -49,6 +49,7 @@ class WebSocket:
         )
         self._request_bytes = 0
         self.refusal = ""  # why the request was refused
+        self.frames = 0  # in the last receive()
 
     @property
     def is_open(self) -> bool:
@@ -60,6 +61,11 @@ class WebSocket:
         """Whether nothing more comes in: refused, failed or closed; output() may still have something."""
         return self._protocol.eof_sent or self._protocol.state in {State.CLOSING, State.CLOSED}
 
+    def refuse_frames(self) -> None:
+        """Close with 1008: the client sends frames without MQTT in them.  To be followed by output()."""
+        if self.is_open:
+            self._protocol.fail(CloseCode.POLICY_VIOLATION, "too many frames before CONNECT was answered")
+
     def allow(self, frame_max_bytes: int) -> None:
         """The longest frame and message from now on; the next larger one closes with 1009."""
         self._protocol.max_size = frame_max_bytes
@@ -67,6 +73,7 @@ class WebSocket:
     def receive(self, data: bytes) -> bytes:
         """Bytes of the network; the bytes of MQTT in them.  To be followed by output()."""
         protocol = self._protocol
+        self.frames = 0
         if self.is_over:
             return b""
         if protocol.state is State.CONNECTING:
@@ -81,6 +88,7 @@ class WebSocket:
             if isinstance(event, Request):
                 self._answer(event)
             elif isinstance(event, Frame):
+                self.frames += 1
                 if event.opcode is Opcode.TEXT:
                     if self.is_open:
                         protocol.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
