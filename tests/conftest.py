@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 from hypothesis import settings
 
 from tests.support.directories import memory_directory
@@ -33,6 +34,12 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("RUNTIME_DIRECTORY", str(runtime))
         patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pyzmq_collector() -> None:
+    """The thread of pyzmq that frees frames sent without a copy: it starts once, and stays."""
+    zmq.Frame(b"x", copy=False)
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from edge.access import ClientFacts, Verdict
 from edge.auth.hashes import PasswordHash
 from edge.auth.password_file import User
 from edge.auth.scram_keys import keyed
-from edge.auth.seldom import Seldom
 from edge.auth.turns import Turns, origin
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 
 __all__ = ["Passwords"]
@@ -54,7 +54,7 @@ class Passwords:
         self._lock = threading.Lock()  # of _remembered
         self._turns = Turns(THREADS, waiting_max, "brim-password")
         self._key = secrets.token_bytes(32)
-        self._is_news = Seldom(clock)
+        self._is_news = LogThrottle(clock)
         self.replace(users)
 
     def replace(self, users: Mapping[str, User], unwelcome: frozenset[str] = frozenset()) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from edge.access import ClientFacts
-from edge.auth.seldom import Seldom
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 
 __all__ = ["EVENTS_MAX", "PluginEvents"]
@@ -57,7 +57,7 @@ class PluginEvents:
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
-        self._is_news = Seldom()
+        self._is_news = LogThrottle()
 
     def connected(self, client: ClientFacts) -> None:
         """Its CONNECT was accepted."""

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edge.access import AccessList, Answer, Authenticator, ClientFacts, Verdict
 from edge.auth.plugin_events import PluginEvents
-from edge.auth.seldom import Seldom
 from edge.auth.turns import origin
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.mqtt.topics import split_share
 
@@ -96,7 +96,7 @@ class Plugins:
         self._loaded: Loaded | None = None
         self._events = PluginEvents(self._loop, self._session_of, self._happened)
         self._logging_in: Counter[str] = Counter()  # by address; on the loop's thread
-        self._is_news = Seldom()
+        self._is_news = LogThrottle()
         self._thread.start()
         try:
             self._loaded = self._run(_load(plugins)).result(START_S)

@@ -80,7 +80,14 @@ class BrokerOutlet:
         return float("inf")
 
     def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        """On the broker's thread."""
+        """On the broker's thread.  An exception refuses all: who asked must not wait without end."""
+        try:
+            self._publish_all(messages, done)
+        except Exception:
+            self.hand_over(partial(done, ["refused"] * len(messages)))
+            raise
+
+    def _publish_all(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
         fates = [self._store(it) for it in messages]
         rings: list[str] = []
         places: dict[str, tuple[Ring, int]] = {}

@@ -57,6 +57,7 @@ PATIENCE_S = 2.0  # beyond what a fetch may take: then the broker is taken for d
 MAX_WAIT_MS = 500
 REJOIN_S = 0.2
 DELAY_MAX_MS = 7 * 86_400_000
+NEVER_NS = (1 << 63) - 1  # a publisher may write any number of digits; beyond this no float holds it
 
 Offsets = Iterable["Record | int"]
 
@@ -412,6 +413,6 @@ def _not_before(record: Record) -> int:
         return 0
     try:
         user = decode_properties(Body(wire, Version.V5), In.PUBLISH).user
-        return max((int(value) for name, value in user if name == NOT_BEFORE), default=0)
+        return min(max((int(value) for name, value in user if name == NOT_BEFORE), default=0), NEVER_NS)
     except (ProtocolError, ValueError):
         return 0

@@ -16,11 +16,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Protocol
 
 from edge.consumers.delivery import RETRY_S, ColdThread
+from edge.consumers.faults import Faults
 from edge.consumers.groups import Group, Holding
 from edge.consumers.ledger import Ledger
 from edge.consumers.source import Found, Gone
@@ -71,12 +73,14 @@ class Burials:
         outlet: Outlet,
         clock: Callable[[], float],
         counts: Counter[str],
+        faults: Faults,
     ) -> None:
         self._ledger = ledger
         self._cold = cold
         self._outlet = outlet
         self._clock = clock
         self._counts = counts
+        self._faults = faults
 
     def look(self, now_s: float) -> None:
         """Begins with what is dead by now: one run of records of each partition at a time."""
@@ -84,8 +88,18 @@ class Burials:
             if holding.burying or holding.retry_s > now_s:
                 continue
             dead = holding.window.dead()
-            if dead:
+            if not dead:
+                continue
+            with self._guard(group, holding):
                 self._begin(group, holding, dead[0])
+
+    def _guard(self, group: Group, holding: Holding) -> AbstractContextManager[None]:
+        """An exception concerns this partition only, which is tried again after RETRY_S."""
+
+        def again(_: Exception) -> None:
+            holding.burying, holding.retry_s = False, self._clock() + RETRY_S
+
+        return self._faults.guard(f"dead letters of group {group.name}", again)
 
     def _begin(self, group: Group, holding: Holding, span: Span) -> None:
         entry = self._ledger.rings[holding.ring]
@@ -94,13 +108,17 @@ class Burials:
             return
         holding.burying = True
         count = min(span.end - span.first, BATCH_RECORDS)
-        go_on = partial(self._publish, group, holding, span)
+        go_on = partial(self._take, group, holding, span)
         if holding.epoch == entry.source.epoch:
             found = entry.source.read(span.first, BATCH_BYTES, count)
             if not isinstance(found, Gone):
                 go_on(found)
                 return
         self._cold.read(entry.source, holding.epoch, span.first, BATCH_BYTES, count, go_on)
+
+    def _take(self, group: Group, holding: Holding, span: Span, found: Found | OSError | None) -> None:
+        with self._guard(group, holding):
+            self._publish(group, holding, span, found)
 
     def _publish(self, group: Group, holding: Holding, span: Span, found: Found | OSError | None) -> None:
         if isinstance(found, OSError):
@@ -173,6 +191,8 @@ def _properties_of(record: Record) -> Properties:
     if not wire:
         return NO_PROPERTIES
     try:
-        return decode_properties(Body(wire, Version.V5), In.PUBLISH)
+        found = decode_properties(Body(wire, Version.V5), In.PUBLISH)
+        # These two belong to one delivery; a record has none.
+        return replace(found, topic_alias=None, subscription_identifiers=())
     except ProtocolError:  # of a local producer, who may write anything
         return NO_PROPERTIES

@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, Literal
 
+from edge.consumers.faults import Faults
 from edge.consumers.groups import ColdAnswer, Group, Holding
 from edge.consumers.ledger import Ledger
 from edge.consumers.messages import BatchFacts
@@ -31,13 +32,16 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0  # a disk that fails is asked again
 STEPS_MAX = 64  # of one partition for one fetch: skips and batches
 BATCHES_MAX = 64  # in one answer
+COLD_HELD_MAX = 64  # answers of the log that wait for a fetch, of all groups; each up to
+COLD_MAX_BYTES = 4 << 20
 
 
 class ColdThread:
     """One thread that reads the log, from the first need on; `wake` is called there when an answer is in."""
 
-    def __init__(self, wake: Callable[[], object]) -> None:
+    def __init__(self, wake: Callable[[], object], faults: Faults) -> None:
         self._wake = wake
+        self._faults = faults
         self._thread: ThreadPoolExecutor | None = None
         self._answers: deque[Callable[[], None]] = deque()
 
@@ -59,7 +63,8 @@ class ColdThread:
     def run(self) -> None:
         """Gives out the answers that are in."""
         while self._answers:
-            self._answers.popleft()()
+            with self._faults.guard("records of the log", lambda _: None):
+                self._answers.popleft()()
 
     def close(self) -> None:
         """Waits for the read that is under way."""
@@ -116,6 +121,7 @@ class Delivery:
         self._ledger = ledger
         self._cold = cold
         self._clock = clock
+        self._held: dict[Holding, None] = {}  # with an answer of the log, the oldest first
 
     def take(self, group: Group, member: str, max_bytes: int, now_s: float) -> Taken:
         """About `max_bytes` for `member`: its from now on.  Nothing when nothing is there yet."""
@@ -145,7 +151,7 @@ class Delivery:
             window.skip(offer.first, min(found.nearest, offer.end or found.nearest))
             return True
         if found.offset > offer.first:
-            holding.cold = ColdAnswer(found.epoch, found.offset, found)
+            self._hold(holding, ColdAnswer(found.epoch, found.offset, found))
             window.skip(offer.first, min(found.offset, offer.end or found.offset))
             return True
         runs = window.deliver(found.offset, found.end, member, now_s)
@@ -183,7 +189,7 @@ class Delivery:
         """What the log has for the offer.  None: it is being read."""
         if source.cold is None:
             return NOTHING
-        answer, holding.cold = holding.cold, None
+        answer = self._release(holding)
         if answer is not None and (answer.epoch, answer.offset) == (holding.epoch, offer.first):
             if answer.found is None:
                 return NOTHING
@@ -191,6 +197,7 @@ class Delivery:
                 return answer.found
         holding.reading = True
         take = partial(self._read, holding, holding.epoch, offer.first)
+        limit_bytes = min(limit_bytes, COLD_MAX_BYTES)
         self._cold.read(source, holding.epoch, offer.first, limit_bytes, offer.limit, take)
         return None
 
@@ -204,4 +211,16 @@ class Delivery:
             )
             holding.retry_s = self._clock() + RETRY_S
         else:
-            holding.cold = ColdAnswer(epoch, offset, found)
+            self._hold(holding, ColdAnswer(epoch, offset, found))
+
+    def _hold(self, holding: Holding, answer: ColdAnswer) -> None:
+        """Keep an answer of the log for the next fetch; beyond COLD_HELD_MAX the oldest is read again."""
+        holding.cold = answer
+        self._held[holding] = None
+        if len(self._held) > COLD_HELD_MAX:
+            self._release(next(iter(self._held)))
+
+    def _release(self, holding: Holding) -> ColdAnswer | None:
+        self._held.pop(holding, None)
+        answer, holding.cold = holding.cold, None
+        return answer

@@ -3,9 +3,10 @@
 Owns the socket, the thread, and a cursor over each ring that only listens: while somebody waits for records,
 a bell sleeps for all rings at once, so an idle endpoint costs nothing and a record wakes it.
 
-Bounds: what a peer may leave unread (SEND_HIGH_WATER answers; further ones are dropped, counted, and their
-records come again), what it may send ahead, how large a frame and how many of them; requests that are
-none are answered and counted, never believed.
+Bounds: the answers that a peer may leave unread (SEND_HIGH_WATER answers; further ones are dropped, counted,
+and their records come again; their bytes are counted in outbox.py until ZeroMQ has sent them), the requests
+that it may send ahead, the size and number of frames; a request that cannot be decoded is answered, and
+counted.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from edge.consumers.ledger import RingEntry
 from edge.consumers.messages import LETTERS_MAX, REQUEST_MAX_BYTES
 from edge.consumers.service import Service
 from edge.errors import EdgeError
+from edge.log_throttle import LogThrottle
 from edge.ring_poll import RingPoll
 from edge.zeromq_server import ZmqServer
 from ringbuf import Bell, Reader
@@ -38,6 +40,7 @@ FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the longest that MQTT has her
 SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
+TRACKED_MIN_BYTES = 4096  # shorter frames are copied, and not counted once ZeroMQ has them
 STATUS_S = 1.0
 GROUPS_SHOWN = 50
 JOIN_S = 10.0
@@ -58,6 +61,8 @@ class ConsumersEndpoint:
         self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self.unsent = 0  # answers that a peer had no room for, or was gone
+        self._sent: deque[tuple[bytes, zmq.MessageTracker, int]] = deque()  # what ZeroMQ holds
+        self._may_log = LogThrottle()
         self._bell = Bell()
         self._poll: RingPoll[tuple[str, Reader]] = RingPoll(self._bell)
         self._added: deque[tuple[RingEntry, Reader]] = deque()
@@ -163,7 +168,8 @@ class ConsumersEndpoint:
             try:
                 pause_s = self._turn()
             except Exception:
-                log.exception("a turn of the consumers' endpoint has failed")
+                if self._may_log():
+                    log.exception("a turn of the consumers' endpoint has failed")
                 pause_s = 1.0
             if self._service.waited_for:
                 self._poll.watch()
@@ -179,6 +185,7 @@ class ConsumersEndpoint:
         while self._calls:
             self._calls.popleft()()
         more = self._receive()
+        self._release_sent()
         pause_s = self._service.turn()
         self._send()
         if time.monotonic() >= self._status_s:
@@ -217,10 +224,25 @@ class ConsumersEndpoint:
         outbox = self._service.outbox
         while outbox:
             peer, frames = outbox.popleft()
+            parts = [zmq.Frame(it, track=True, copy=len(it) < TRACKED_MIN_BYTES) for it in frames]
             try:
-                self._socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+                self._socket.send_multipart([peer, *parts], zmq.NOBLOCK, copy=False)
             except zmq.ZMQError as error:
                 if error.errno not in {zmq.EAGAIN, errno.EHOSTUNREACH}:
                     raise
                 self.unsent += 1
-                log.debug("a consumer takes no answers, or has gone peer=%s", peer.hex())
+                log.debug("answer to a consumer dropped peer=%s", peer.hex())
+                continue
+            for part in parts:  # the tracker alone: a frame that is kept here is never done
+                if not part.tracker.done:
+                    self._sent.append((peer, part.tracker, len(part)))
+                    outbox.hold(peer, len(part))
+
+    def _release_sent(self) -> None:
+        """Counts what peers have read by now."""
+        for _ in range(len(self._sent)):
+            peer, tracker, size = self._sent.popleft()
+            if tracker.done:
+                self._service.outbox.release(peer, size)
+            else:
+                self._sent.append((peer, tracker, size))

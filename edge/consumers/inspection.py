@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from edge.consumers.errors import NotDone
 from edge.consumers.groups import Group
-from edge.consumers.ledger import Ledger, RingEntry
+from edge.consumers.ledger import Ledger, RingEntry, check_filters
 from edge.consumers.messages import (
     BatchFacts,
     GroupFacts,
@@ -34,8 +35,9 @@ class Inspection:
 
     # ---- lists ----
 
-    def rings(self, filters: Iterable[str]) -> tuple[RingFacts, ...]:
-        """Those that may hold records for the filters."""
+    def rings(self, filters: Sequence[str]) -> tuple[RingFacts, ...]:
+        """Those that may hold records for the filters.  Raises NotDone: they are no filters."""
+        check_filters(filters)
         return tuple(
             RingFacts(it.source.name, it.stream, it.source.epoch, *it.source.ends())
             for it in self._ledger.entries_for(filters)
@@ -53,13 +55,11 @@ class Inspection:
         places = tuple(self._place(it, state.places[it], group) for it in sorted(state.places))
         members: tuple[MemberFacts, ...] = ()
         if group is not None:
+            in_flight: Counter[str] = Counter()
+            for holding in group.holdings.values():
+                in_flight.update(holding.window.in_flight_by_member())
             members = tuple(
-                MemberFacts(
-                    it.id[:ID_SHOWN],
-                    it.name,
-                    tuple(group.rings_of(it.id)),
-                    sum(holding.window.in_flight(it.id) for holding in group.holdings.values()),
-                )
+                MemberFacts(it.id[:ID_SHOWN], it.name, tuple(group.rings_of(it.id)), in_flight[it.id])
                 for it in group.members.values()
             )
         lag = sum(it.lag for it in places)
@@ -89,7 +89,9 @@ class Inspection:
         """Puts a group somewhere else.  Raises NotDone."""
         state = self._idle(request.group)
         entries = self._ledger.entries_for(state.filters) if state.filters else []
-        names = request.rings or tuple(sorted({*state.places} | {it.source.name for it in entries}))
+        names = tuple(dict.fromkeys(request.rings)) or tuple(
+            sorted({*state.places} | {it.source.name for it in entries})
+        )
         unknown = [it for it in request.rings if it not in self._ledger.rings]
         if unknown:
             raise NotDone(f"there is no ring {unknown[0]}", "unknown", "`brim consumers lag` names them")

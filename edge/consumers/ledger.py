@@ -21,6 +21,7 @@ from pyroaring import BitMap64
 
 from edge.consumers.errors import NotDone
 from edge.consumers.groups import Group, Holding, Mode
+from edge.consumers.messages import FILTERS_MAX_BYTES
 from edge.consumers.offsets import GroupState, OffsetStore, Place
 from edge.consumers.source import Source
 from edge.consumers.window import Rules, Tried, Window
@@ -29,7 +30,7 @@ from edge.logs import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
 
-__all__ = ["Ledger", "RingEntry", "Settings"]
+__all__ = ["Ledger", "RingEntry", "Settings", "check_filters"]
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Ledger:
         self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
     ) -> Group:
         """The group, in use from now on, made if need be.  Raises NotDone: it is another than that."""
-        _check_filters(filters)
+        check_filters(filters)
         known = self.store.groups.get(name)
         if known is None and len(self.store.groups) >= self.settings.groups_max:
             raise NotDone(
@@ -235,7 +236,12 @@ def _there(place: Place, source: Source) -> list[Tried]:
     return [it._replace(end=min(it.end, end)) for it in place.tried if it.first < end]
 
 
-def _check_filters(filters: Iterable[str]) -> None:
+def check_filters(filters: Iterable[str]) -> None:
+    """Raises NotDone: one of them is no topic filter, or they are too long together."""
+    size = sum(len(it.encode(errors="replace")) for it in filters)
+    if size > FILTERS_MAX_BYTES:
+        text = f"topic filters of {size} bytes (allowed: {FILTERS_MAX_BYTES} together)"
+        raise NotDone(text, "refused", "use fewer or shorter filters")
     for topic_filter in filters:
         try:
             check_filter(topic_filter)

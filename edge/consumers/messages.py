@@ -51,7 +51,8 @@ from edge.consumers.groups import Mode
 from edge.errors import ControlError
 
 __all__ = [
-    "REQUEST_MAX_BYTES", "VERSION", "Ack", "Acked", "Alive", "Answer", "BatchFacts", "Code", "Commit", "Done",
+    "FILTERS_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Ack", "Acked", "Alive", "Answer", "BatchFacts",
+    "Code", "Commit", "Done",
     "Failed", "Fetch", "Fetched", "Forget", "GroupFacts", "GroupList", "Groups", "Heartbeat", "Join",
     "Joined", "Leave", "Letter", "MemberFacts", "Nack", "PlaceFacts", "Publish", "Published", "Read",
     "Records", "Request", "Reset", "RingFacts", "RingList", "Rings", "decode_answer", "decode_request",
@@ -61,6 +62,8 @@ __all__ = [
 VERSION: Final = 1
 REQUEST_MAX_BYTES: Final = 1 << 20  # of frame 0
 FILTERS_MAX: Final = 256
+FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
+RINGS_MAX: Final = 256  # of one reset
 RUNS_MAX: Final = 65_536  # of one ack
 NACK_RUNS_MAX: Final = 4_096
 LETTERS_MAX: Final = 1_024  # of one publish
@@ -206,7 +209,7 @@ class Reset(Asked, frozen=True):
     group: GroupName
     to: Literal["oldest", "latest", "offset", "time"]
     value: U64 = 0
-    rings: tuple[str, ...] = ()
+    rings: Annotated[tuple[Name, ...], Meta(max_length=RINGS_MAX)] = ()
 
 
 class Forget(Asked, frozen=True):
@@ -374,7 +377,8 @@ def decode_request(data: bytes) -> tuple[int, Request | Failed]:
         if isinstance(envelope.id, int) and 0 <= envelope.id < 1 << 63:
             number = envelope.id
         if envelope.version != VERSION:
-            text = f"consumers' protocol version {envelope.version!r}; this broker speaks {VERSION}"
+            version = repr(envelope.version)[:40]
+            text = f"consumers' protocol version {version}; this broker speaks {VERSION}"
             return number, Failed(number, text, "malformed", "use a client and a broker of the same version")
         request: Request = _decode_request(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -6,14 +6,17 @@ and synced once if a ring's durability asks for that before an answer.
 
     receive() ... receive() -> turn() -> outbox
 
-Bounds: one fetch and some reads wait for each member or peer; everything else is answered in its turn.
+Bounds: one fetch waits for each member; reads of the log and publishes under way are limited in number and
+bytes, of each peer and of all (quota.py); records wait until a peer has read what it was sent (outbox.py).
+Everything else is answered in its turn.  An error of one request, fetch or partition ends that one only.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 from edge.consumers.dead_letters import Burials, Fate, Outgoing, Outlet
 from edge.consumers.delivery import ColdThread, Delivery
 from edge.consumers.errors import NotDone
+from edge.consumers.faults import Faults
 from edge.consumers.groups import Group, Holding, Member
 from edge.consumers.inspection import Inspection, answer_of
 from edge.consumers.ledger import Ledger, RingEntry
@@ -35,6 +39,7 @@ from edge.consumers.messages import (
     Fetch,
     Fetched,
     Forget,
+    GroupFacts,
     GroupList,
     Groups,
     Heartbeat,
@@ -53,7 +58,10 @@ from edge.consumers.messages import (
     decode_request,
     encode,
 )
+from edge.consumers.outbox import Outbox
+from edge.consumers.quota import Quota
 from edge.consumers.source import Found, Gone
+from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 
 __all__ = ["NOT_BEFORE", "Service"]
@@ -61,8 +69,8 @@ __all__ = ["NOT_BEFORE", "Service"]
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
 SWEEP_S = 0.05  # between looks for what has run out of time
 IDLE_S = 1.0
-READS_MAX = 64  # of all peers, that wait for the log
-PUBLISHING_MAX = 256  # requests whose messages are on their way to the broker's thread
+READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # that wait for the log
+PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20  # that wait for the broker's thread
 FLUSH_RETRY_S = 1.0
 
 Frames = Sequence[bytes]
@@ -99,19 +107,21 @@ class Service:
         wake: Callable[[], object] = lambda: None,
     ) -> None:
         self.ledger = ledger
-        self.outbox: deque[tuple[bytes, list[bytes]]] = deque()  # (peer, frames)
+        self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
+        self._faults = Faults(self.counts, clock)
         self.also: list[Callable[[], float]] = []  # asked each turn: seconds until it is worth again
         self._clock = clock
         self._outlet = outlet
-        self._cold = ColdThread(wake)
+        self._cold = ColdThread(wake, self._faults)
         self._delivery = Delivery(ledger, self._cold, clock)
-        self._burials = Burials(ledger, self._cold, outlet, clock, self.counts)
+        self._burials = Burials(ledger, self._cold, outlet, clock, self.counts, self._faults)
         self._inspection = Inspection(ledger)
         self._fetches: dict[str, _Waiting] = {}  # by member
         self._held: list[_Held] = []
-        self._reads = 0
-        self._publishing = 0
+        self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # as they were asked for last in this turn
+        self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
+        self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
         self._sweep_s = 0.0
         self._sync_s = float("inf")  # when what is written is to be synced
         self._flush_retry_s = 0.0
@@ -171,34 +181,50 @@ class Service:
             self.counts["malformed"] += 1
             self._answer(peer, request)
             return
-        try:
-            self._do(peer, request, frames)
-        except NotDone as error:
-            self.counts[error.code] += 1
-            self._answer(peer, Failed(number, str(error), error.code, error.hint))
+        with self._guard(peer, number, type(request).__name__.lower()):
+            try:
+                self._do(peer, request, frames)
+            except NotDone as error:
+                self.counts[error.code] += 1
+                self._answer(peer, Failed(number, str(error), error.code, error.hint))
+
+    def _guard(self, peer: bytes, number: int, what: str) -> AbstractContextManager[None]:
+        """An exception, a defect of the broker or of the machine, ends this request with an answer."""
+
+        def refuse(error: Exception) -> None:
+            text = f"{what} failed in the broker: {type(error).__name__}"
+            self._answer(peer, Failed(number, text, "refused", "see the broker's log, and report this"))
+
+        return self._faults.guard(what, refuse)
 
     def turn(self) -> float:
         """Does what is due; seconds until there may be more."""
         now_s = self._clock()
+        self._groups.clear()
         self._cold.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._sweep_s:
             self._sweep(now_s)
         for waiting in list(self._fetches.values()):
-            self._try(waiting, now_s)
+            with self._guard(waiting.peer, waiting.request.id, "fetch"):
+                self._try(waiting, now_s)
         self._flush(now_s)
         return min(self._pause_s(now_s), also_s)
 
     def _sweep(self, now_s: float) -> None:
-        for group in self.ledger.groups.values():
-            for member in group.expire(now_s):
-                self.counts["members_lost"] += 1
-                self._fetches.pop(member.id, None)
-            for holding in group.holdings.values():
-                holding.window.expire(now_s)
-            group.settle()
-        self._burials.look(now_s)
         self._sweep_s = now_s + SWEEP_S
+        for group in self.ledger.groups.values():
+            with self._faults.guard(f"sweep of group {group.name}", lambda _: None):
+                self._sweep_group(group, now_s)
+        self._burials.look(now_s)
+
+    def _sweep_group(self, group: Group, now_s: float) -> None:
+        for member in group.expire(now_s):
+            self.counts["members_lost"] += 1
+            self._fetches.pop(member.id, None)
+        for holding in group.holdings.values():
+            holding.window.expire(now_s)
+        group.settle()
 
     def _pause_s(self, now_s: float) -> float:
         until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
@@ -240,7 +266,7 @@ class Service:
             self._answer(it.peer, Failed(it.answer.id, error, "full", "see the broker's log; ask again"))
 
     def _answer(self, peer: bytes, answer: Answer, frames: Frames = ()) -> None:
-        self.outbox.append((peer, [encode(answer), *frames]))
+        self.outbox.append(peer, [encode(answer), *frames])
 
     # ---- requests ----
 
@@ -261,9 +287,12 @@ class Service:
             case Read():
                 self._read(peer, request)
             case Rings():
+                self._room(peer)
                 self._answer(peer, RingList(request.id, self._inspection.rings(request.filters)))
             case Groups():
-                facts = self._inspection.groups(request.group)
+                self._room(peer)
+                facts = self._groups.get(request.group) or self._inspection.groups(request.group)
+                self._groups = {request.group: facts}
                 self._answer(peer, GroupList(request.id, facts, dict(self.counts)))
             case Reset():
                 self._inspection.reset(request)
@@ -332,30 +361,33 @@ class Service:
     def _try(self, waiting: _Waiting, now_s: float) -> None:
         """Answers a fetch if there is something, or its time is over."""
         group, request = waiting.group, waiting.request
-        taken = self._delivery.take(group, waiting.member.id, request.max_bytes, now_s)
+        del self._fetches[waiting.member.id]  # put back below if it still waits: an exception ends it
+        room = min(request.max_bytes, self.outbox.room(waiting.peer))
+        taken = self._delivery.take(group, waiting.member.id, room, now_s)
         if taken.facts or now_s >= waiting.until_s:
-            del self._fetches[waiting.member.id]
             fetched = Fetched(request.id, group.generation, tuple(taken.facts))
             self._answer(waiting.peer, fetched, taken.frames)
+        else:
+            self._fetches[waiting.member.id] = waiting
 
     def _read(self, peer: bytes, request: Read) -> None:
         entry, epoch, offset = self._inspection.place_to_read(request)
         source = entry.source
+        limit_bytes = min(request.max_bytes, self._room(peer))
         found: Found | Gone | None = None
         if epoch == source.epoch:
-            found = source.read(offset, request.max_bytes)
+            found = source.read(offset, limit_bytes)
         if source.cold is not None and (epoch != source.epoch or isinstance(found, Gone)):
-            if self._reads >= READS_MAX:
-                raise NotDone(f"{self._reads} reads of the log wait", "full", "ask again later")
-            self._reads += 1
-            take = partial(self._read_done, peer, request, entry, (epoch, offset), found)
-            self._cold.read(source, epoch, offset, request.max_bytes, None, take)
+            self._reads.take(peer, limit_bytes)
+            take = partial(self._read_done, peer, limit_bytes, request, entry, (epoch, offset), found)
+            self._cold.read(source, epoch, offset, limit_bytes, None, take)
             return
         self._give(peer, answer_of(request.id, source, epoch, offset, found), found)
 
     def _read_done(
         self,
         peer: bytes,
+        limit_bytes: int,
         request: Read,
         entry: RingEntry,
         place: tuple[int, int],
@@ -363,7 +395,7 @@ class Service:
         found: Found | OSError | None,
     ) -> None:
         """The log's answer to a Read."""
-        self._reads -= 1
+        self._reads.give(peer, limit_bytes)
         if isinstance(found, OSError):
             text = f"the log cannot be read: {found.strerror}"
             self._answer(peer, Failed(request.id, text, "full", "see the broker's log; ask again"))
@@ -373,6 +405,14 @@ class Service:
             self._give(peer, answer_of(request.id, entry.source, *place, hot), None)
             return
         self._give(peer, answer_of(request.id, entry.source, *place, best), best)
+
+    def _room(self, peer: bytes) -> int:
+        """Bytes of records that the peer may be sent now.  Raises NotDone: none."""
+        room = self.outbox.room(peer)
+        if not room:
+            text = f"{self.outbox.unread(peer)} bytes of answers to this client wait until it reads them"
+            raise NotDone(text, "full", "read the answers, then ask again")
+        return room
 
     def _give(self, peer: bytes, answer: Answer, found: Found | Gone | None) -> None:
         self._answer(peer, answer, [found.data] if isinstance(found, Found) else ())
@@ -390,11 +430,13 @@ class Service:
         if isinstance(request, Commit):
             accepted, wanted = self._commit(group, holding, member, request)
         elif isinstance(request, Ack):
-            wanted = sum(count for _, count in request.runs)
-            accepted = holding.window.ack(request.runs, member.id)
+            runs = disjoint(request.runs)
+            wanted = sum(count for _, count in runs)
+            accepted = holding.window.ack(runs, member.id)
         else:
-            wanted = sum(count for _, count in request.runs)
-            accepted = self._nack(holding, member, request)
+            runs = disjoint(request.runs)
+            wanted = sum(count for _, count in runs)
+            accepted = self._nack(holding, member, request, runs)
         if group.ordered and holding.successor is not None:
             group.settle()
         return Acked(request.id, accepted, wanted - accepted)
@@ -408,10 +450,10 @@ class Service:
             return 0, 0
         return window.ack([(floor, request.offset - floor)], member.id), request.offset - floor
 
-    def _nack(self, holding: Holding, member: Member, request: Nack) -> int:
+    def _nack(self, holding: Holding, member: Member, request: Nack, runs: Iterable[tuple[int, int]]) -> int:
         delay_s = None if request.delay_ms is None else request.delay_ms / 1000
         return holding.window.give_back(
-            request.runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts
+            runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts
         )
 
     # ---- records in ----
@@ -420,14 +462,14 @@ class Service:
         if len(frames) != len(request.letters):
             text = f"{len(request.letters)} letters and {len(frames)} payload frames"
             raise NotDone(text, "malformed", "send one frame for each")
-        if self._publishing >= PUBLISHING_MAX:
-            raise NotDone(f"{self._publishing} requests to publish are under way", "full", "ask again later")
-        messages = [_outgoing(*it) for it in zip(request.letters, frames, strict=True)]
-        self._publishing += 1
-        self._outlet(messages, partial(self._published, peer, request.id))
+        letters = zip(request.letters, frames, strict=True)
+        messages = [_outgoing(index, *it) for index, it in enumerate(letters)]
+        size = sum(len(it.payload) + len(it.properties) for it in messages)
+        self._publishing.take(peer, size)
+        self._outlet(messages, partial(self._published, peer, size, request.id))
 
-    def _published(self, peer: bytes, number: int, fates: list[Fate]) -> None:
-        self._publishing -= 1
+    def _published(self, peer: bytes, size: int, number: int, fates: list[Fate]) -> None:
+        self._publishing.give(peer, size)
         full = tuple(index for index, fate in enumerate(fates) if fate == "full")
         refused = tuple(index for index, fate in enumerate(fates) if fate == "refused")
         stored = len(fates) - len(full) - len(refused)
@@ -436,9 +478,26 @@ class Service:
         self._answer(peer, Published(number, stored, full, refused))
 
 
-def _outgoing(letter: Letter, payload: bytes) -> Outgoing:
+def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets as rising runs that neither overlap nor touch: each span is then looked at once."""
+    found: list[tuple[int, int]] = []
+    for offset, count in sorted(runs):
+        if found and offset <= (end := sum(found[-1])):
+            found[-1] = (found[-1][0], max(end, offset + count) - found[-1][0])
+        else:
+            found.append((offset, count))
+    return found
+
+
+def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:
+    """The message of letter number `index`.  Raises NotDone: MQTT forbids such a user property."""
     user = letter.user
     if letter.not_before_ns is not None:
         user = (*user, (NOT_BEFORE, str(letter.not_before_ns)))
-    properties = record_properties(Properties(user=user)) if user else b""
+    try:
+        properties = record_properties(Properties(user=user)) if user else b""
+    except ProtocolError as error:
+        text = f"user property of letter {index}: {error.detail}"
+        hint = "shorten names and values to 65535 bytes of UTF-8 without U+0000"
+        raise NotDone(text, "refused", hint) from error
     return Outgoing(letter.topic, payload, letter.qos, letter.retain, properties)

@@ -21,6 +21,7 @@ others with it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -133,6 +134,14 @@ class Window:
             for it in self._spans
             if it.member is not None and member in {None, it.member}
         )
+
+    def in_flight_by_member(self) -> Counter[str]:
+        """Records that each member has."""
+        found: Counter[str] = Counter()
+        for it in self._spans:
+            if it.member is not None:
+                found[it.member] += self._open(it.first, it.end)
+        return found
 
     def has_in_flight(self, member: str) -> bool:
         """Whether `member` has any."""

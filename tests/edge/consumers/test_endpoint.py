@@ -16,11 +16,23 @@ import zmq
 import zmq.auth
 
 from edge.consumers import endpoint as endpoint_module
+from edge.consumers import outbox
 from edge.consumers.client import Letter, consumer, publish
 from edge.consumers.endpoint import ConsumersEndpoint
 from edge.consumers.journal import Journal
 from edge.consumers.ledger import Ledger, RingEntry, Settings
-from edge.consumers.messages import VERSION, GroupList, Groups, Join, Joined, Publish, Read, Records, encode
+from edge.consumers.messages import (
+    VERSION,
+    GroupList,
+    Groups,
+    Join,
+    Joined,
+    Publish,
+    Published,
+    Read,
+    Records,
+    encode,
+)
 from edge.consumers.offsets import OffsetStore
 from edge.consumers.service import Service
 from edge.consumers.source import Source
@@ -366,3 +378,40 @@ def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_
             assert first.batch is not None
             assert first.batch.epoch == min(epochs)
             assert bytes(Batch.of(frames[0], first.batch.epoch, first.batch.offset, None)[0]) == b"0 0"
+
+
+def test_odd_letters_do_not_stop_a_broker(runtime_directory, tmp_path):
+    """Each has a fate; more of them than publishes may be under way, so none that is forgotten is missed."""
+    topics = ("", "#", "a/+", "$SYS/x", "\0", "é" * 40_000, "a/" * 5_000, "a/1")
+    with BrimProcess(runtime_directory, tmp_path, LOGGED, bridge=False) as broker:
+        with Asker(runtime_directory) as asker:
+            for round_ in range(300):
+                letters = tuple(Letter(it, round_ % 3, retain=bool(round_ % 2)) for it in topics)
+                payloads = [b"x"] * (len(topics) - 1) + [b"x" * (8 << 20) if round_ == 7 else b"y"]
+                found = asker.ask(Publish(asker.number(), VERSION, letters), Published, payloads)[0]
+                assert found.refused == (0, 1, 2, 3, 4, 5, 6)
+                assert found.full == ((7,) if round_ == 7 else ())
+        assert publish([(Letter("a/1"), b"end")], runtime_dir=runtime_directory) == 1
+        broker.stop()
+
+
+def test_answers_that_a_client_does_not_read_are_bounded_in_bytes(endpoint, ring, monkeypatch):
+    monkeypatch.setattr(outbox, "PEER_MAX_BYTES", 1 << 20)
+    for _ in range(60):
+        ring.writer().publish(b"x" * 10_000, key="a/1")
+    counts = endpoint._service.counts
+    with zmq.Context() as context, context.socket(zmq.DEALER) as deaf:
+        deaf.set(zmq.RCVHWM, 1)
+        deaf.set(zmq.RCVBUF, 4096)
+        deaf.set(zmq.LINGER, 0)
+        deaf.connect(endpoint.endpoint)
+        for number in range(1, 61):
+            deaf.send(encode(Read(number, VERSION, "some-0", max_bytes=64 << 20)))
+        wait_until(lambda: counts["requests"] == 60)
+        wait_until(lambda: counts["full"] > 40)
+        assert endpoint._service.outbox.total_bytes <= (1 << 20) + (700 << 10)
+        with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
+            batch = records.read(20.0)
+            assert batch is not None
+            assert records.ack_now(batch) > 0
+    wait_until(lambda: endpoint._service.outbox.total_bytes == 0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from edge.consumers.delivery import ColdThread
+from edge.consumers.faults import Faults
 from edge.consumers.journal import Journal
 from edge.consumers.messages import Done, Forget, Reset
 from edge.consumers.offsets import OffsetStore
@@ -76,7 +79,7 @@ def test_a_disk_that_fails_is_asked_again_and_keeps_no_processor_busy(runtime_di
 def test_an_answer_of_the_log_is_not_lost_while_others_are_given_out(runtime_directory):
     """As when the endpoint's thread has its turn between two instructions of the thread that reads."""
     taken: list[object] = []
-    cold = ColdThread(lambda: None)
+    cold = ColdThread(lambda: None, Faults(Counter(), time.monotonic))
 
     class Interrupted(type(cold._answers)):  # type: ignore[misc]
         def append(self, answer):

@@ -1,24 +1,24 @@
-"""When to say again what would else be said a thousand times a second.  Owns the time it was last said."""
+"""Log throttle: limits a repeated log message to one every 10 s.  Owns the time of the last one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["Seldom"]
+__all__ = ["LogThrottle"]
 
 AGAIN_S = 10.0
 
 
-class Seldom:
-    """True at most once in AGAIN_S.  Any thread; two at once may both be told True."""
+class LogThrottle:
+    """True at most once in AGAIN_S.  Any thread; two at once may both get True."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_s = -AGAIN_S
 
     def __call__(self) -> bool:
-        """Whether to say it."""
+        """True if the message is to be logged now."""
         now_s = self._clock()
         if now_s - self._last_s < AGAIN_S:
             return False

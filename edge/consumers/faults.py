@@ -1,0 +1,35 @@
+"""Faults: exceptions that nobody expected, of one request, fetch or partition: counted, seldom logged."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from edge.log_throttle import LogThrottle
+from edge.logs import pairs
+
+__all__ = ["Faults"]
+
+log = logging.getLogger(__name__)
+
+
+class Faults:
+    """Counts under `errors` in `counts`; logs at most one traceback in 10 s."""
+
+    def __init__(self, counts: Counter[str], clock: Callable[[], float]) -> None:
+        self._counts = counts
+        self._may_log = LogThrottle(clock)
+
+    @contextmanager
+    def guard(self, what: str, then: Callable[[Exception], object]) -> Iterator[None]:
+        """An exception ends the block, `then` is called with it, and everything else continues."""
+        try:
+            yield
+        except Exception as error:
+            self._counts["errors"] += 1
+            if self._may_log():
+                text = "consumers' endpoint failed at one step, and continued with the others %s"
+                log.exception(text, pairs(step=what, errors=self._counts["errors"]))
+            then(error)

@@ -1,0 +1,45 @@
+"""Quota: a limit on requests under way, of all peers and of each one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from edge.consumers.errors import NotDone
+
+__all__ = ["Quota"]
+
+
+class Quota:
+    """`what` names the requests in the error; `total` of all peers, `each` of one, `total_bytes` of all."""
+
+    def __init__(self, what: str, total: int, each: int, total_bytes: int) -> None:
+        self.bytes = 0
+        self._what = what
+        self._limits = (total, each, total_bytes)
+        self._of: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        """Requests under way."""
+        return self._of.total()
+
+    def take(self, peer: bytes, size: int) -> None:
+        """Count a request of `size` bytes.  Raises NotDone: a limit is reached.
+
+        A request that is longer than all may be is taken while no other one is under way.
+        """
+        total, each, total_bytes = self._limits
+        found = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
+        if self._of[peer] >= each or len(self) >= total:
+            raise NotDone(f"{found} (allowed: {each} and {total})", "full", "await some, then ask again")
+        if self.bytes and self.bytes + size > total_bytes:
+            text = f"{found}, with {self.bytes} bytes; {size} more exceed the limit of {total_bytes}"
+            raise NotDone(text, "full", "ask again later")
+        self._of[peer] += 1
+        self.bytes += size
+
+    def give(self, peer: bytes, size: int) -> None:
+        """The end of a request that was taken."""
+        self.bytes -= size
+        self._of[peer] -= 1
+        if self._of[peer] <= 0:
+            del self._of[peer]
