@@ -6,7 +6,8 @@ moves a record: those go through the rings, without this process.
 
 Peers are local but not trusted.  A request is bounded and checked by type; a peer that sends anything else,
 or leaves answers unread until the kernel's buffer is full, is cut; connections are capped; nothing is granted
-that the peer's user (SO_PEERCRED) may not have.
+that the peer's user (SO_PEERCRED) may not have.  Which connection gives way when all places are taken is
+local_peers.py's.
 
 Everything here runs on one event loop.  Writers belong to another thread: `on_writer_thread` runs a function
 there.
@@ -18,16 +19,15 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edge.config import Config, Stream
 from edge.control import (
     ANSWER_MAX_BYTES,
-    CREDENTIALS,
     REQUEST_MAX_BYTES,
     Answer,
     Done,
@@ -45,9 +45,11 @@ from edge.control import (
     decode_request,
     encode,
 )
+from edge.descriptors import REMEDY
 from edge.directories import control_socket
 from edge.errors import ControlError, EdgeError, Refused
 from edge.levels import Lost
+from edge.local_peers import Peer, Peers
 from edge.logs import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
@@ -61,21 +63,9 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 64
 SEND_BUFFER_BYTES = 2 * ANSWER_MAX_BYTES  # an answer is one datagram, and the kernel counts its own part
-TURN_AWAY_S = 0.2  # others wait so long, while none can be let in anyway
+FIRST_REQUEST_S = 5.0  # from accept(); a client sends its request at once
+BRIEF_S = 1.0  # the same for a connection that gets one answer only
 ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no descriptors left
-
-
-@dataclass(eq=False)
-class _Peer:
-    """One connection, and what it holds."""
-
-    socket: socket.socket
-    pid: int
-    uid: int
-    follows: bool = False
-    gates: dict[tuple[str, int], Ring] = field(default_factory=dict)
-    produces: set[str] = field(default_factory=set)
-    task: asyncio.Task[None] | None = None
 
 
 class LocalEndpoint:
@@ -90,19 +80,23 @@ class LocalEndpoint:
         report: Callable[[], Awaitable[dict[str, Any]]],
         on_writer_thread: Callable[[Callable[[], object]], Awaitable[object]],
         moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
+        connections_max: int | None = None,
     ) -> None:
-        """`moved` is told what bridges of other processes say: Upstream.moved()."""
+        """`moved` is told what bridges of other processes say: Upstream.moved().
+
+        `connections_max`: instead of local.connections_max, where the process may open fewer files.
+        """
         self.counts: Counter[str] = Counter()  # connections, refusals, and cuts by cause
         self._path = control_socket(config.runtime_dir)
         self._streams = {stream.name: stream for stream in config.stream}
         self._partitions = {partition.name: partition for partition in streams.all()}
         self._producers = producers
-        self._connections_max = config.local.connections_max
-        self._gating_uids = {os.geteuid(), 0, *config.local.gating_uids}
+        self._peers = Peers(connections_max or config.local.connections_max, self.counts)
+        self._gating_uids = {*self._peers.privileged, *config.local.gating_uids}
         self._report = report
         self._on_writer_thread = on_writer_thread
         self._moved = moved
-        self._peers: set[_Peer] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -132,7 +126,7 @@ class LocalEndpoint:
         listening, self._socket = self._socket, None
         if listening is None:
             return
-        tasks = [task for task in (self._accepting, *(peer.task for peer in self._peers)) if task]
+        tasks = [task for task in (self._accepting, *self._serving) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,51 +145,61 @@ class LocalEndpoint:
                 log.warning("control socket cannot accept %s", pairs(reason=error))
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-            pid, uid, _ = CREDENTIALS.unpack(credentials)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            peer = _Peer(connected, pid, uid)
             self.counts["connections"] += 1
-            if len(self._peers) >= self._connections_max:
-                await self._turn_away(peer)
-                continue
-            log.debug("local process connected %s", pairs(pid=pid, uid=uid))
-            self._peers.add(peer)
-            peer.task = asyncio.create_task(self._serve(peer))
+            if (peer := self._peers.admit(connected)) is not None:
+                log.debug("local process connected %s", pairs(pid=peer.pid, uid=peer.uid))
+                task = asyncio.create_task(self._serve_briefly(peer) if peer.brief else self._serve(peer))
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
+            await asyncio.sleep(0)  # sock_accept() does not yield while connections wait, and requests do
 
-    async def _turn_away(self, peer: _Peer) -> None:
-        """Says that there is no room.  Its request is awaited a moment: unread, it would drop the answer."""
-        self.counts["refused"] += 1
-        text = f"{len(self._peers)} connections are open, as many as local.connections_max allows"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TURN_AWAY_S):
-                await self._receive(peer)
-        self._send(peer, Failed(text, "close some, or raise local.connections_max"))
-        peer.socket.close()
-
-    async def _serve(self, peer: _Peer) -> None:
+    async def _serve(self, peer: Peer) -> None:
         try:
-            while data := await self._receive(peer):
-                if not self._send(peer, await self._answer(peer, data)):
-                    break
+            data = await self._first_request(peer, FIRST_REQUEST_S)
+            while data and self._send(peer, await self._answer(peer, data)):
+                data = await self._receive(peer)
         finally:
-            self._peers.discard(peer)
+            self._peers.left(peer)
             peer.socket.close()
             await self._give_back(peer)
             log.debug("local process gone %s", pairs(pid=peer.pid, uid=peer.uid))
 
-    async def _receive(self, peer: _Peer) -> bytes:
+    async def _serve_briefly(self, peer: Peer) -> None:
+        """Answer one request: a report for the broker's own user and root, otherwise the limit."""
+        try:
+            data = await self._first_request(peer, BRIEF_S)
+            answer: Answer = Failed(peer.brief, "close some, or raise local.connections_max")
+            with suppress(ControlError):
+                if peer.uid in self._peers.privileged and isinstance(decode_request(data), Status):
+                    answer = await self._answer(peer, data)
+            self._send(peer, answer)
+        finally:
+            self._peers.left(peer)
+            peer.socket.close()
+
+    async def _first_request(self, peer: Peer, patience_s: float) -> bytes:
+        """The request; b"" if none comes in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                return await self._receive(peer)
+        self.counts["cut_silent"] += 1
+        log.debug("local process cut %s", pairs(pid=peer.pid, uid=peer.uid, reason="it sent no request"))
+        return b""
+
+    async def _receive(self, peer: Peer) -> bytes:
         """The next request; b"" at the end of the connection."""
         try:
             data = await asyncio.get_running_loop().sock_recv(peer.socket, REQUEST_MAX_BYTES + 1)
         except OSError:
             return b""
+        peer.asked, peer.since_s = True, time.monotonic()
         if len(data) <= REQUEST_MAX_BYTES:
             return data
         self._cut(peer, "too_large", f"a request is above the limit of {REQUEST_MAX_BYTES} bytes")
         return b""
 
-    def _send(self, peer: _Peer, message: Answer | RingAdded) -> bool:
+    def _send(self, peer: Peer, message: Answer | RingAdded) -> bool:
         """False: the peer was cut, or is gone."""
         data = encode(message)
         if len(data) > ANSWER_MAX_BYTES:
@@ -209,29 +213,33 @@ class LocalEndpoint:
             return False
         return True
 
-    def _cut(self, peer: _Peer, cause: str, why: str) -> None:
+    def _cut(self, peer: Peer, cause: str, why: str) -> None:
         """Ends the connection; _serve() sees that and gives everything back."""
         self.counts[f"cut_{cause}"] += 1
         log.warning("local process cut %s", pairs(pid=peer.pid, uid=peer.uid, reason=why))
-        try:
-            peer.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("local process was gone already %s", pairs(pid=peer.pid))
+        peer.shut()
 
     # ---- requests ----
 
-    async def _answer(self, peer: _Peer, data: bytes) -> Answer:
+    async def _answer(self, peer: Peer, data: bytes) -> Answer:
         try:
-            return await self._do(peer, decode_request(data))
+            request = decode_request(data)
+            answer = await self._do(peer, request)
+            peer.keeps |= not isinstance(request, Status)
+            return answer
         except ControlError as error:
             self._send(peer, Failed(str(error), error.hint))
             self._cut(peer, "garbage", str(error))
         except EdgeError as error:
             self.counts["refusals"] += 1
             return Failed(str(error), error.hint)
+        except OSError as error:  # no descriptor, no memory: the request fails and the connection stays
+            self.counts["failures"] += 1
+            log.warning("local request failed %s", pairs(pid=peer.pid, reason=error))
+            return Failed(f"the broker cannot do that now: {error.strerror}", REMEDY)
         return Failed("cut")
 
-    async def _do(self, peer: _Peer, request: Request) -> Answer:
+    async def _do(self, peer: Peer, request: Request) -> Answer:
         match request:
             case Status():
                 return Report(await self._report())
@@ -259,7 +267,7 @@ class LocalEndpoint:
         # Nobody checks what topics a producer writes, so its ring may hold records for anybody.
         yield from map(_producer_facts, self._producers.all())
 
-    async def _gate(self, peer: _Peer, name: str, slot: int) -> None:
+    async def _gate(self, peer: Peer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)
         if partition is None:
             hint = "the producer of a ring heeds all that gate, unasked"
@@ -272,13 +280,13 @@ class LocalEndpoint:
             hint = f"add {peer.uid} to local.gating_uids"
             raise Refused(f"user {peer.uid} may not hold back stream {stream.name!r}", hint=hint)
         gating = {it.slot for it in partition.ring.slots() if it.state == "gating" and not it.own}
-        others = self._peers - {peer}
-        if slot not in gating or any((name, slot) in other.gates for other in others):
+        taken = any((name, slot) in other.gates for other in self._peers if other is not peer)
+        if slot not in gating or taken:
             raise Refused(f"slot {slot} of ring {name} has no gating reader of yours")
         peer.gates[name, slot] = partition.ring
         await self._on_writer_thread(lambda: partition.ring.admit(slot))
 
-    def _produce(self, peer: _Peer, producer: str, stream: str) -> RingFacts:
+    def _produce(self, peer: Peer, producer: str, stream: str) -> RingFacts:
         name = f"{stream}@{producer}"
         for other in self._peers:
             if name in other.produces and other is not peer:
@@ -290,7 +298,7 @@ class LocalEndpoint:
         peer.produces.add(name)
         return facts
 
-    def _drained(self, peer: _Peer, request: Drained) -> Answer:
+    def _drained(self, peer: Peer, request: Drained) -> Answer:
         """Publishers are acknowledged by it, so it is believed of who could write the log as well."""
         if peer.uid not in (os.geteuid(), 0):
             hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
@@ -304,7 +312,7 @@ class LocalEndpoint:
         for peer in [peer for peer in self._peers if peer.follows]:
             self._send(peer, RingAdded(_producer_facts(added)))
 
-    async def _give_back(self, peer: _Peer) -> None:
+    async def _give_back(self, peer: Peer) -> None:
         """Frees what a process held: its gates, and the slots it may have died with, in all rings."""
 
         def free() -> None:

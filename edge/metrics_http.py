@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from edge.config_rules import split_address
+from edge.descriptors import METRICS
 from edge.errors import EdgeError, PortTaken
 from edge.logs import pairs
 from edge.metrics import CONTENT_TYPE
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 REQUEST_MAX_BYTES = 8192
 REQUEST_S = 5.0
 AT_ONCE_MAX = 8  # a page costs a look at every session
-OPEN_MAX = 64  # beyond it connections are closed unheard
+OPEN_MAX = METRICS  # beyond it connections are closed unheard
 LINGER_S = 1.0  # for who still sends: a socket that is closed with something unread takes the answer along
 LINGER_MAX_BYTES = 1 << 20
 
@@ -38,7 +39,10 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 4
 class MetricsEndpoint:
     """Serves what `page` returns at `listen`, "HOST:PORT", from start() to stop()."""
 
-    def __init__(self, listen: str, page: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, listen: str, page: Callable[[], Awaitable[str]], connections_max: int = OPEN_MAX
+    ) -> None:
+        self._connections_max = connections_max
         self._host, self._port = split_address(listen)
         self._page = page
         self._server: asyncio.Server | None = None
@@ -77,7 +81,7 @@ class MetricsEndpoint:
         assert task is not None
         self._serving.add(task)
         try:
-            if len(self._serving) > OPEN_MAX:
+            if len(self._serving) > self._connections_max:
                 raise ConnectionError("too many")
             status, body = await self._answer(reader)
             kind = CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8"

@@ -77,6 +77,7 @@ class SysTopics:
         self._version = version
         self._stats = Stats(engine)
         self._began_s = self._last_s = now_s
+        self._resident = 0  # bytes, when it was read last
         self._said: dict[str, str] = {}
         self._loads: dict[str, _Load] = {}
         self.log_state: Callable[[], str] | None = None  # for log/state; None: there is no log
@@ -134,7 +135,8 @@ class SysTopics:
         }
 
     def _state(self, now_s: float) -> dict[str, int | str]:
-        now, clients, resident = self._stats.now(), self._clients, _resident_bytes()
+        now, clients = self._stats.now(), self._clients
+        self._resident = resident = _resident_bytes() or self._resident
         return {
             "version": self._version,
             "uptime": f"{int(now_s - self._began_s)} seconds",
@@ -175,4 +177,8 @@ class _Load:
 
 
 def _resident_bytes() -> int:
-    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+    """Resident memory of the process; 0 if it cannot be read, as without a free descriptor."""
+    try:
+        return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0

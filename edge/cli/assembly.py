@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -23,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from edge import descriptors
 from edge.auth.guard import AuthFiles, Guard, scram_secret
 from edge.broker import Broker, BrokerLimits
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config, Limits
 from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
-from edge.engine import EngineLimits, engine_of
+from edge.engine import EngineLimits, engine_of, limits_of
 from edge.epochs import Epochs
 from edge.errors import EdgeError
 from edge.feed import Feed
@@ -59,7 +59,6 @@ __all__ = ["Assembly", "bridge_settings"]
 log = logging.getLogger(__name__)
 
 SHOW_S, SHOW_LOOK_S = 5.0, 0.005
-DESCRIPTORS_BESIDE_CONNECTIONS = 512  # rings, segments, local processes, the interpreter's own
 
 
 class Assembly:
@@ -73,6 +72,7 @@ class Assembly:
         self._version = version
         self._failed = failed
         self.upstream: Upstream
+        self.budget: descriptors.Budget  # from the start of MQTT on
         self._consumer_holds: ConsumerHolds | None = None  # with a log
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._state: StateHome | None = None  # None: sessions end with the broker
@@ -96,7 +96,7 @@ class Assembly:
         config = self.config
         settings = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
         self._lock_directories()
-        _allow_descriptors(_descriptors(config))
+        allowed = descriptors.allow(config)
         self._start_guard()
         epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._highest_epoch)
         streams = self._open_streams(epochs)
@@ -111,9 +111,12 @@ class Assembly:
         self._bridges += [partial(foreign_bridge, it, config) for it in config.bridge if not it.in_broker]
         self._start_upkeep()
         producers = self._open_producers(epochs)
+        descriptors.check(config, allowed)
         self._start_zmq(streams, producers)
         self._start_feed(producers)
         self._restore_sessions(streams)
+        self.budget = descriptors.budget(config, allowed, descriptors.open_now())
+        limits_of(self.listener.broker.engine).connections_max = self.budget.clients
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
@@ -419,7 +422,7 @@ class Assembly:
         async def made() -> str:
             return page(await reporter.gathered())
 
-        metrics = MetricsEndpoint(self.config.metrics.listen, made)
+        metrics = MetricsEndpoint(self.config.metrics.listen, made, self.budget.metrics)
         await metrics.start()
         reporter.metrics_url = metrics.url
         self._down.push_async_callback(metrics.stop)
@@ -435,6 +438,7 @@ class Assembly:
             report=reporter.report,
             on_writer_thread=on_writer_thread,
             moved=self.upstream.moved,
+            connections_max=self.budget.local,
         )
         await local.start()
         self._down.push_async_callback(local.stop)
@@ -557,24 +561,3 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         sessions=sessions,
         topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max, limits.topics_idle_s),
     )
-
-
-def _descriptors(config: Config) -> int:
-    """What all connections need, which is three where TLS or WebSocket is unwrapped (a socket and a pair)."""
-    relayed = any(it.scheme in {"tls", "ws", "wss"} for it in config.listener)
-    return config.limits.connections_max * (3 if relayed else 1) + DESCRIPTORS_BESIDE_CONNECTIONS
-
-
-def _allow_descriptors(wanted: int) -> None:
-    """Raises the soft limit on open files as far as it may go, and says what is missing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= wanted:
-        return
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        log.warning(
-            "fewer open files are allowed than limits.connections_max may need; raise LimitNOFILE= of the "
-            "service, or `ulimit -Hn` %s",
-            pairs(allowed=allowed, wanted=wanted),
-        )

@@ -13,19 +13,18 @@ import asyncio
 import errno
 import gc
 import logging
-import resource
 import shlex
 import signal
 import time
 from functools import partial
 
-from edge import logs
+from edge import descriptors, logs
 from edge.cli import EXIT_ATTENTION, version
 from edge.cli.assembly import Assembly
 from edge.cli.configuration import add_config_arguments, configured
 from edge.cli.notify import notify, watchdog_interval_s
 from edge.config import Config
-from edge.errors import EdgeError, PortTaken
+from edge.errors import PortTaken
 from edge.logs import pairs
 
 __all__ = ["add_arguments", "run"]
@@ -65,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     except Exception as error:
         if not _lacks_files(error):
             raise
-        text = f"{resource.getrlimit(resource.RLIMIT_NOFILE)[1]} files may be open, too few to start: {error}"
-        raise EdgeError(text, hint="raise LimitNOFILE= of the service, or `ulimit -Hn`") from error
+        raise descriptors.refusal(error) from error
 
 
 def _lacks_files(error: BaseException | None) -> bool:

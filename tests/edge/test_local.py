@@ -1,26 +1,32 @@
 """The control socket: what it grants, to whom, and that no peer can harm it."""
 
 import asyncio
+import errno
 import os
 import socket
 import struct
-from contextlib import suppress
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge import control
+from edge import control, local
 from edge.config import Local, Producer, Stream
 from edge.control import Connection, Done, Gate, Produce, Report, RingList, Rings, Status
 from edge.directories import control_socket
 from edge.errors import BrokerUnreachable, ControlError, Refused
 from edge.local import filters_meet
+from edge.local_peers import BRIEF_MAX
 from edge.mqtt.topics import matches
 from ringbuf import Ring
 from ringbuf.errors import Evicted
+from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
+from tests.support.house import ROOT
 from tests.support.local_broker import LocalBroker, small_config
 from tests.support.waiting import until
 
@@ -210,22 +216,123 @@ async def test_a_peer_that_never_reads_is_cut_and_others_are_served(config):
         assert broker.local.counts["cut_unread"] == 1
 
 
-async def test_connections_are_capped_and_the_one_too_many_is_told(config):
+async def holding(config) -> Connection:
+    """A connection that uses what it was answered."""
+    connection = Connection(config.runtime_dir)
+    await connection.ask_async(Rings(("#",), follow=True), RingList)
+    return connection
+
+
+async def test_connections_are_capped_and_the_one_too_many_is_told(config, caplog):
     config = msgspec.structs.replace(config, local=Local(connections_max=3))
     async with LocalBroker(config) as broker:
-        held = [Connection(config.runtime_dir) for _ in range(3)]
-        await held[-1].ask_async(Status(), Report)
-        with (
-            Connection(config.runtime_dir) as extra,
-            pytest.raises(Refused, match=r"as many as local\.connections_max"),
-        ):
-            await extra.ask_async(Status(), Report)
+        held = [await holding(config) for _ in range(3)]
+        for _ in range(20):
+            with (
+                Connection(config.runtime_dir) as extra,
+                pytest.raises(Refused, match=r"as many as local\.connections_max"),
+            ):
+                await extra.ask_async(Rings(("#",)), RingList)
+        assert broker.local.counts["refused"] == 20
+        assert len([it for it in caplog.messages if it.startswith("local process refused")]) == 1
         held.pop().close()
         await until(lambda: broker.local.connections < 3)
-        with Connection(config.runtime_dir) as another:
-            await another.ask_async(Status(), Report)
+        held.append(await holding(config))
         for connection in held:
             connection.close()
+
+
+async def test_status_is_answered_while_other_processes_hold_every_connection(config):
+    config = msgspec.structs.replace(config, local=Local(connections_max=3))
+    async with LocalBroker(config) as broker:
+        held = [await holding(config) for _ in range(3)]
+        silent = [raw(config) for _ in range(2 * BRIEF_MAX)]
+        for _ in range(3):
+            with Connection(config.runtime_dir) as connection:
+                await connection.ask_async(Status(), Report)
+        assert broker.local.connections == 3
+        for connection in held:
+            await connection.ask_async(Status(), Report)  # none of them gave way
+            connection.close()
+        for peer in silent:
+            peer.close()
+
+
+async def test_connections_without_a_request_give_way_to_those_with_one(config):
+    config = msgspec.structs.replace(config, local=Local(connections_max=3))
+    async with LocalBroker(config) as broker:
+        silent = [raw(config) for _ in range(3)]
+        await until(lambda: broker.local.connections == 3)
+        held = [await holding(config) for _ in range(3)]
+        assert broker.local.counts["displaced"] == 3
+        for peer in silent:
+            assert await heard(peer) == []
+            peer.close()
+        for connection in held:
+            connection.close()
+
+
+async def test_a_connection_without_a_request_ends_at_its_deadline(config, monkeypatch):
+    monkeypatch.setattr(local, "FIRST_REQUEST_S", 0.05)
+    async with LocalBroker(config) as broker:
+        with raw(config) as silent, Connection(config.runtime_dir) as connection:
+            await connection.ask_async(Status(), Report)
+            assert await heard(silent) == []
+            await connection.ask_async(Status(), Report)  # the deadline is that of the first request only
+        assert broker.local.counts["cut_silent"] == 1
+
+
+GREEDY = """
+import os, socket, sys
+os.setgid(0)
+os.setuid(12345)
+held = []
+for _ in range(int(sys.argv[2])):
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(sys.argv[1])
+    peer.send(bytes.fromhex(sys.argv[3]))
+    peer.recv(1 << 20)
+    held.append(peer)
+print("connected", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for a moment")
+async def test_another_user_gets_half_of_the_connections_at_most(config):
+    config = msgspec.structs.replace(config, local=Local(connections_max=4))
+    config.runtime_dir.chmod(0o777)
+    async with LocalBroker(config) as broker:
+        path, request = control_socket(config.runtime_dir), control.encode(Rings(("#",), follow=True))
+        with Child(GREEDY, path, 6, request.hex()) as greedy:
+            assert await asyncio.to_thread(greedy.line) == "connected"
+            assert broker.local.connections == 2
+            held = [await holding(config) for _ in range(2)]
+            for connection in held:
+                connection.close()
+
+
+async def test_a_request_that_finds_no_descriptor_fails_and_the_connection_stays(config, monkeypatch):
+    async with LocalBroker(config) as broker:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(broker.producers, "open", refuse)
+        with Connection(config.runtime_dir) as connection:
+            with pytest.raises(Refused, match="Too many open files"):
+                await connection.ask_async(Produce("camera", "default"), RingList)
+            await connection.ask_async(Status(), Report)
+
+
+def test_brim_status_is_answered_while_300_idle_connections_are_open(runtime_directory, tmp_path):
+    with BrimProcess(runtime_directory, tmp_path, bridge=False), ExitStack() as down:
+        for _ in range(300):
+            idle = down.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            idle.connect(str(control_socket(runtime_directory)))
+        command = [sys.executable, "-m", "edge", "status", "--runtime-dir", str(runtime_directory)]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert shown.returncode == 0, shown.stderr
 
 
 async def test_a_slow_or_silent_peer_delays_nobody(config):

@@ -5,19 +5,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.children import ModuleChild
+from tests.support.children import Child, ModuleChild
 from tests.support.ports import free_port
+
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+sys.argv = ["brim", *sys.argv[2:]]
+runpy.run_module("edge", run_name="__main__")
+"""
 
 
 class BrimProcess:
     """A broker, with a `bridge` to a directory or none; a context manager that starts and stops it.
 
-    `settings` is TOML to add, such as streams; $PORT in it is the broker's.
+    `settings` is TOML to add, such as streams; $PORT in it is the broker's.  `open_files`: its limit; 0: that
+    of the tests.
     """
 
     def __init__(
-        self, runtime_dir: Path, directory: Path, settings: str = "", *, bridge: bool = True
+        self,
+        runtime_dir: Path,
+        directory: Path,
+        settings: str = "",
+        *,
+        bridge: bool = True,
+        open_files: int = 0,
     ) -> None:
+        self._open_files = open_files
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
@@ -28,11 +43,13 @@ class BrimProcess:
         if bridge:
             lines += ["[[bridge]]", 'name = "lake"', f"to = {json.dumps(self.sink.as_uri())}"]
         self._config.write_text("\n".join([*lines, settings.replace("$PORT", str(self.port))]))
-        self._child: ModuleChild | None = None
+        self._child: Child | None = None
 
     def start(self) -> None:
         """Returns when it is ready."""
-        self._child = ModuleChild("edge", "run", "--config", self._config)
+        words = ("run", "--config", self._config)
+        limited = self._open_files > 0
+        self._child = Child(LIMITED, self._open_files, *words) if limited else ModuleChild("edge", *words)
         self._child.lines_until("ready")
 
     @property
