@@ -79,7 +79,7 @@ __all__ = ["Broker", "BrokerLimits", "Watcher"]
 
 log = logging.getLogger(__name__)
 
-REST_S = 3_600.0  # poll() takes milliseconds as an int; nothing happens when it is over
+REST_S = 10.0  # the longest between two looks at what the hot path has refused
 
 
 class Broker:
@@ -112,7 +112,7 @@ class Broker:
         self.sessions = Sessions(engine, self.limits.sessions, self.keeper)
         self.cold = ColdReads(engine, self.router.ring_of)
         self.own_messages = OwnMessages(engine, self.router)
-        self.retained = Retained(engine, self.router, self.own_messages.topic_of)
+        self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.wills = Wills(self._publish_will, self.keeper)
         self.clients = Clients(engine, self.sessions, self.router, self.wills, self.keeper, clock)
         self._engine = engine
@@ -419,6 +419,7 @@ class Broker:
         self.wills.tick(now_s)
         self.sys_topics.tick(now_s)
         self.keeper.tick(now_s)
+        self.retained.report_refused()
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)

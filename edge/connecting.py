@@ -90,6 +90,15 @@ class Connecting:
             return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
         if packet.will is not None and len(packet.will.payload) > self._packet_max_bytes(facts):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
+        return self._refusal_of_will(packet)
+
+    def _refusal_of_will(self, packet: Connect) -> tuple[ReasonCode, Properties] | None:
+        """Why the will of an MQTT 5 client cannot be kept as it is; a client of before is not told."""
+        will = packet.will
+        if will is None or packet.version is not Version.V5:
+            return None
+        if will.retain and not self._engine_limits.retained_max:  # [MQTT-3.2.2-13]
+            return ReasonCode.RETAIN_NOT_SUPPORTED, NO_PROPERTIES
         return None
 
     def _let_in(self, connection: int, packet: Connect, facts: ClientFacts, allowed: list[bool]) -> None:
@@ -213,6 +222,7 @@ class Connecting:
             _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
             self._packet_max_bytes(facts),
             self._engine_limits.alias_max or None,
+            None if self._engine_limits.retained_max else 0,
             _unless(self._keep_alive_s(packet), packet.keep_alive_s),
         )
         method = packet.properties.authentication_method
@@ -249,6 +259,7 @@ def _accepted(
     receive_max: int | None,
     packet_max_bytes: int,
     alias_max: int | None,
+    retain_available: int | None,
     keep_alive_s: int | None,
 ) -> ConnAck:
     properties = Properties(
@@ -256,6 +267,7 @@ def _accepted(
         receive_maximum=receive_max,
         maximum_packet_size_bytes=packet_max_bytes,
         topic_alias_maximum=alias_max,
+        retain_available=retain_available,
         server_keep_alive_s=keep_alive_s,
     )
     return ConnAck(present, properties=properties)

@@ -19,9 +19,9 @@ import os
 import secrets
 from array import array
 from dataclasses import asdict, dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
+from edge.engine_codes import CloseCause, DropCause, EventKind
 from ringbuf import _ringbuf
 from ringbuf.core import ffi, lib
 
@@ -65,63 +65,6 @@ OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-class EventKind(IntEnum):
-    """What the hot path leaves to Python."""
-
-    PACKET = lib.MQ_EVENT_PACKET  # data: a whole control packet
-    TOPIC = lib.MQ_EVENT_TOPIC  # data: a topic that is unknown, or that this client was not judged for
-    CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
-    SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: a topic of it that is unknown
-    SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring that holds garbage and is read no further
-    COLD = lib.MQ_EVENT_COLD  # what its session gets next is in the log only
-    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions wants a checkpoint
-
-
-class CloseCause(IntEnum):
-    """Why a connection ended."""
-
-    SERVER = lib.MQ_CLOSE_SERVER
-    PEER = lib.MQ_CLOSE_PEER
-    RESET = lib.MQ_CLOSE_RESET
-    MALFORMED = lib.MQ_CLOSE_MALFORMED
-    PROTOCOL = lib.MQ_CLOSE_PROTOCOL
-    TOO_LARGE = lib.MQ_CLOSE_TOO_LARGE
-    CONNECT_TIMEOUT = lib.MQ_CLOSE_CONNECT_TIMEOUT
-    KEEP_ALIVE = lib.MQ_CLOSE_KEEP_ALIVE
-    FULL = lib.MQ_CLOSE_FULL
-    MEMORY = lib.MQ_CLOSE_MEMORY
-    UNJUDGED = lib.MQ_CLOSE_UNJUDGED
-    LIMIT = lib.MQ_CLOSE_LIMIT
-    TOPIC_ALIAS = lib.MQ_CLOSE_ALIAS
-    RECEIVE_MAXIMUM = lib.MQ_CLOSE_RECEIVE_MAXIMUM
-
-    @property
-    def words(self) -> str:
-        """For logs and counters: `keep alive`."""
-        return self.name.replace("_", " ").lower()
-
-
-class DropCause(IntEnum):
-    """Why a message did not reach a ring, or a record not its subscriber."""
-
-    QUEUE = lib.MQ_DROP_QUEUE
-    OVERRUN = lib.MQ_DROP_OVERRUN
-    MEMORY = lib.MQ_DROP_MEMORY
-    FULL = lib.MQ_DROP_FULL
-    DENIED = lib.MQ_DROP_DENIED
-    TOPICS = lib.MQ_DROP_TOPICS
-    FORGED = lib.MQ_DROP_FORGED
-    TOO_LARGE = lib.MQ_DROP_TOO_LARGE
-    EXPIRED = lib.MQ_DROP_EXPIRED
-    TOPIC_NAME = lib.MQ_DROP_TOPIC_NAME
-    PAYLOAD_FORMAT = lib.MQ_DROP_PAYLOAD_FORMAT
-
-    @property
-    def words(self) -> str:
-        """For logs and counters: `too large`."""
-        return self.name.replace("_", " ").lower()
 
 
 # (kind, connection, detail, data): one thing for Python to decide.  `connection` is 0 for those of a source

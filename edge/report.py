@@ -192,6 +192,7 @@ def _lost(status: Status) -> dict[str, int]:
     lost: Counter[str] = Counter()
     for cause, count in status["mqtt"]["dropped"].items():
         lost[f"mqtt: {cause}"] += count
+    lost["mqtt: delivered, but not retained: the store was full"] += status["mqtt"]["retained_refused"]
     lost["local ring: overrun"] += status["mqtt"]["source_lost"]
     for ring in status["rings"]:
         refused = ring.get("refused", {"full": ring.get("rejected", 0)})

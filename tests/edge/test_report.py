@@ -59,7 +59,7 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
     ]
     found = _lost(
         {
-            "mqtt": {"dropped": {"queue": 2, "denied": 0}, "source_lost": 0},
+            "mqtt": {"dropped": {"queue": 2, "denied": 0}, "source_lost": 0, "retained_refused": 4},
             "rings": [{"name": "r-0", "rejected": 5, "readers": readers}, {"name": "s@cam", "readers": []}],
             "zmq": {"overrun": 0, "full_queues": 1},
             "bridges": [{"name": "lake", "totals": {"lost_records": 9}}],
@@ -67,6 +67,7 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
     )
     assert found == {
         "mqtt: queue": 2,
+        "mqtt: delivered, but not retained: the store was full": 4,
         "r-0: refused, the ring was full": 5,
         "r-0: overrun of app (7)": 3,
         "r-0: overrun of reader (8)": 1,

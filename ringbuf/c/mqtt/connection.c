@@ -39,6 +39,7 @@ static uint8_t reason_of(uint32_t cause)
         [MQ_CLOSE_MALFORMED] = 0x81,  [MQ_CLOSE_PROTOCOL] = 0x82, [MQ_CLOSE_TOO_LARGE] = 0x95,
         [MQ_CLOSE_KEEP_ALIVE] = 0x8d, [MQ_CLOSE_FULL] = 0x97,     [MQ_CLOSE_MEMORY] = 0x89, /* Server busy */
         [MQ_CLOSE_UNJUDGED] = 0x80,   [MQ_CLOSE_ALIAS] = 0x94,    [MQ_CLOSE_RECEIVE_MAXIMUM] = 0x93,
+        [MQ_CLOSE_RETAIN] = 0x9a,
     };
     return reasons[cause];
 }

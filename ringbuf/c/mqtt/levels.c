@@ -129,8 +129,10 @@ static void show(mq_engine *engine, uint32_t index, const mq_source *source, con
                           .flags = record->flags,
                           .timestamp_ns = record->timestamp_ns,
                           .publisher = mq_slab_get(&engine->sessions, it->publisher)};
-    if (message.flags & RB_FLAG_RETAIN)
+    if (message.flags & RB_FLAG_RETAIN) {
+        mq_retained_promise(engine, topic, &message, -1);
         mq_retain(engine, topic, &message, mq_where(index, it->position));
+    }
     if (topic->route_count > 0)
         mq_route_record(engine, topic, mq_where(index, it->position), &message);
 }
@@ -192,5 +194,7 @@ void mq_unshown_add(mq_engine *engine, mq_source *source, mq_topic *topic, const
         .topic = mq_handle(&topic->item),
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0};
     topic->unshown++;
+    if (message->flags & RB_FLAG_RETAIN)
+        mq_retained_promise(engine, topic, message, 1);
     engine->matched = topic->route_count; /* about: who is subscribed when it is shown gets it */
 }

@@ -62,7 +62,7 @@
 #define MQ_CHUNK_MAX_BYTES 4096u
 #define MQ_ALLOCATOR_BYTES 8u /* what malloc() adds to each */
 #define MQ_CHUNK_ROOM(bytes) \
-    (uint16_t)(((bytes) - MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
+    (uint16_t)(((bytes)-MQ_ALLOCATOR_BYTES - offsetof(mq_chunk, entries) - 1) / MQ_ENTRY_BYTES)
 #define MQ_VERDICTS_MAX 65536   /* topics judged for one connection; beyond, it begins anew */
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, however many it takes */
 #define MQ_NEVER UINT64_MAX
@@ -132,7 +132,8 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
  */
 typedef struct mq_blob {
     uint32_t references;
-    uint32_t bytes : 31, spilled : 1; /* spilled: counted in spilled_bytes */
+    uint32_t bytes : 30, spilled : 1; /* spilled: counted in spilled_bytes */
+    uint32_t reserved : 1;            /* of a topic of the server's own: in no counter */
     uint64_t publisher;               /* session that published it, for no-local; 0: none */
     uint64_t origin;                  /* where its record stood in a ring; 0: in none */
     rb_record record;                 /* with key and payload behind it, as in a ring; no checksum */
@@ -297,10 +298,10 @@ struct mq_connection {
     bool is_holding;     /* in engine->holding */
     bool blocked;        /* the socket took less than it was given; EPOLLOUT will say when to go on */
     bool last_allowed;
-    bool pinged;       /* in this turn */
-    bool vows;         /* what is behind `vowed` rests on entries of the journal: vows.c */
-    bool is_vowing;    /* in engine->vowing */
-    uint32_t vowed;    /* so many bytes of `out` leave when the journal is durable up to vow_at */
+    bool pinged;    /* in this turn */
+    bool vows;      /* what is behind `vowed` rests on entries of the journal: vows.c */
+    bool is_vowing; /* in engine->vowing */
+    uint32_t vowed; /* so many bytes of `out` leave when the journal is durable up to vow_at */
     uint64_t vow_at;
     uint32_t interest; /* what epoll was told */
     uint32_t last_generation;
@@ -354,14 +355,14 @@ typedef struct mq_source {
     bool logged; /* what its ring has overwritten is in the log */
     mq_level level;
     bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
-    uint32_t queue_timeout_ms; /* how long a gating reader may stand in the way before it is evicted */
-    uint64_t copied;           /* of the records below, those that are needed have been copied */
-    uint64_t copy_at;          /* a position that is reached only after spill.c has looked */
-    uint64_t full_since_ms;    /* 0: the last claim went in */
-    uint64_t marked;           /* position of its last MARK in the journal */
-    uint64_t swept;            /* what was retained below has been written down */
-    uint64_t resume_at;        /* foreign: records below were routed in an earlier life */
-    uint64_t held_for;         /* its log waits until the journal is durable up to here; 0: it does not */
+    uint32_t queue_timeout_ms;    /* how long a gating reader may stand in the way before it is evicted */
+    uint64_t copied;              /* of the records below, those that are needed have been copied */
+    uint64_t copy_at;             /* a position that is reached only after spill.c has looked */
+    uint64_t full_since_ms;       /* 0: the last claim went in */
+    uint64_t marked;              /* position of its last MARK in the journal */
+    uint64_t swept;               /* what was retained below has been written down */
+    uint64_t resume_at;           /* foreign: records below were routed in an earlier life */
+    uint64_t held_for;            /* its log waits until the journal is durable up to here; 0: it does not */
     uint64_t next_held, next_for; /* then from next_held - 1 on until it is up to next_for; 0: it does not */
     rb_writer *writer;
     rb_reader *reader;
@@ -387,15 +388,17 @@ struct mq_engine {
     mq_slab topics, sessions, connections, grants;
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
-    uint64_t retained_number; /* of the message that was retained last */
-    mq_list retained_changed;  /* topics, since the last sweep has begun */
-    mq_list retained_sweeping; /* those that it is still to give */
-    bool retained_kept;       /* it is written down */
-    bool retained_asked;      /* MQ_EVENT_JOURNAL was left for that */
-    uint32_t share_queues;    /* sessions that are queues of groups */
-    uint32_t turn_work;       /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
-    uint32_t matched;         /* subscribers of the record that was appended last */
-    uint64_t *table;          /* topic index + 1 below, upper half of its hash above; open addressing */
+    uint64_t retained_number;                   /* of the message that was retained last */
+    uint64_t replaced_bytes;                    /* of retained_bytes: no topic has them, an entry does */
+    uint64_t promised_retained, promised_bytes; /* room for messages not shown yet */
+    mq_list retained_changed;                   /* topics, since the last sweep has begun */
+    mq_list retained_sweeping;                  /* those that it is still to give */
+    bool retained_kept;                         /* it is written down */
+    bool retained_asked;                        /* MQ_EVENT_JOURNAL was left for that */
+    uint32_t share_queues;                      /* sessions that are queues of groups */
+    uint32_t turn_work; /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
+    uint32_t matched;   /* subscribers of the record that was appended last */
+    uint64_t *table;    /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
     mq_source *sources[MQ_SOURCES_MAX];

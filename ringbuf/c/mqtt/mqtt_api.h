@@ -42,7 +42,8 @@ enum {                      /* why a connection was closed */
        MQ_CLOSE_LIMIT = 11,    /* more connections than allowed */
        MQ_CLOSE_ALIAS = 12,     /* MQTT 5: a topic alias of 0, or beyond the Topic Alias Maximum */
        MQ_CLOSE_RECEIVE_MAXIMUM = 13, /* MQTT 5: more unfinished exchanges than the Receive Maximum */
-       MQ_CLOSE_CAUSES = 14
+       MQ_CLOSE_RETAIN = 14,          /* MQTT 5: RETAIN, and retained_max is 0 */
+       MQ_CLOSE_CAUSES = 15
 };
 
 enum {                        /* why a message did not reach a ring, or a record not its subscriber */
@@ -57,7 +58,8 @@ enum {                        /* why a message did not reach a ring, or a record
        MQ_DROP_EXPIRED = 8,   /* its Message Expiry Interval had passed before it could be sent */
        MQ_DROP_TOPIC_NAME = 9,     /* longer or deeper than allowed */
        MQ_DROP_PAYLOAD_FORMAT = 10, /* said to be UTF-8, and is not */
-       MQ_DROP_CAUSES = 11
+       MQ_DROP_RETAINED_FULL = 11,  /* MQTT 5, QoS 1 or 2: the store of retained messages was full */
+       MQ_DROP_CAUSES = 12
 };
 
 enum { /* what is known of a route or an entry: one word, low bits first */
@@ -93,7 +95,7 @@ typedef struct mq_limits {
     uint32_t packet_max_bytes;   /* longest PUBLISH after it, fixed header included */
     uint32_t control_max_bytes;  /* longest packet of any other type; packet_max_bytes holds for it as well */
     uint32_t topics_max;
-    uint32_t retained_max;       /* retained messages */
+    uint32_t retained_max;       /* retained messages of clients; 0: none, and clients are told */
     uint32_t receive_max;        /* QoS 1 and 2 exchanges of one client that are not at their end, 1 .. 65535:
                                     what MQTT 5 clients are told; of others, those that wait for the disk */
     uint32_t alias_max;          /* topic aliases that one MQTT 5 client may set: what it is told */
@@ -124,7 +126,7 @@ typedef struct mq_counters {
     uint64_t sourced;    /* records read from source rings */
     uint64_t delivered;  /* PUBLISH frames built, redelivery included */
     uint64_t redelivered;
-    uint64_t retained_refused; /* retained store at its limit: delivered, not stored */
+    uint64_t retained_refused; /* retained store at its limit: delivered, not retained */
     uint64_t connections_opened;
     uint64_t full_waits; /* times a publisher was paused because its ring was full */
     uint64_t rate_waits; /* times a publisher was paused because it is faster than its listener allows */
@@ -134,14 +136,14 @@ typedef struct mq_counters {
                                   read */
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t thawed;           /* records that came back from the log, each time */
-    uint64_t dropped[11];      /* by MQ_DROP_* */
-    uint64_t closed[14];       /* by MQ_CLOSE_* */
-    uint64_t turned_away[14];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
+    uint64_t dropped[12];      /* by MQ_DROP_* */
+    uint64_t closed[15];       /* by MQ_CLOSE_* */
+    uint64_t turned_away[15];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */
     /* Now. */
     uint64_t connections, sessions, topics;
     uint64_t topics_bytes; /* as topics_max_bytes counts them */
-    uint64_t retained, retained_bytes; /* bytes: with what was replaced and is still on its way */
+    uint64_t retained, retained_bytes; /* of clients; bytes: with what was replaced and is still in flight */
     uint64_t queues_bytes; /* memory of all queues of positions */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
     uint64_t held;         /* acknowledgements that wait for a sync, or for a sink */

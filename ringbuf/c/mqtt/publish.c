@@ -14,6 +14,9 @@
  * A message that is not stored: at QoS 0 it is counted; in MQTT 5 its acknowledgement says why; MQTT 3.1.1
  * has no way to refuse one [MQTT-3.3.5-2], so what can never be stored is acknowledged and counted, and for
  * what could be stored later the connection is closed, and the client sends again [MQTT-4.8.0-2].
+ *
+ * A message that cannot be retained is refused as a whole where its acknowledgement can say so; any other is
+ * stored without RETAIN (topics.c).
  */
 #include "packets.h"
 
@@ -194,6 +197,16 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     return true;
 }
 
+/* Whether its acknowledgement is to say that there is no room to retain it.  What was stored before is only
+ * acknowledged again. */
+static bool refuses_retained(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
+                             const publish *publish)
+{
+    return publish->message.flags & RB_FLAG_RETAIN && publish->qos > 0 && connection->version == 5 &&
+           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier)) &&
+           !mq_retained_fits(engine, topic, &publish->message);
+}
+
 static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
     uint64_t end;
@@ -281,6 +294,8 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         cause = alias_learn(connection, &publish);
     if (cause == 0 && exceeds_quota(engine, connection, &publish))
         cause = MQ_CLOSE_RECEIVE_MAXIMUM;
+    if (cause == 0 && packet->first & 1 && engine->limits.retained_max == 0 && connection->version == 5)
+        cause = MQ_CLOSE_RETAIN; /* 3.2.2-14 */
     if (cause != 0)
         return mq_refuse(engine, connection, cause);
     if (connection->skip_reason != 0)
@@ -294,6 +309,8 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         return drop(engine, connection, &publish, MQ_DROP_DENIED, MQ_REASON_NOT_AUTHORIZED);
     if (publish.text && !mq_is_utf8(publish.message.payload, publish.message.payload_length))
         return drop(engine, connection, &publish, MQ_DROP_PAYLOAD_FORMAT, MQ_REASON_PAYLOAD_FORMAT);
+    if (refuses_retained(engine, connection, topic, &publish))
+        return drop(engine, connection, &publish, MQ_DROP_RETAINED_FULL, MQ_REASON_QUOTA);
     return store(engine, connection, topic, &publish);
 }
 

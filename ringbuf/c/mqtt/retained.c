@@ -3,9 +3,12 @@
  * Retained messages: the last message of a topic that was published with RETAIN, for who subscribes later.
  *
  * A copy in our own memory, shaped like a record, so that delivery reads it as one; it outlives the ring's.
- * Counted by its topic and by each queue entry that points to it, so replacing it disturbs no delivery. Until
- * the last of them is done its bytes count as retained: who subscribes to what is replaced again and again,
- * and reads nothing, fills the store, not the memory.
+ * Counted by its topic and by each queue entry that points to it, so replacing it disturbs no delivery.
+ *
+ * A full store keeps what it has: a message that does not fit is not retained, and the topic keeps its old
+ * value.  A topic that has a value may always have another that is not larger.  What was replaced, and an
+ * entry still points to, has as much room again: a subscriber that reads nothing keeps values from being
+ * replaced, and nobody from retaining.  Messages of the server's own topics ($SYS) are not counted.
  */
 #include "mqtt.h"
 
@@ -19,7 +22,8 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic)
     if (topic->retained == NULL)
         return;
     mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
-    engine->counters.retained--;
+    engine->counters.retained -= !topic->reserved;
+    engine->replaced_bytes += topic->reserved ? 0 : topic->retained->bytes;
     topic->retained = NULL;
     mq_entry_done(engine, &entry);
 }
@@ -34,28 +38,60 @@ static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *m
            message->payload, message->payload_length);
 }
 
-/* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Beyond the limits of
- * the store there is none from then on, rather than an old one: counted. */
+static uint32_t blob_bytes(const mq_topic *topic, const mq_message *message)
+{
+    return (uint32_t)offsetof(mq_blob, record) +
+           rb_payload_position(topic->length, message->properties_length) + message->payload_length;
+}
+
+bool mq_retained_fits(const mq_engine *engine, const mq_topic *topic, const mq_message *message)
+{
+    const mq_limits *limits = &engine->limits;
+    const mq_blob *old = topic->retained;
+    if (topic->reserved)
+        return true;
+    if (old != NULL && old->references > 1 &&
+        engine->replaced_bytes + old->bytes > limits->retained_max_bytes)
+        return false;
+    uint32_t bytes = blob_bytes(topic, message), old_bytes = old != NULL ? old->bytes : 0;
+    if (message->payload_length == 0 || bytes <= old_bytes)
+        return true;
+    uint64_t count = engine->counters.retained + engine->promised_retained,
+             used = engine->counters.retained_bytes - engine->replaced_bytes + engine->promised_bytes;
+    return count + (old == NULL) <= limits->retained_max &&
+           used + bytes - old_bytes <= limits->retained_max_bytes;
+}
+
+void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_message *message, int sign)
+{
+    if (topic->reserved || message->payload_length == 0)
+        return;
+    engine->promised_retained += (uint64_t)sign;
+    engine->promised_bytes += (uint64_t)sign * blob_bytes(topic, message);
+}
+
+/* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Out of memory: the
+ * old one stays. */
 static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
-    mq_retained_forget(engine, topic);
-    if (message->payload_length == 0)
+    if (message->payload_length == 0) {
+        mq_retained_forget(engine, topic);
         return;
+    }
     uint32_t at = rb_payload_position(topic->length, message->properties_length),
-             bytes = (uint32_t)offsetof(mq_blob, record) + at + message->payload_length;
-    mq_blob *blob = NULL;
-    if (engine->counters.retained < engine->limits.retained_max &&
-        engine->counters.retained_bytes + bytes <= engine->limits.retained_max_bytes)
-        blob = malloc(bytes);
+             bytes = blob_bytes(topic, message);
+    mq_blob *blob = malloc(bytes);
     if (blob == NULL) {
         engine->counters.retained_refused++;
         return;
     }
+    mq_retained_forget(engine, topic);
     *blob = (mq_blob){
         .references = 1,
         .origin = origin,
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
-        .bytes = bytes,
+        .bytes = bytes & 0x3fffffff,
+        .reserved = topic->reserved,
         .record = {.offset = ++engine->retained_number,
                    .length = at + message->payload_length,
                    .timestamp_ns = message->timestamp_ns ? message->timestamp_ns : engine->now_ns,
@@ -64,8 +100,8 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
                    .flags = (uint16_t)(message->flags | RB_FLAG_RETAIN)}};
     blob_write(blob, topic, message);
     topic->retained = blob;
-    engine->counters.retained++;
-    engine->counters.retained_bytes += bytes;
+    engine->counters.retained += !topic->reserved;
+    engine->counters.retained_bytes += topic->reserved ? 0 : bytes;
 }
 
 /* The next sweep gives it.  Without memory it does not. */

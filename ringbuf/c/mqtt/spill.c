@@ -65,8 +65,9 @@ static void blob_free(mq_engine *engine, mq_blob *blob)
     if (blob->spilled) {
         engine->counters.spilled_bytes -= blob->bytes;
         engine->counters.spilled_records--;
-    } else {
+    } else if (!blob->reserved) { /* no topic retains it any more */
         engine->counters.retained_bytes -= blob->bytes;
+        engine->replaced_bytes -= blob->bytes;
     }
     free(blob);
 }

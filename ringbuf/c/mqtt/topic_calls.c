@@ -429,7 +429,8 @@ PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
         return NULL;
     }
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, timestamp_ns);
-    mq_retain(self->engine, topic, &message, 0);
+    if (topic->reserved || self->engine->limits.retained_max > 0)
+        mq_retain(self->engine, topic, &message, 0);
     bytes_done(&payload);
     bytes_done(&properties);
     return PyBool_FromLong(topic->retained != NULL);

@@ -238,7 +238,7 @@ static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t p
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
 }
 
-int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
+static int append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
 {
     mq_source *source = engine->sources[topic->source];
     rb_key key = {.bytes = topic->name,
@@ -287,6 +287,19 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
                                           message);
     engine->turn_work += engine->matched;
     return RB_OK;
+}
+
+/* What the store of retained messages has no room for is stored as a message that nobody wanted retained:
+ * subscribers of now get it, and a restart does not find it in the ring. */
+int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
+{
+    if (!(message->flags & RB_FLAG_RETAIN) || mq_retained_fits(engine, topic, message))
+        return append(engine, topic, message, end);
+    mq_message plain = *message;
+    plain.flags &= ~(uint32_t)RB_FLAG_RETAIN;
+    int result = append(engine, topic, &plain, end);
+    engine->counters.retained_refused += result == RB_OK;
+    return result;
 }
 
 /* ---- source rings ---- */
@@ -346,6 +359,10 @@ static void source_retain(mq_engine *engine, uint32_t index, mq_topic *topic, co
     message.properties = checked.stored;
     message.properties_length = checked.stored_length;
     message.flags |= checked.flags;
+    if (!mq_retained_fits(engine, topic, &message)) {
+        engine->counters.retained_refused++;
+        return;
+    }
     mq_retain(engine, topic, &message, mq_where(index, view->position));
     if (!rb_reader_holds(engine->sources[index]->reader, view->position))
         mq_retained_forget(engine, topic);

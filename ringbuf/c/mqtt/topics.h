@@ -56,7 +56,13 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic);
 uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message);
 
 /* retained.c */
-/* `origin`: where its record is in a ring; 0: nowhere. */
+/* Whether the store has room for what `message` is to retain: asked before it is stored.  What it says holds
+ * until the message is retained, if that is at once, or behind mq_retained_promise(). */
+bool mq_retained_fits(const mq_engine *engine, const mq_topic *topic, const mq_message *message);
+/* Room for a message that fits and is retained later; +1, and -1 when it is. */
+void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_message *message, int sign);
+/* Whatever the limits are: a restart puts back what was retained before.  `origin`: where its record is in a
+ * ring; 0: nowhere. */
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin);
 /* What a ring is about to lose should be written down (edge/state/retained_file.py). */
 void mq_retained_due(mq_engine *engine, const mq_source *source);
