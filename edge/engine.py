@@ -206,7 +206,11 @@ class Engine(Protocol):
         """The rules have changed: judge every client and topic anew."""
 
     def events(self) -> list[Event]:
-        """What the last poll or step left."""
+        """Everything that waits for Python and was not returned before.
+
+        The next poll or step resumes the connections of these events, and of no others: an event that
+        something adds meanwhile is returned by the next call.
+        """
 
     # A connection without a socket: for tests, and for transports that others run.
 

@@ -307,7 +307,7 @@ class Keeper:
     def checkpoint(self, *, at_once: bool = False) -> None:
         """Write down everything; on a thread, unless it has to be there before anything else happens.
 
-        While one is on its way the next must wait: the engine asks again for what that one does not say.
+        While one is being written the next must wait: the engine requests another for the rest.
         """
         if self._place is None or (self._writing and not at_once):
             return
@@ -333,12 +333,14 @@ class Keeper:
         failed = self._tried(position, frames)
         call(partial(self._finish, number, position, offset, failed))
 
-    def _finish(self, number: int, position: int, offset: int, failed: OSError | None) -> None:
+    def _finish(self, number: int, position: int, offset: int, failed: Exception | None) -> None:
         if self._place is None or number != self._round:
             return
         self._writing = False
         if failed is not None:
-            log.error("sessions cannot be written down %s", pairs(reason=failed, again_in_s=RETRY_S))
+            bug = None if isinstance(failed, OSError) else failed
+            facts = pairs(reason=failed, again_in_s=RETRY_S)
+            log.error("session checkpoint failed %s", facts, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return
         self._engine.journal_checkpointed(position, self._due_bytes())
@@ -350,10 +352,11 @@ class Keeper:
         assert self._place is not None
         return max(self._place.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
 
-    def _tried(self, position: int, frames: list[Frame]) -> OSError | None:
+    def _tried(self, position: int, frames: list[Frame]) -> Exception | None:
+        """Write the checkpoint; return the error: one that stayed on the thread would end all of them."""
         try:
             self._write(position, frames)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001
             return error
         return None
 

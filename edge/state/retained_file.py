@@ -299,7 +299,7 @@ class _Written:
                 self._file.truncate(self.size_bytes)
                 self._file.seek(self.size_bytes)
             os.fchmod(self._file.fileno(), 0o600)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)
 
     def add(self, records: bytes) -> None:
@@ -308,7 +308,7 @@ class _Written:
             return
         try:
             self._put(self._file, b"r", records)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)
 
     def end(self, marks: Marks, live_bytes: int) -> None:
@@ -329,7 +329,7 @@ class _Written:
             if self._made and self._sync:
                 sync_directory(self.path.parent)
                 self._made = False
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)
             return
         self._file = None
@@ -343,7 +343,7 @@ class _Written:
         file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind)), kind))
         file.write(body)
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: Exception) -> None:
         """What this sweep gave is in no file: the next one gives all there is, to a new one."""
         log.error("retained messages cannot be written down %s", pairs(file=self.path, reason=error))
         self.wants_anew = True

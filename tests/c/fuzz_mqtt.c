@@ -99,8 +99,9 @@ static void answer_topic(play *play, mq_connection *connection, const mq_event *
 
 static void answer(play *play)
 {
-    for (uint32_t i = 0; i < play->engine->event_count; i++) {
-        mq_event event = play->engine->events[i];
+    mq_event event;
+    uint32_t source = 0;
+    while (mq_event_take(play->engine, &source, &event)) {
         mq_connection *connection = mq_slab_get(&play->engine->connections, event.handle);
         if (event.kind == MQ_EVENT_TOPIC && connection != NULL && connection->stop == MQ_STOP_PYTHON)
             answer_topic(play, connection, &event);
@@ -131,7 +132,7 @@ static void settle(play *play)
         mq_engine_step(play->engine);
         pull(play, play->sender);
         pull(play, play->other);
-        if (play->engine->event_count == 0 && play->engine->ready.count == 0)
+        if (mq_events_waiting(play->engine) == 0 && play->engine->ready.count == 0)
             return;
         answer(play);
     }

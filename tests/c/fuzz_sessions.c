@@ -264,6 +264,10 @@ static void step(world *world, uint64_t ms, int64_t ns)
 {
     world->engine->now_ms += ms;
     world->engine->now_ns += (uint64_t)ns;
+    mq_event event;
+    uint32_t source = 0;
+    while (mq_event_take(world->engine, &source, &event))
+        ;
     mq_events_resume(world->engine);
     mq_engine_step(world->engine);
     world->engine->touched.count = 0; /* whoever is listed is known by that */

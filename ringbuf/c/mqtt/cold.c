@@ -4,10 +4,10 @@
  * waited for them.
  *
  * Nothing is kept for them meanwhile.  When such a record is the next to be delivered, the delivery of that
- * session stops and Python is told (MQ_EVENT_COLD); others go on.  Python reads from the log, on another
- * thread, and gives what it has read back with mq_thaw(): a run of records as it stood in the ring.  Entries
- * that name one of them then name a copy; entries that name a place where the log has nothing are given up,
- * and counted as overrun.  mq_warm() lets the delivery go on.
+ * session stops and Python receives MQ_EVENT_COLD (events.c); others continue.  Python reads from the log, on
+ * another thread, and gives what it has read back with mq_thaw(): a run of records as it stood in the ring.
+ * Entries that name one of them then name a copy; entries that name a place where the log has nothing are
+ * given up, and counted as overrun.  mq_warm() lets the delivery continue.
  *
  * One session is given THAW_MAX_BYTES at a time, less when many wait and do not read, so that what returns
  * from the log is bounded by what is under way.
@@ -51,19 +51,6 @@ void mq_cold_ask(mq_engine *engine, mq_session *session)
 {
     session->cold = true;
     mq_list_add(&engine->cold, mq_handle(&session->connection->item));
-}
-
-void mq_cold_tell(mq_engine *engine)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < engine->cold.count; i++) {
-        uint64_t handle = engine->cold.at[i];
-        const mq_connection *connection = mq_slab_get(&engine->connections, handle);
-        if (connection != NULL && connection->session != NULL && connection->session->cold &&
-            !mq_event_add(engine, MQ_EVENT_COLD, 0, handle, 0, 0))
-            engine->cold.at[kept++] = handle;
-    }
-    engine->cold.count = kept;
 }
 
 /* What is to be sent next, if the log has it alone. */

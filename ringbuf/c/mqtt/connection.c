@@ -63,6 +63,7 @@ bool mq_leave(mq_engine *engine, mq_connection *connection, mq_event event, uint
         mq_connection_ready(engine, connection);
         return false;
     }
+    connection->event = engine->event_next - 1;
     connection->stop = MQ_STOP_PYTHON;
     connection->known = true;
     connection->judged = false;

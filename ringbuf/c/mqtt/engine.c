@@ -254,16 +254,6 @@ void mq_end_publish(mq_engine *engine)
     engine->published.count = 0;
 }
 
-bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
-                  uint32_t length)
-{
-    if (engine->event_count == MQ_EVENTS)
-        return false;
-    engine->events[engine->event_count++] = (mq_event){
-        .kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
-    return true;
-}
-
 /* ---- connections ---- */
 
 mq_listener *mq_engine_listener(mq_engine *engine, int number)
@@ -412,32 +402,6 @@ static void expire(mq_engine *engine)
     engine->next_deadline_ms = next < soonest ? soonest : next;
 }
 
-/* Handled events make room for new ones in the same array: a connection leaves at most one while it goes on,
- * so the place that is written is never ahead of the one that was read. */
-void mq_events_resume(mq_engine *engine)
-{
-    uint32_t count = engine->event_count;
-    engine->event_count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        mq_event event = engine->events[i];
-        if (event.kind == MQ_EVENT_COLD)
-            continue;
-        if (event.kind == MQ_EVENT_SOURCE) {
-            engine->sources[event.detail]->waiting = false;
-            engine->sources_pending = true;
-            continue;
-        }
-        mq_connection *connection = mq_slab_get(&engine->connections, event.handle);
-        if (connection == NULL || connection->stop != MQ_STOP_PYTHON)
-            continue;
-        connection->stop = MQ_RUN;
-        if (event.kind == MQ_EVENT_TOPIC && !connection->judged)
-            mq_connection_close(engine, connection, MQ_CLOSE_UNJUDGED);
-        else
-            mq_continue(engine, connection);
-    }
-}
-
 /* Walks `list`; whoever is added meanwhile waits for the next time. */
 static void go_on(mq_engine *engine, mq_list *list)
 {
@@ -496,8 +460,6 @@ void mq_engine_step(mq_engine *engine)
         expire(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
-    if (engine->cold.count > 0)
-        mq_cold_tell(engine);
     mq_end_publish(engine);
     mq_journal_written(engine);
     mq_counters_refresh(engine);
@@ -516,13 +478,14 @@ uint64_t mq_engine_due(const mq_engine *engine)
 {
     if (engine->journal.stalled)
         return RETRY_MS;
-    if (engine->event_count || engine->sources_pending || engine->show_pending || engine->ready.count ||
+    if (mq_events_waiting(engine) || engine->sources_pending || engine->show_pending || engine->ready.count ||
         engine->touched.count || engine->closing.count || engine->cold.count)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;
-    if (engine->refusal_due_ms < at)
-        at = engine->refusal_due_ms;
+    uint64_t others[] = {engine->refusal_due_ms, mq_requests_due_ms(engine)};
+    for (int i = 0; i < 2; i++)
+        at = others[i] < at ? others[i] : at;
     uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms;
     return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;
 }

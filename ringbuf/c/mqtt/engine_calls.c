@@ -181,8 +181,8 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     mq_events_resume(self->engine);
     do
         mq_engine_step(self->engine);
-    while (self->engine->ready.count > 0 && self->engine->event_count == 0); /* nobody else has a turn */
-    return PyLong_FromUnsignedLong(self->engine->event_count);
+    while (self->engine->ready.count > 0 && mq_events_waiting(self->engine) == 0); /* no other has a turn */
+    return PyLong_FromUnsignedLong(mq_events_waiting(self->engine));
 }
 
 static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
@@ -346,15 +346,15 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
 static PyObject *events(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list != NULL && i < self->engine->event_count; i++) {
-        const mq_event *event = &self->engine->events[i];
-        PyObject *data = event_data(self, event);
+    mq_event event;
+    uint32_t source = 0;
+    while (list != NULL && mq_event_take(self->engine, &source, &event)) {
+        PyObject *data = event_data(self, &event);
         if (data == NULL && !PyErr_Occurred())
             continue;
-        PyObject *tuple = data == NULL
-                              ? NULL
-                              : Py_BuildValue("(IKIN)", event->kind, (unsigned long long)event->handle,
-                                              event->detail, data);
+        PyObject *tuple = data == NULL ? NULL
+                                       : Py_BuildValue("(IKIN)", event.kind, (unsigned long long)event.handle,
+                                                       event.detail, data);
         if (tuple == NULL || PyList_Append(list, tuple) != 0)
             Py_CLEAR(list);
         Py_XDECREF(tuple);

@@ -3,7 +3,7 @@
  * Writing the journal (journal.h): entries are collected in memory, and appended to its ring in pieces.
  *
  * A ring is as long as it is.  A restart needs what is behind the last checkpoint, so that is not
- * overwritten before it is elsewhere: in the next checkpoint, which is asked for (MQ_EVENT_JOURNAL) long
+ * overwritten before it is elsewhere: in the next checkpoint, which is requested (mq_journal_needs) long
  * before, or, where the ring has one, in its log.  When there is no more room, nothing is sent and nobody
  * is read until there is.
  */
@@ -275,12 +275,11 @@ static bool is_soon(const mq_engine *engine)
            engine->now_ms - journal->waits_since < LOG_PATIENCE_MS;
 }
 
-static void ask_for_checkpoint(mq_engine *engine)
+bool mq_journal_needs(const mq_engine *engine)
 {
-    mq_journal *journal = &engine->journal;
-    bool due = journal->full || journal->torn || journal->writer->tail >= journal->due_at;
-    if (due && !journal->asked && !is_soon(engine))
-        journal->asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 0, 0, 0, 0);
+    const mq_journal *journal = &engine->journal;
+    return journal->writer != NULL &&
+           (journal->full || journal->torn || journal->writer->tail >= journal->due_at) && !is_soon(engine);
 }
 
 /* As many whole entries as one record may take. */
@@ -312,7 +311,6 @@ bool mq_journal_flush(mq_engine *engine)
     }
     if (!journal->full)
         journal->waits_since = 0;
-    ask_for_checkpoint(engine);
     return !journal->stalled;
 }
 
@@ -326,8 +324,6 @@ bool mq_journal_note(mq_engine *engine, const void *bytes, uint32_t length)
                    append(engine, "n", bytes, length) == RB_OK;
     if (!written)
         tear(&engine->journal);
-    else
-        ask_for_checkpoint(engine);
     return written;
 }
 
@@ -513,19 +509,21 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
     uint64_t half = journal->writer->capacity / 2;
     journal->keep_from = from;
     journal->due_at = from + (due_bytes < half ? due_bytes : half);
-    journal->asked = journal->full = false;
+    journal->full = false;
+    journal->request = (mq_request){0};
     journal->torn = journal->torn_since;
     journal->torn_since = false;
+    journal->stalled = journal->torn; /* the next flush finds out, and there is none if there is nothing */
 }
 
 bool mq_journal_end(mq_engine *engine, bool at_once)
 {
     mq_journal *journal = &engine->journal;
-    journal->asked = true;
     if (!mq_journal_written(engine) && is_soon(engine) && !at_once) {
-        journal->asked = false;
+        journal->request = (mq_request){0};
         return false;
     }
+    mq_request_made(engine, &journal->request);
     journal->torn |= journal->used > 0;
     journal->torn_since = false;
     journal->used = journal->open = 0;

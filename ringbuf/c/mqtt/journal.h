@@ -64,9 +64,9 @@ typedef struct mq_journal {
     uint64_t open_where;
     uint64_t keep_from;   /* position in the ring from which on a restart needs it */
     uint64_t in_log;      /* so much of that may be in the ring's log alone; 0: it has none */
-    uint64_t due_at;      /* where a checkpoint is asked for */
+    uint64_t due_at;      /* where a checkpoint is needed */
     uint64_t waits_since; /* ms: since when there is no room; 0: there is */
-    bool asked;           /* it was */
+    mq_request request;   /* for a checkpoint: made, or one is being written */
     bool full;            /* no room before a checkpoint, or a sync of its log */
     bool stalled;         /* the last flush did not bring all into the ring */
     bool torn;            /* something that happened is not in it: only a checkpoint mends that */
@@ -98,8 +98,9 @@ void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool v
 void mq_journal_close(mq_engine *engine);
 /* A checkpoint is about to say all that has happened, what was collected and is not in the ring, too: that is
  * forgotten, and nothing is sent before the checkpoint is there.  False: not now, if it need not be at once;
- * one is asked for again. */
+ * one is requested again. */
 bool mq_journal_end(mq_engine *engine, bool at_once);
+bool mq_journal_needs(const mq_engine *engine); /* a checkpoint: by what is so now, on each round */
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 
 /* journal_replay.c */

@@ -185,7 +185,7 @@ static void reap(mq_loop *loop)
         mq_connection *connection = mq_slab_get(&engine->connections, handle);
         if (connection == NULL)
             continue;
-        if (connection->fd < 0 || engine->event_count == MQ_EVENTS) {
+        if (connection->fd < 0 || mq_events_full(engine)) {
             engine->closing.at[kept++] = handle;
             continue;
         }
@@ -232,7 +232,7 @@ static void hear_again(mq_loop *loop)
         mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->deaf.at[i]);
         if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
             continue;
-        if (connection->stop == MQ_RUN && !connection->is_ready)
+        if (connection->stop == MQ_RUN && !connection->is_ready && !loop->engine->journal.full)
             listen_to(loop, connection);
         else
             loop->deaf.at[kept++] = loop->deaf.at[i];
@@ -273,12 +273,12 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
         return;
     bool has_left = events & (EPOLLHUP | EPOLLERR);
     const mq_engine *engine = loop->engine;
-    if (connection->stop == MQ_RUN && !connection->is_ready && engine->event_count < MQ_EVENTS &&
+    if (connection->stop == MQ_RUN && !connection->is_ready && !mq_events_full(engine) &&
         !engine->journal.full)
         receive(loop, connection);
     else if (has_left && connection->stop == MQ_STOP_OUT)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
-    else if (connection->stop != MQ_RUN)
+    else if (connection->stop != MQ_RUN || engine->journal.full)
         deafen(loop, connection, has_left);
 }
 
@@ -446,9 +446,10 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
     mq_events_resume(engine);
     for (bool waited = false;; waited = true) {
         round_begin(loop);
-        if (waited && (engine->event_count > 0 || loop->called || engine->now_ms >= until_ms))
-            return (int)engine->event_count;
-        int count = epoll_wait(loop->epoll, events, BATCH, engine->event_count ? 0 : wait_ms(loop, until_ms));
+        uint32_t waiting = mq_events_waiting(engine);
+        if (waited && (waiting > 0 || loop->called || engine->now_ms >= until_ms))
+            return (int)waiting;
+        int count = epoll_wait(loop->epoll, events, BATCH, waiting ? 0 : wait_ms(loop, until_ms));
         if (count < 0 && errno != EINTR)
             return -errno;
         clock_read(engine);

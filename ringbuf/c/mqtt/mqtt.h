@@ -23,6 +23,7 @@
  *   frame.c       a position -> a PUBLISH frame in a connection's output
  *   aliases.c     topic aliases of those frames
  *   slab.c        items that never move, and their handles
+ *   events.c      what Python is asked, and that it receives it
  *   engine.c      memory, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
  *   engine_calls.c  the Python type Engine
@@ -332,7 +333,13 @@ struct mq_connection {
     uint8_t address_family; /* AF_*; 0: none */
     uint16_t port;
     uint8_t address[16];
+    uint64_t event; /* number of the event that it waits for, while it stops for Python */
 };
+
+typedef struct mq_request { /* that Python does something which a state of the engine needs: events.c */
+    bool made;
+    uint64_t made_ms;
+} mq_request;
 
 #include "journal.h"
 
@@ -350,9 +357,10 @@ typedef struct mq_source {
     bool dirty;   /* appended to, and end not yet published */
     bool waiting; /* foreign: its next record's topic is with Python */
     bool judged;
-    bool moved; /* foreign: read further than its writer was told */
-    bool bad;
-    bool logged; /* what its ring has overwritten is in the log */
+    bool moved;    /* foreign: read further than its writer was told */
+    bool bad;      /* foreign: it holds what is no record */
+    bool reported; /* Python has received that it waits, or that it is bad */
+    bool logged;   /* what its ring has overwritten is in the log */
     mq_level level;
     bool blocks; /* a full ring pauses the publisher, up to the queue timeout; else it is refused at once */
     uint32_t queue_timeout_ms;    /* how long a gating reader may stand in the way before it is evicted */
@@ -394,23 +402,26 @@ struct mq_engine {
     mq_list retained_changed;                   /* topics, since the last sweep has begun */
     mq_list retained_sweeping;                  /* those that it is still to give */
     bool retained_kept;                         /* it is written down */
-    bool retained_asked;                        /* MQ_EVENT_JOURNAL was left for that */
-    uint32_t share_queues;                      /* sessions that are queues of groups */
-    uint32_t turn_work; /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
-    uint32_t matched;   /* subscribers of the record that was appended last */
-    uint64_t *table;    /* topic index + 1 below, upper half of its hash above; open addressing */
+    bool retained_due; /* a ring is about to lose records of which what is retained is not written down */
+    mq_request retained_request;
+    uint32_t share_queues; /* sessions that are queues of groups */
+    uint32_t turn_work;    /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
+    uint32_t matched;      /* subscribers of the record that was appended last */
+    uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
     uint32_t table_room, clock_hand;
     uint64_t seed[2];
     mq_source *sources[MQ_SOURCES_MAX];
     uint32_t source_count;
     bool sources_pending; /* a source has more than was read */
     bool sources_moved;
-    uint32_t held_sources;   /* those of which held_for is not 0 */
-    bool hides;              /* some source does: mq_show() has something to look at */
-    bool show_pending;       /* more has become durable than was shown in one turn */
-    uint64_t refusal_due_ms; /* when held acknowledgements are looked at, because a log does not work */
-    mq_event events[MQ_EVENTS];
-    uint32_t event_count;
+    bool sources_asking;        /* perhaps a source waits for Python that has not been reported */
+    bool sources_waiting;       /* perhaps a source waits for Python */
+    uint32_t held_sources;      /* those of which held_for is not 0 */
+    bool hides;                 /* some source does: mq_show() has something to look at */
+    bool show_pending;          /* more has become durable than was shown in one turn */
+    uint64_t refusal_due_ms;    /* when held acknowledgements are looked at, because a log does not work */
+    mq_event events[MQ_EVENTS]; /* number n stands at n % MQ_EVENTS */
+    uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
     mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, vowing;
     uint64_t limited_due_ms; /* when the first of `limited` may go on */
     mq_list passing;         /* the list that is being walked */
@@ -439,13 +450,10 @@ void mq_bytes_shrink(mq_engine *engine, mq_bytes *bytes); /* no more memory than
 int mq_source_add(mq_engine *engine, mq_source source);
 void mq_source_remove(mq_engine *engine, uint32_t source);
 void mq_end_publish(mq_engine *engine); /* ends of all rings that were appended to */
-bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
-                  uint32_t length);
 
 /* What needs no socket, before and after sockets are served: connections whose events Python has handled,
  * held acknowledgements, paused publishers, source rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
-void mq_events_resume(mq_engine *engine);
 void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() is due for its own sake; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
@@ -468,6 +476,20 @@ typedef struct mq_terms {
 } mq_terms;
 void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_session *session,
                           const mq_terms *terms);
+
+/* events.c */
+bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
+                  uint32_t length); /* false: there is no room */
+/* Gives the next event to Python; false: that was all.  *source is 0 before the first call. */
+bool mq_event_take(mq_engine *engine, uint32_t *source, mq_event *out);
+uint32_t mq_events_waiting(const mq_engine *engine); /* about how many mq_event_take() gives now */
+void mq_events_resume(mq_engine *engine);            /* of those that were taken, and of no others */
+void mq_request_made(const mq_engine *engine, mq_request *request);
+uint64_t mq_requests_due_ms(const mq_engine *engine); /* when one is to be made, or made again */
+static inline bool mq_events_full(const mq_engine *engine)
+{
+    return engine->event_next - engine->event_done == MQ_EVENTS;
+}
 
 /* connection.c */
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
@@ -519,7 +541,6 @@ void mq_vows_look(mq_engine *engine); /* the journal's log has synced, perhaps, 
 
 /* cold.c */
 void mq_cold_ask(mq_engine *engine, mq_session *session); /* the next record for it is in the log only */
-void mq_cold_tell(mq_engine *engine);                     /* as events, as far as there is room */
 bool mq_is_cold(const mq_engine *engine, const mq_entry *entry);
 bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where);
 void mq_thaw(mq_engine *engine, mq_session *session, uint64_t wanted, uint64_t position, const uint8_t *bytes,

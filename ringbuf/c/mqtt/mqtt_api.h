@@ -24,7 +24,7 @@ enum {                      /* what the parser or the loop hands to Python */
        MQ_EVENT_COLD = 6,   /* what the session of this connection gets next is in the log only: whoever
                                handles it calls thaw() and warm() */
        MQ_EVENT_JOURNAL = 7 /* something is to be written down: detail 0: a checkpoint of sessions;
-                               1: what is retained */
+                               1: what is retained.  Comes again, once a second, until it is begun */
 };
 
 enum {                      /* why a connection was closed */

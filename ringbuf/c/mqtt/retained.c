@@ -125,9 +125,8 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
 
 void mq_retained_due(mq_engine *engine, const mq_source *source)
 {
-    if (engine->retained_kept && !engine->retained_asked &&
-        source->writer->tail - source->swept >= source->writer->capacity / SWEEP_SHARE)
-        engine->retained_asked = mq_event_add(engine, MQ_EVENT_JOURNAL, 1, 0, 0, 0);
+    uint64_t since = source->writer->tail - source->swept;
+    engine->retained_due |= engine->retained_kept && since >= source->writer->capacity / SWEEP_SHARE;
 }
 
 void mq_retained_sweep(mq_engine *engine, bool all)
@@ -142,7 +141,8 @@ void mq_retained_sweep(mq_engine *engine, bool all)
         engine->retained_changed = engine->retained_sweeping;
         engine->retained_sweeping = changed;
     }
-    engine->retained_asked = false;
+    engine->retained_due = false;
+    engine->retained_request = (mq_request){0};
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL && engine->sources[i]->kind == MQ_SOURCE_OWN)
             engine->sources[i]->swept = engine->sources[i]->writer->tail;

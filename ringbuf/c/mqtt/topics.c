@@ -305,16 +305,15 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
 /* ---- source rings ---- */
 
 /* A topic of a source that is not known: its name goes to Python, copied, because the ring may change. */
-static void source_asks(mq_engine *engine, uint32_t index, mq_source *source, const uint8_t *name,
-                        uint32_t length)
+static void source_asks(mq_engine *engine, mq_source *source, const uint8_t *name, uint32_t length)
 {
     free(source->name);
     source->name = malloc(length ? length : 1);
     source->name_length = source->name == NULL ? 0 : length;
     if (source->name != NULL)
         memcpy(source->name, name, length);
-    source->waiting = mq_event_add(engine, MQ_EVENT_SOURCE, index, 0, 0, length);
-    source->judged = false;
+    source->waiting = engine->sources_waiting = engine->sources_asking = true;
+    source->judged = source->reported = false;
 }
 
 static void name_forget(mq_source *source)
@@ -381,7 +380,7 @@ static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, c
     }
     mq_topic *topic = mq_topic_find(engine, name, length);
     if (topic == NULL && !source_refused(source, name, length)) {
-        source_asks(engine, index, source, name, length);
+        source_asks(engine, source, name, length);
         return false;
     }
     name_forget(source);
@@ -419,13 +418,13 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
             continue;
         }
         if (result != RB_OK) {
-            source->bad = mq_event_add(engine, MQ_EVENT_SOURCE_BAD, index, 0, 0, 0);
+            source->bad = engine->sources_asking = true;
+            source->reported = false;
             return;
         }
         if (view.position >= source->resume_at && !source_route(engine, index, source, &view)) {
             reader->cursor = cursor;
             reader->offset = offset;
-            engine->sources_pending |= !source->waiting; /* no room for the event: ask again */
             return;
         }
     }

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Events: the requests of the engine to Python, and the proof that Python receives each of them.
+ *
+ * There are two kinds, and neither can be lost between two polls, in whatever order C and Python act.
+ *
+ *   queued    PACKET, TOPIC, CLOSED.  Each has a number, and stands in a ring at that number.
+ *
+ *                 event_done <= event_taken <= event_next <= event_done + MQ_EVENTS
+ *
+ *             mq_event_add() moves event_next; mq_event_take(), by which Python receives one, moves
+ *             event_taken; mq_events_resume() moves event_done up to event_taken and never further.  So an
+ *             event that is added after Python has taken the others stays for the next time.
+ *   derived   SOURCE, SOURCE_BAD, COLD, JOURNAL.  They are no entries of a queue: each is computed from the
+ *             state that it is about, on each round, for as long as that state holds.  A request that Python
+ *             did not satisfy is repeated after REMIND_MS (mq_request), so that a failure in Python delays
+ *             it and does not end it.
+ */
+#include "mqtt.h"
+
+#define REMIND_MS 1000u
+
+/* ---- requests ---- */
+
+static uint64_t request_due_ms(const mq_request *request)
+{
+    return request->made ? request->made_ms + REMIND_MS : 0;
+}
+
+static bool is_due(const mq_engine *engine, bool needed, const mq_request *request)
+{
+    return needed && engine->now_ms >= request_due_ms(request);
+}
+
+void mq_request_made(const mq_engine *engine, mq_request *request)
+{
+    *request = (mq_request){.made = true, .made_ms = engine->now_ms};
+}
+
+uint64_t mq_requests_due_ms(const mq_engine *engine)
+{
+    uint64_t journal = mq_journal_needs(engine) ? request_due_ms(&engine->journal.request) : MQ_NEVER;
+    uint64_t retained = engine->retained_due ? request_due_ms(&engine->retained_request) : MQ_NEVER;
+    return journal < retained ? journal : retained;
+}
+
+/* ---- reporting ---- */
+
+bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
+                  uint32_t length)
+{
+    if (mq_events_full(engine))
+        return false;
+    engine->events[engine->event_next++ % MQ_EVENTS] = (mq_event){
+        .kind = kind, .detail = detail, .handle = handle, .at = at, .length = length};
+    return true;
+}
+
+uint32_t mq_events_waiting(const mq_engine *engine)
+{
+    return (uint32_t)(engine->event_next - engine->event_taken) + engine->cold.count +
+           engine->sources_asking + is_due(engine, mq_journal_needs(engine), &engine->journal.request) +
+           is_due(engine, engine->retained_due, &engine->retained_request);
+}
+
+/* The next source, from *at on, that waits for Python and has not been reported. */
+static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
+{
+    for (; *at < engine->source_count; ++*at) {
+        mq_source *source = engine->sources[*at];
+        if (source == NULL || source->reported || !(source->waiting || source->bad))
+            continue;
+        source->reported = true;
+        *out = (mq_event){.kind = source->bad ? MQ_EVENT_SOURCE_BAD : MQ_EVENT_SOURCE,
+                          .detail = *at,
+                          .length = source->name_length};
+        return true;
+    }
+    engine->sources_asking = false;
+    return false;
+}
+
+/* The next connection whose session waits for the log. */
+static bool cold_take(mq_engine *engine, mq_event *out)
+{
+    while (engine->cold.count > 0) {
+        uint64_t handle = engine->cold.at[--engine->cold.count];
+        const mq_connection *connection = mq_slab_get(&engine->connections, handle);
+        *out = (mq_event){.kind = MQ_EVENT_COLD, .handle = handle};
+        if (connection != NULL && connection->session != NULL && connection->session->cold)
+            return true;
+    }
+    return false;
+}
+
+static bool request_take(mq_engine *engine, bool needed, mq_request *request, uint32_t detail, mq_event *out)
+{
+    if (!is_due(engine, needed, request))
+        return false;
+    mq_request_made(engine, request);
+    *out = (mq_event){.kind = MQ_EVENT_JOURNAL, .detail = detail};
+    return true;
+}
+
+bool mq_event_take(mq_engine *engine, uint32_t *source, mq_event *out)
+{
+    if (engine->event_taken < engine->event_next) {
+        *out = engine->events[engine->event_taken++ % MQ_EVENTS];
+        return true;
+    }
+    return (engine->sources_asking && source_take(engine, source, out)) || cold_take(engine, out) ||
+           request_take(engine, mq_journal_needs(engine), &engine->journal.request, 0, out) ||
+           request_take(engine, engine->retained_due, &engine->retained_request, 1, out);
+}
+
+/* ---- resuming ---- */
+
+static void sources_resume(mq_engine *engine)
+{
+    for (uint32_t i = 1; i < engine->source_count; i++) {
+        mq_source *source = engine->sources[i];
+        if (source == NULL || !source->waiting || !source->reported)
+            continue;
+        source->waiting = source->reported = false;
+        engine->sources_pending = true;
+    }
+}
+
+/* A connection that was resumed before, and has stopped again, waits for a later event than this. */
+static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t number)
+{
+    mq_connection *connection = mq_slab_get(&engine->connections, event->handle);
+    if (connection == NULL || connection->stop != MQ_STOP_PYTHON || connection->event != number)
+        return;
+    connection->stop = MQ_RUN;
+    if (event->kind == MQ_EVENT_TOPIC && !connection->judged)
+        mq_connection_close(engine, connection, MQ_CLOSE_UNJUDGED);
+    else
+        mq_continue(engine, connection);
+}
+
+/* What goes on may add events: they are behind event_taken, and wait for Python. */
+void mq_events_resume(mq_engine *engine)
+{
+    uint64_t taken = engine->event_taken;
+    if (engine->sources_waiting)
+        sources_resume(engine);
+    while (engine->event_done < taken) {
+        uint64_t number = engine->event_done++;
+        mq_event event = engine->events[number % MQ_EVENTS];
+        connection_resume(engine, &event, number);
+    }
+}
