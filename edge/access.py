@@ -57,6 +57,12 @@ class ClientFacts(msgspec.Struct, frozen=True):
         """What is the same for all connections that may go on with a session of this client identifier."""
         return self.vouched, self.identity, self.certificate if self.identity is None else None
 
+    def may_replace(self, holder: ClientFacts) -> bool:
+        """True if the client gets an identifier that a client of another owner holds: it has proved who it
+        is, and the holder has not.
+        """
+        return self.vouched and not holder.vouched
+
 
 Answer = bool | Future[bool]  # a Future may be resolved from any thread
 Verdict = Answer

@@ -2,8 +2,10 @@
 
     CONNECT -> limits -> authentication -> may the will be published? -> session -> CONNACK
 
-Each arrow may take its time (edge.pending).  Nobody touches a session before its client is authenticated,
-and nobody takes over a session that somebody else has opened.
+Each arrow may take its time (edge.pending).  No session is touched before its client is authenticated, and a
+client never gets the session of another owner.  An identifier stays with the client that holds it, but for
+one case: a client that has proved who it is gets the identifier of one that has not, with a new session; the
+other session ends.
 
 Response Information is never sent: which topics carry answers is between clients.
 """
@@ -22,6 +24,7 @@ from edge.access import ClientFacts
 from edge.clients import Client, Clients, bytes_of
 from edge.engine import Engine, limits_of
 from edge.limits import BrokerLimits
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
 from edge.mqtt.properties import NO_PROPERTIES
@@ -58,6 +61,7 @@ class Connecting:
         self._pending = pending
         self._limits = limits
         self._engine_limits = limits_of(engine)
+        self._may_warn = LogThrottle()
 
     def connect(self, connection: int, packet: Connect) -> None:
         """Refuse it, or ask who it is and go on with that."""
@@ -126,10 +130,31 @@ class Connecting:
         self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None, allowed: list[bool]
     ) -> None:
         known = self._sessions.get(facts.client_id)
-        if all(allowed) and (known is None or known.facts.owner == facts.owner):
-            self._accept(connection, packet, facts, data)
-        else:
+        if not all(allowed):
             self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
+        elif known is not None and known.facts.owner != facts.owner and not facts.may_replace(known.facts):
+            self._refuse_identifier(connection, packet, facts, known.facts)
+        else:
+            self._accept(connection, packet, facts, data)
+
+    def _refuse_identifier(
+        self, connection: int, packet: Connect, facts: ClientFacts, holder: ClientFacts
+    ) -> None:
+        """Refuse a client whose identifier another owner holds; only the log names the holder."""
+        if self._may_warn():
+            log.warning(
+                "client refused, another user holds its identifier; end that session with "
+                "`brim sessions rm CLIENT_ID` if it is not needed %s",
+                pairs(
+                    client=facts.client_id,
+                    user=facts.identity or "",
+                    peer=facts.address,
+                    holder=holder.identity or holder.certificate or "",
+                    holder_peer=holder.address,
+                ),
+            )
+        words = "the client identifier belongs to another user; choose another one"
+        self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED, Properties(reason_string=words))
 
     def refuse(
         self,
@@ -186,7 +211,7 @@ class Connecting:
             log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
             self._clients.end(session.connection, will=True, reason=ReasonCode.SESSION_TAKEN_OVER)
             session = self._sessions.get(facts.client_id)
-        if session is not None and packet.clean_start:
+        if session is not None and (packet.clean_start or session.facts.owner != facts.owner):
             self._clients.forget(session)
             session = None
         expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))

@@ -10,6 +10,8 @@ connection for as long as it uses what it was given.
     rings            ring_list   the rings that may hold records for some topic filters
     gate             done        heed this gating reader from now on, as long as the connection lasts
     produce          ring_list   one ring, for this process to write
+    sessions         session_list  a page of the sessions of MQTT clients
+    remove_session   done        end a session; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
 Any request may be answered by `failed`.  Rule for change: further ops, and further keys with defaults, are
@@ -34,9 +36,29 @@ from edge.directories import control_socket, default_runtime_dir
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
 __all__ = [
-    "ANSWER_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Answer", "Connection", "Done", "Drained", "Failed",
-    "Gate", "Message", "Produce", "Report", "Request", "RingAdded", "RingFacts", "RingList",
-    "Rings", "Status", "decode_request", "encode",
+    "ANSWER_MAX_BYTES",
+    "REQUEST_MAX_BYTES",
+    "VERSION",
+    "Answer",
+    "Connection",
+    "Done",
+    "Drained",
+    "Failed",
+    "Gate",
+    "Message",
+    "Produce",
+    "RemoveSession",
+    "Report",
+    "Request",
+    "RingAdded",
+    "RingFacts",
+    "RingList",
+    "Rings",
+    "SessionList",
+    "Sessions",
+    "Status",
+    "decode_request",
+    "encode",
 ]  # fmt: skip
 
 VERSION: Final = 1
@@ -135,8 +157,29 @@ class Drained(Message, frozen=True):
     version: int = VERSION
 
 
-Request = Status | Rings | Gate | Produce | Drained
-Answer = RingList | Report | Done | Failed
+class Sessions(Message, frozen=True):
+    """Request a page of the sessions of MQTT clients, oldest first, from number `first` on."""
+
+    first: int = 0
+    version: int = VERSION
+
+
+class SessionList(Message, frozen=True, tag="session_list"):
+    """Sessions (edge.stats.ClientRow); `more`: there are others behind them."""
+
+    sessions: tuple[dict[str, Any], ...]
+    more: bool
+
+
+class RemoveSession(Message, frozen=True, tag="remove_session"):
+    """End the session of a client, and its connection."""
+
+    client_id: str
+    version: int = VERSION
+
+
+Request = Status | Rings | Gate | Produce | Drained | Sessions | RemoveSession
+Answer = RingList | Report | SessionList | Done | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -35,12 +35,15 @@ from edge.control import (
     Failed,
     Gate,
     Produce,
+    RemoveSession,
     Report,
     Request,
     RingAdded,
     RingFacts,
     RingList,
     Rings,
+    SessionList,
+    Sessions,
     Status,
     decode_request,
     encode,
@@ -54,6 +57,7 @@ from edge.logs import pairs
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
 from edge.producers import ProducerRing, Producers
+from edge.session_admin import SessionAdmin
 from edge.streams import Streams
 from ringbuf import Ring
 
@@ -65,6 +69,7 @@ BACKLOG = 64
 SEND_BUFFER_BYTES = 2 * ANSWER_MAX_BYTES  # an answer is one datagram, and the kernel counts its own part
 FIRST_REQUEST_S = 5.0  # from accept(); a client sends its request at once
 BRIEF_S = 1.0  # the same for a connection that gets one answer only
+SESSIONS_PAGE = 256  # rows of one answer
 ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no descriptors left
 
 
@@ -78,8 +83,9 @@ class LocalEndpoint:
         producers: Producers,
         *,
         report: Callable[[], Awaitable[dict[str, Any]]],
-        on_writer_thread: Callable[[Callable[[], object]], Awaitable[object]],
+        on_writer_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         moved: Callable[[str, str, int, int, Lost], object] = lambda *_: None,
+        sessions: SessionAdmin | None = None,
         connections_max: int | None = None,
     ) -> None:
         """`moved` is told what bridges of other processes say: Upstream.moved().
@@ -96,6 +102,7 @@ class LocalEndpoint:
         self._report = report
         self._on_writer_thread = on_writer_thread
         self._moved = moved
+        self._sessions = sessions
         self._serving: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -253,6 +260,10 @@ class LocalEndpoint:
                 return RingList((self._produce(peer, producer, stream),))
             case Drained():
                 return self._drained(peer, request)
+            case Sessions(first=first):
+                return await self._session_page(first)
+            case RemoveSession(client_id=client_id):
+                return await self._remove_session(peer, client_id)
 
     def _rings_for(self, filters: Iterable[str]) -> Iterable[RingFacts]:
         for topic_filter in filters:
@@ -297,6 +308,29 @@ class LocalEndpoint:
             log.info("local producer joined %s", pairs(name=name, pid=peer.pid, uid=peer.uid))
         peer.produces.add(name)
         return facts
+
+    async def _session_page(self, first: int) -> Answer:
+        """As many as fit into an answer."""
+        admin = self._admin()
+        rows, more = await self._on_writer_thread(lambda: admin.page(max(first, 0), SESSIONS_PAGE))
+        while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
+            rows, more = rows[: len(rows) // 2], True
+        return answer
+
+    async def _remove_session(self, peer: Peer, client_id: str) -> Answer:
+        if peer.uid not in self._peers.privileged:
+            hint = f"run as user {os.geteuid()}"
+            raise Refused(f"user {peer.uid} may not remove sessions", hint=hint)
+        admin = self._admin()
+        if not await self._on_writer_thread(lambda: admin.remove(client_id)):
+            hint = "`brim sessions ls` lists them"
+            raise Refused(f"client {client_id!r} has no session", hint=hint)
+        return Done()
+
+    def _admin(self) -> SessionAdmin:
+        if self._sessions is None:
+            raise Refused("this broker serves no MQTT clients")
+        return self._sessions
 
     def _drained(self, peer: Peer, request: Drained) -> Answer:
         """Publishers are acknowledged by it, so it is believed of who could write the log as well."""

@@ -72,6 +72,10 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_client.values()))
 
+    def all(self) -> Iterator[Session]:
+        """All of them without a copy, oldest first; none may come or go meanwhile."""
+        return iter(self._by_client.values())
+
     @property
     def trouble(self) -> str:
         """Why no session that outlasts its connection can be promised now; "": it can."""

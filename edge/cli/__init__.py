@@ -31,6 +31,7 @@ VERBS = {
     "pub": "publish messages",
     "sub": "show messages as they come",
     "status": "what a running broker is doing, and what is being lost",
+    "sessions": "sessions of MQTT clients: list them, remove one",
     "passwd": "add, change or delete a user of a password file",
     "bench": "measure an MQTT broker, this one or another",
     "segments": "look at the log, check and mend it, copy records out of it",

@@ -41,6 +41,7 @@ from edge.mqtt.codec import PacketLimits
 from edge.producers import ProducerRing, Producers
 from edge.report import Reporter
 from edge.router import TopicLimits
+from edge.session_admin import SessionAdmin
 from edge.sessions import SessionLimits
 from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
 from edge.state.retained_file import retained_in
@@ -428,7 +429,7 @@ class Assembly:
         self._down.push_async_callback(metrics.stop)
 
     async def _start_local(self, streams: Streams, producers: Producers, reporter: Reporter) -> LocalEndpoint:
-        async def on_writer_thread(function: Callable[[], object]) -> object:
+        async def on_writer_thread(function: Callable[[], Any]) -> Any:
             return await asyncio.wrap_future(self.listener.ask(function))
 
         local = LocalEndpoint(
@@ -438,6 +439,7 @@ class Assembly:
             report=reporter.report,
             on_writer_thread=on_writer_thread,
             moved=self.upstream.moved,
+            sessions=SessionAdmin(self.listener.broker, reporter.stats),
             connections_max=self.budget.local,
         )
         await local.start()

@@ -1,0 +1,48 @@
+"""Session admin: lists and removes sessions for the person who runs the broker.
+
+All methods on the broker's thread.  Owns nothing; the sessions are edge.sessions'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from edge.logs import pairs
+from edge.stats import Stats
+
+if TYPE_CHECKING:
+    from edge.broker import Broker
+
+__all__ = ["SessionAdmin"]
+
+log = logging.getLogger(__name__)
+
+
+class SessionAdmin:
+    """Pages of sessions, and removal of one."""
+
+    def __init__(self, broker: Broker, stats: Stats) -> None:
+        self._broker = broker
+        self._stats = stats
+
+    def page(self, first: int, count: int) -> tuple[list[dict[str, Any]], bool]:
+        """Rows (edge.stats.ClientRow) of `count` sessions from number `first` on, oldest first; True: there
+        are more.
+        """
+        found = list(islice(self._broker.sessions.all(), first, first + count + 1))
+        rows = [dataclasses.asdict(row) for row in self._stats.clients(found[:count])]
+        return rows, len(found) > count
+
+    def remove(self, client_id: str) -> bool:
+        """End the session of a client, its connection too; False: there is none."""
+        session = self._broker.sessions.get(client_id)
+        if session is None:
+            return False
+        self._broker.disconnect(client_id)
+        if (left := self._broker.sessions.get(client_id)) is not None:
+            self._broker.clients.forget(left)
+        log.info("session removed %s", pairs(client=client_id))
+        return True
