@@ -19,7 +19,7 @@ _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "sourced",
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
-    "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups",
+    "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups", "accept_rests",
 )  # fmt: skip
 _NOW = (
     "connections", "sessions", "topics", "topics_bytes", "retained",

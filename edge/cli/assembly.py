@@ -39,6 +39,7 @@ from edge.local import LocalEndpoint
 from edge.logs import pairs
 from edge.mqtt.codec import PacketLimits
 from edge.producers import ProducerRing, Producers
+from edge.refusals import Refusals
 from edge.report import Reporter
 from edge.router import TopicLimits
 from edge.session_admin import SessionAdmin
@@ -127,8 +128,8 @@ class Assembly:
         reporter.upstream = self.upstream.status
         reporter.consumers = self._start_consumers(streams, producers)
         reporter.local = await self._start_local(streams, producers, reporter)
-        sampling = asyncio.create_task(reporter.sample())
-        self._down.callback(sampling.cancel)
+        for watch in (reporter.sample(), Refusals(self.listener.broker.engine).watch()):
+            self._down.callback(asyncio.create_task(watch).cancel)
         await self._start_metrics(reporter)
 
     @property

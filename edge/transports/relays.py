@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from edge.access import TransportFacts
 from edge.config_listener import Listener as Settings
+from edge.descriptors import REMEDY
 from edge.engine import CloseCause, Engine, Peer, counters_of, listener_full, listener_of
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.transports.errors import HandshakeError
 from edge.transports.handshake import Opened, open_connection, source_of
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 
 ACCEPT_BATCH = 64
 REST_S = 1.0  # without file descriptors, nobody is accepted for so long
+FULL_S = 0.05  # a new client waits so long for a place: others may have left already
 PAIR_BYTES = 65_536  # what waits in the socket pair, each way; the kernel counts its own needs as well
 LEAVE_S = 1.0  # at the end, for what was sent to be taken
 JOIN_S = 5.0
@@ -93,6 +96,7 @@ class Relays:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._hangups: select.epoll | None = None
+        self._log_rest = LogThrottle()
 
     @property
     def count(self) -> int:
@@ -185,15 +189,19 @@ class Relays:
 
     # ---- accepting ----
 
-    def _accept(self, port: Port) -> None:
+    def _accept(self, port: Port, *, refuses: bool = False) -> None:
+        """`refuses`: those for whom there is no place; otherwise they stay in the kernel's queue for now."""
         for _ in range(ACCEPT_BATCH):
+            if not refuses and listener_full(self._engine, port.number):
+                self._rest(port, FULL_S, waits_for_place=True)
+                return
             try:
                 client, _ = port.server.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
-                    self._rest()
+                    self._rest_all(error)
                     return
                 continue  # it left before it was accepted
             client.setblocking(False)
@@ -207,17 +215,24 @@ class Relays:
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    def _rest(self) -> None:
-        loop = self._loop
-        assert loop is not None
-        log.warning("no file descriptors are left; nobody is accepted for a while %s", pairs(rest_s=REST_S))
+    def _rest_all(self, error: OSError) -> None:
+        if self._log_rest():
+            facts = pairs(reason=error.strerror, rest_s=REST_S)
+            log.warning("accepting paused; %s %s", REMEDY, facts)
         for port in self.ports:
-            loop.remove_reader(port.server)
-            loop.call_later(REST_S, self._wake, port)
+            self._rest(port, REST_S)
 
-    def _wake(self, port: Port) -> None:
-        if port.server.fileno() >= 0 and self._loop is not None:
-            self._loop.add_reader(port.server, self._accept, port)
+    def _rest(self, port: Port, seconds: float, *, waits_for_place: bool = False) -> None:
+        assert self._loop is not None
+        if self._loop.remove_reader(port.server):  # else it rests already
+            self._loop.call_later(seconds, self._wake, port, waits_for_place)
+
+    def _wake(self, port: Port, waits_for_place: bool) -> None:
+        if port.server.fileno() < 0 or self._loop is None:
+            return
+        self._loop.add_reader(port.server, self._accept, port)
+        if waits_for_place:
+            self._accept(port, refuses=True)
 
     def _turn_away(self, cause: CloseCause) -> None:
         self._counters.turned_away[cause] += 1

@@ -32,6 +32,7 @@ from edge.mqtt import (
     Will,
     encode,
 )
+from edge.refusals import Refusals
 from edge.sessions import SessionLimits
 from ringbuf import Ring
 from tests.support.directories import memory_directory
@@ -146,6 +147,34 @@ def test_connections_beyond_the_limit_are_closed_at_once() -> None:
         assert there.stats.closed()["limit"] == 1
         for client in clients:
             client.close()
+
+
+@pytest.mark.parametrize("words", [(), (Disconnect(),)], ids=["lost", "disconnected"])
+def test_a_client_gets_the_place_of_one_that_has_just_left(words: tuple[Disconnect, ...]) -> None:
+    with served(engine=EngineLimits(connections_max=20)) as there:
+        clients = [there.client(f"c{i}") for i in range(20)]
+        for number in range(0, 300, 3):
+            leaving = [clients.pop(0) for _ in range(3)]
+            for client in leaving:
+                client.send(*words)
+                client.close()
+            clients += [there.client(f"d{number + i}") for i in range(3)]
+        assert there.stats.closed()["limit"] == 0
+        for client in clients:
+            client.close()
+
+
+def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with served(engine=EngineLimits(connections_max=1)) as there, there.client("c"):
+        refusals = Refusals(there.engine)
+        for _ in range(5):
+            with RawClient(there.port) as surplus:
+                assert surplus.packet() is None
+            refusals.look()
+        assert there.stats.closed()["limit"] == 5
+        assert [it for it in caplog.messages if "refused=" in it] == [
+            "connections refused; raise connections_max of [limits] or the listener refused=1 connections=1"
+        ]
 
 
 @pytest.mark.parametrize("how", ["fin", "reset"])

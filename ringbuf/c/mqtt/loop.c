@@ -34,6 +34,7 @@
     (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
 #define OUT_CHUNK_MIN 4096u
 #define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
+#define FULL_MS 50   /* a new client waits so long for a place: others may have left already */
 #define DRAIN_READS 16
 
 enum {
@@ -44,8 +45,9 @@ enum {
 struct mq_loop {
     mq_engine *engine;
     int epoll, wake, call;
-    int listeners[MQ_LISTENERS_MAX]; /* -1: none */
-    uint64_t rest_until_ms;          /* 0: accepting */
+    int listeners[MQ_LISTENERS_MAX];          /* -1: none */
+    uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
+    bool waits_for_place[MQ_LISTENERS_MAX];   /* resting because it is full */
     bool called;
     mq_list deaf; /* connections that epoll was told not to report as readable */
 };
@@ -273,8 +275,8 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
         return;
     bool has_left = events & (EPOLLHUP | EPOLLERR);
     const mq_engine *engine = loop->engine;
-    if (connection->stop == MQ_RUN && !connection->is_ready && !mq_events_full(engine) &&
-        !engine->journal.full)
+    bool may_ask = !mq_events_full(engine) || connection->version != 0;
+    if (connection->stop == MQ_RUN && !connection->is_ready && may_ask && !engine->journal.full)
         receive(loop, connection);
     else if (has_left && connection->stop == MQ_STOP_OUT)
         mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
@@ -349,30 +351,57 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
     return mq_handle(&connection->item);
 }
 
-static void listeners_watch(mq_loop *loop, int operation)
+/* epoll is level-triggered and would report the listener all the time. */
+static void rest(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
 {
-    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
-        if (loop->listeners[i] >= 0)
-            watch(loop, operation, loop->listeners[i], EPOLLIN, (uint64_t)i);
+    if (loop->listeners[number] < 0 || loop->rest_until_ms[number] != 0)
+        return;
+    loop->rest_until_ms[number] = loop->engine->now_ms + ms;
+    loop->waits_for_place[number] = waits_for_place;
+    watch(loop, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
 }
 
-static void accept_some(mq_loop *loop, int number)
+/* `refuses`: those for whom there is no place; otherwise they stay in the kernel's queue for now. */
+static void accept_some(mq_loop *loop, int number, bool refuses)
 {
+    mq_engine *engine = loop->engine;
     for (int i = 0; i < ACCEPT_BATCH; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
+        if (!refuses && mq_listener_full(engine, number)) {
+            rest(loop, number, FULL_MS, true);
+            return;
+        }
         int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             peer from = peer_of(&address);
             adopt(loop, fd, number, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            loop->rest_until_ms = loop->engine->now_ms + REST_MS;
-            listeners_watch(loop, EPOLL_CTL_DEL);
+            engine->counters.accept_rests++;
+            for (int n = 0; n < MQ_LISTENERS_MAX; n++)
+                rest(loop, n, REST_MS, false);
             return;
         } else if (errno != EINTR && errno != ECONNABORTED) {
             return;
         }
+    }
+}
+
+/* Listeners whose rest is over, or for whose clients there is a place. */
+static void accept_again(mq_loop *loop)
+{
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
+        if (loop->rest_until_ms[i] == 0 || loop->listeners[i] < 0)
+            continue;
+        bool is_over = loop->engine->now_ms >= loop->rest_until_ms[i];
+        bool has_place = loop->waits_for_place[i] && !mq_listener_full(loop->engine, i);
+        if (!is_over && !has_place)
+            continue;
+        loop->rest_until_ms[i] = 0;
+        watch(loop, EPOLL_CTL_ADD, loop->listeners[i], EPOLLIN, (uint64_t)i);
+        if (loop->waits_for_place[i])
+            accept_some(loop, i, is_over);
     }
 }
 
@@ -395,8 +424,8 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
         eventfd_drain(loop->call);
         loop->called = true;
     } else if (event->data.u64 < MQ_LISTENERS_MAX) {
-        if (loop->rest_until_ms == 0)
-            accept_some(loop, (int)event->data.u64);
+        if (loop->rest_until_ms[event->data.u64] == 0)
+            accept_some(loop, (int)event->data.u64, false);
     } else {
         mq_connection *connection = mq_slab_get(&engine->connections, event->data.u64);
         if (connection != NULL)
@@ -415,22 +444,19 @@ static void round_begin(mq_loop *loop)
         reap(loop);
     if (loop->deaf.count > 0)
         hear_again(loop);
-    if (loop->rest_until_ms != 0 && engine->now_ms >= loop->rest_until_ms) {
-        loop->rest_until_ms = 0;
-        listeners_watch(loop, EPOLL_CTL_ADD);
-    }
+    accept_again(loop);
 }
 
-/* Milliseconds to sleep: until the engine, the rest from accepting, or the caller is due. */
+/* Milliseconds to sleep: until the engine, a listener that rests, or the caller is due. */
 static int wait_ms(const mq_loop *loop, uint64_t until_ms)
 {
     const mq_engine *engine = loop->engine;
-    uint64_t due = mq_engine_due(engine),
-             limits[] = {loop->rest_until_ms ? loop->rest_until_ms : MQ_NEVER, until_ms};
-    for (int i = 0; i < 2; i++) {
-        uint64_t left = limits[i] == MQ_NEVER         ? MQ_NEVER
-                        : limits[i] <= engine->now_ms ? 0
-                                                      : limits[i] - engine->now_ms;
+    uint64_t due = mq_engine_due(engine), at = until_ms;
+    for (int i = 0; i < MQ_LISTENERS_MAX; i++)
+        if (loop->rest_until_ms[i] != 0 && loop->rest_until_ms[i] < at)
+            at = loop->rest_until_ms[i];
+    if (at != MQ_NEVER) {
+        uint64_t left = at <= engine->now_ms ? 0 : at - engine->now_ms;
         due = left < due ? left : due;
     }
     return due == MQ_NEVER ? -1 : due > 3600000 ? 3600000 : (int)due;
@@ -493,6 +519,7 @@ void mq_loop_deafen(mq_loop *loop)
         if (loop->listeners[i] >= 0) {
             close(loop->listeners[i]);
             loop->listeners[i] = -1;
+            loop->rest_until_ms[i] = 0;
         }
 }
 

@@ -55,7 +55,7 @@
 #define MQ_TURN_WORK 8192u
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
-#define MQ_EVENTS 1024
+#define MQ_EVENTS 32 /* most that Python decides about before messages have their turn again */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that take no memory of their own */
 #define MQ_ENTRY_BYTES 15u /* in a queue */

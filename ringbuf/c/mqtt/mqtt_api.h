@@ -140,6 +140,7 @@ typedef struct mq_counters {
     uint64_t closed[15];       /* by MQ_CLOSE_* */
     uint64_t turned_away[15];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */
+    uint64_t accept_rests;     /* times that accepting paused, because no more files may be open */
     /* Now. */
     uint64_t connections, sessions, topics;
     uint64_t topics_bytes; /* as topics_max_bytes counts them */

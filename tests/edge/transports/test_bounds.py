@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edge.engine import EngineLimits
 from edge.mqtt import PingReq, PingResp, PubAck, Publish, Subscribe, Subscription
 from tests.support.mqtt_transports import KINDS, transports
@@ -64,6 +66,18 @@ def test_handshakes_count_against_the_limit() -> None:
         with there.client("tls", "a"), there.client("tls", "b"), closing(there.dial("tls")) as surplus:
             assert surplus.recv(1) == b""
         wait_until(partial(is_empty, limits))
+
+
+@pytest.mark.parametrize("kind", ["tls", "ws"])
+def test_a_client_gets_the_place_of_one_that_has_just_left(kind: str) -> None:
+    with transports(kind, listener={"connections_max": 5}) as there:
+        clients = [there.client(kind, f"c{i}") for i in range(5)]
+        for number in range(30):
+            clients.pop(0).close()
+            clients.append(there.client(kind, f"d{number}"))
+        assert there.there.stats.closed()["limit"] == 0
+        for client in clients:
+            client.close()
 
 
 def test_a_client_that_does_not_take_the_end_is_not_waited_for() -> None:
