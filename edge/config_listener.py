@@ -57,6 +57,9 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Web pages that may connect, such as "https://panel.example", or "*"; none: those of the host that they
     # connect to.  Programs may, always.
     origins: tuple[Annotated[str, Meta(pattern=r"^(https?://[^/\s]+|null|\*)\Z")], ...] = ()
+    # Names, besides its own address and the machine's name, under which such pages reach this listener, such
+    # as that of a proxy in front of it; "*" any, which lets in pages that resolve their own name to it.
+    host_names: tuple[Annotated[str, Meta(pattern=r"^([A-Za-z0-9._:\[\]-]{1,253}|\*)\Z")], ...] = ()
     # Of this listener alone; without them what [limits] says.
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] | None = None
@@ -131,6 +134,10 @@ def _mistakes(listener: Listener, packet_max_bytes: int) -> list[tuple[str, str]
             found.append(("certificate_is_user", text))
     if listener.origins and listener.transport != "websocket":
         found.append(("origins", 'only browsers name one; add transport = "websocket"'))
+    if listener.host_names and listener.transport != "websocket":
+        found.append(("host_names", 'only browsers are asked for one; add transport = "websocket"'))
+    if listener.host_names and listener.origins:
+        found.append(("host_names", "origins decides which pages may connect; remove one of the two"))
     if listener.packet_max_bytes is not None and listener.packet_max_bytes > packet_max_bytes:
         text = f"{listener.packet_max_bytes} is above limits.packet_max_bytes, {packet_max_bytes}; raise that"
         found.append(("packet_max_bytes", f"{text}, or lower it here"))

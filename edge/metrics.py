@@ -164,8 +164,9 @@ def _ring(out: _Page, ring: Status) -> None:
     for cause, count in ring.get("refused", {}).items():
         about = "Records of a local producer that were refused, by cause."
         out.add("counter", "ring_refused", about, count, **names, cause=cause)
-    for reader in ring["readers"]:
-        who = {**names, "reader": reader["name"] or "reader", "pid": reader["pid"]}
+    unique = {(it["name"] or "reader", it["pid"]): it for it in ring["readers"]}  # names are the readers' own
+    for (reader_name, pid), reader in unique.items():
+        who = {**names, "reader": reader_name, "pid": pid}
         out.add("gauge", "ring_reader_lag_records", "Records that a reader is behind.", reader["lag"], **who)
         out.add("counter", "ring_reader_lost", "Records that a reader lost.", reader["lost"], **who)
 

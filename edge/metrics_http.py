@@ -4,20 +4,22 @@ Owns one listening socket of the broker's own event loop, off by default.  It se
 each request, and nothing that changes anything.  A request is read up to the end of its headers, bounded in
 bytes and time; every answer closes its connection.
 
-Whom it serves: who can reach the loopback interface.  Requests whose Host is a name are refused, but for
-localhost: else a web page that resolves a name of its own to 127.0.0.1 could read the numbers in a browser.
+Serves every program that can reach the loopback interface.  A request whose Host is not a name of that
+interface (host_names.py) is refused: a web page that resolves its own name to 127.0.0.1 could otherwise read
+the numbers in a browser.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 
 from edge.config_rules import split_address
 from edge.descriptors import METRICS
 from edge.errors import EdgeError, PortTaken
+from edge.host_names import HostNames, host_of
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.metrics import CONTENT_TYPE
 
@@ -44,6 +46,8 @@ class MetricsEndpoint:
     ) -> None:
         self._connections_max = connections_max
         self._host, self._port = split_address(listen)
+        self._names = HostNames(self._host)
+        self._may_log = LogThrottle()
         self._page = page
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -92,8 +96,8 @@ class MetricsEndpoint:
                 await writer.drain()
             writer.write_eof()
             await _let_finish(reader)
-        except (ConnectionError, TimeoutError):
-            writer.transport.abort()  # Nobody reads.
+        except (OSError, TimeoutError, asyncio.CancelledError):  # it has left, or does not read; or stop()
+            writer.transport.abort()
         finally:
             self._serving.discard(task)
             writer.close()
@@ -109,8 +113,9 @@ class MetricsEndpoint:
         line, *headers = request.split("\r\n")
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0].partition("?")[0]
-        if not _is_address(_header(headers, "host")):
-            return 403, b"ask by address, or as localhost\n"
+        hosts = _header(headers, "host")
+        if len(hosts) > 1 or not all(self._names.accept(host_of(it)) for it in hosts):
+            return 403, b"ask by the address that metrics are served at, or as localhost\n"
         if method != "GET":
             return 405, b"GET, and nothing else\n"
         if target != "/metrics":
@@ -118,7 +123,8 @@ class MetricsEndpoint:
         try:
             return 200, (await self._page()).encode()
         except Exception:
-            log.exception("the metrics could not be gathered")
+            if self._may_log():
+                log.exception("the metrics could not be gathered")
             return 500, b"see the broker's log\n"
 
 
@@ -130,16 +136,7 @@ async def _let_finish(reader: asyncio.StreamReader) -> None:
             left -= len(data)
 
 
-def _header(headers: list[str], name: str) -> str:
-    found = (value.strip() for key, _, value in (it.partition(":") for it in headers) if key.lower() == name)
-    return next(found, "")
-
-
-def _is_address(host: str) -> bool:
-    """Whether a Host header names this machine by address; one that is missing does."""
-    name = host[: host.rindex(":")] if ":" in host and not host.endswith("]") else host
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name in {"", "localhost"}
-    return True
+def _header(headers: list[str], name: str) -> list[str]:
+    """The values of all headers of that name."""
+    split = (it.partition(":") for it in headers)
+    return [value.strip() for key, _, value in split if key.strip().lower() == name]

@@ -23,6 +23,7 @@ from edge.local import LocalEndpoint
 from edge.producers import Producers
 from edge.stats import Stats
 from edge.streams import Streams
+from edge.terminal import escaped
 from edge.zeromq import ZmqPublisher
 from ringbuf import Ring, SlotFacts
 
@@ -175,10 +176,10 @@ def _ring_facts(ring: Ring) -> Status:
 
 
 def _reader_facts(slot: SlotFacts, end_offset: int) -> Status:
-    # The slot is its reader's word: a lag that cannot be is shown as none.
+    # The slot is its reader's to write: a lag that cannot be is shown as none, and its name is escaped.
     lag = end_offset - slot.offset
     return {
-        "name": slot.name,
+        "name": escaped(slot.name),
         "pid": slot.pid,
         "own": slot.own,
         "state": slot.state,

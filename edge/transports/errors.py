@@ -6,4 +6,11 @@ __all__ = ["HandshakeError"]
 
 
 class HandshakeError(Exception):
-    """The peer does not speak what this listener expects; its connection is closed."""
+    """The peer does not speak what this listener expects; its connection is closed.
+
+    `hint`: the operator's remedy if the peer is honest, or "".
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint

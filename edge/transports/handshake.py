@@ -133,7 +133,7 @@ async def _websocket(client: socket.socket, websocket: WebSocket) -> bytes:
         early += websocket.receive(data)
         await _send(client, websocket.output())
         if websocket.refusal:
-            raise HandshakeError(websocket.refusal)
+            raise HandshakeError(websocket.refusal, hint=websocket.hint)
         if websocket.is_over:
             break  # it has said all it had to say; what that was is for MQTT to judge
     return early

@@ -29,6 +29,7 @@ from edge.access import TransportFacts
 from edge.config_listener import Listener as Settings
 from edge.descriptors import REMEDY
 from edge.engine import CloseCause, Engine, Peer, counters_of, listener_full, listener_of
+from edge.host_names import HostNames
 from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.transports.errors import HandshakeError
@@ -89,6 +90,7 @@ class Relays:
         self._connect_timeout_s = connect_timeout_s
         self._limits = limits
         self._counters = counters_of(engine)
+        self._log_hint = LogThrottle()
         self._listeners: dict[int, Any] = {}
         self._relays: dict[int, Relay] = {}  # by the descriptor of the broker's end
         self._none_left = asyncio.Event()
@@ -260,7 +262,7 @@ class Relays:
             self._turn_away(CloseCause.CONNECT_TIMEOUT)
         except HandshakeError as error:
             self._turn_away(CloseCause.PROTOCOL)
-            log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
+            self._log_refusal(port, place, error)
         except ssl.SSLError as error:
             self._turn_away(CloseCause.PROTOCOL)
             reason = error.reason or error
@@ -273,13 +275,22 @@ class Relays:
             for limits in counted:
                 limits.outside -= 1
 
+    def _log_refusal(self, port: Port, place: str, error: HandshakeError) -> None:
+        """A warning if the operator can let such peers in."""
+        if not error.hint:
+            log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
+        elif self._log_hint():
+            found = pairs(peer=place, listener=port.number, reason=error, hint=error.hint)
+            log.warning("connection refused %s", found)
+
     def _websocket_of(self, port: Port) -> Callable[[], WebSocket] | None:
         if port.settings.transport != "websocket":
             return None
         from edge.transports.websocket import WebSocket  # its library takes a while to load
 
         connect_max_bytes = port.settings.connect_max_bytes or self._limits[0]
-        return partial(WebSocket, port.settings.origins, connect_max_bytes)
+        names = HostNames(port.settings.host, port.settings.host_names)
+        return partial(WebSocket, port.settings.origins, connect_max_bytes, names)
 
     def _opened(self, port: Port, opened: Opened, accepted_s: float) -> None:
         """It may speak MQTT now."""

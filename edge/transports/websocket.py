@@ -19,6 +19,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
+from edge.host_names import HostNames, host_of
 from edge.transports.errors import HandshakeError
 
 __all__ = ["WebSocket"]
@@ -34,12 +35,13 @@ _log.setLevel(logging.WARNING)  # the library tells of every frame and connectio
 class WebSocket:
     """One connection.  Bytes of the network in and out, bytes of MQTT out and in."""
 
-    def __init__(self, origins: Sequence[str], frame_max_bytes: int) -> None:
-        """`origins`: of web pages that may connect; () those of this host, "*" any.
+    def __init__(self, origins: Sequence[str], frame_max_bytes: int, names: HostNames) -> None:
+        """`origins`: of web pages that may connect; () those of this host, under one of its `names`, "*" any.
 
-        Who names no origin is no browser, and is let in.
+        A request without an Origin comes from a program, not from a browser, and is accepted.
         """
         self._same_host = not origins
+        self._names = names
         self._protocol = ServerProtocol(
             origins=[Origin(it) for it in origins] + [None] if origins and "*" not in origins else None,
             subprotocols=SUBPROTOCOLS,
@@ -49,6 +51,7 @@ class WebSocket:
         )
         self._request_bytes = 0
         self.refusal = ""  # why the request was refused
+        self.hint = ""  # the operator's remedy, where there is one
         self.frames = 0  # in the last receive()
 
     @property
@@ -103,7 +106,14 @@ class WebSocket:
         if request.path.partition("?")[0] not in PATHS:
             why = f"no such path: {request.path!a}"
             response = protocol.reject(HTTPStatus.NOT_FOUND, "MQTT is at /mqtt.\n")
+        elif self._same_host and (host := _foreign_host(request, self._names)) is not None:
+            why = f"a page reached this listener as {host[:100]!a}, which is not a name of it"
+            self.hint = "if the name is this machine's, add it to host_names of the [[listener]]"
+            response = protocol.reject(
+                HTTPStatus.MISDIRECTED_REQUEST, "The broker does not have this host name.\n"
+            )
         elif self._same_host and not _is_of_host(request):
+            self.hint = "if the page is yours, add its origin to origins of the [[listener]]"
             why = f"a page of {request.headers.get('Origin')!a}, which is not in origins of the listener"
             response = protocol.reject(HTTPStatus.FORBIDDEN, "The broker does not list this page's origin.\n")
         else:
@@ -127,6 +137,17 @@ class WebSocket:
     def output(self) -> bytes:
         """What the protocol itself has to say: the answer to the request, pongs, goodbyes."""
         return b"".join(self._protocol.data_to_send())
+
+
+def _foreign_host(request: Request, names: HostNames) -> str | None:
+    """The Host of a page's request if it is not a name of the listener; None: it is, or no page asks.
+
+    A page that has resolved its own name to this machine is of one host with the broker otherwise.
+    """
+    if not request.headers.get_all("Origin"):
+        return None
+    hosts = request.headers.get_all("Host")
+    return None if len(hosts) == 1 and names.accept(host_of(hosts[0])) else ", ".join(hosts)
 
 
 def _is_of_host(request: Request) -> bool:

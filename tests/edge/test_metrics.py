@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -18,6 +21,8 @@ from edge.config import parse
 from edge.errors import ConfigError, PortTaken
 from edge.metrics import page
 from edge.metrics_http import AT_ONCE_MAX, MetricsEndpoint
+from edge.report import _ring_facts
+from ringbuf import Ring
 from tests.support.children import ModuleChild
 from tests.support.waiting import until
 
@@ -169,6 +174,9 @@ async def ask(endpoint: MetricsEndpoint, request: bytes) -> tuple[int, bytes]:
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", 200),
         (b"GET /metrics HTTP/1.1\r\nHost: [::1]:9464\r\n\r\n", 200),
         (b"GET /metrics HTTP/1.1\r\nhost: evil.example:9464\r\n\r\n", 403),
+        (b"GET /metrics HTTP/1.1\r\nHost: 192.0.2.7\r\n\r\n", 403),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 403),
+        (b"GET /metrics HTTP/1.1\r\nHost: [\r\n\r\n", 403),
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 404),
         (b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 405),
         (b"x" * 100_000, 400),
@@ -200,6 +208,65 @@ async def test_a_page_that_cannot_be_made_is_a_500_and_the_next_may_do():
     await served.start()
     assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
     await served.stop()
+
+
+async def test_clients_that_leave_before_their_answer_cost_no_log_line(caplog):
+    """By a reset: the socket is then no longer connected when the answer is done."""
+    reset = struct.pack("ii", 1, 0)
+    ready, asked = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        asked.set()
+        await ready.wait()
+        return "brim_x 1\n"
+
+    served = MetricsEndpoint("127.0.0.1:0", slow)
+    await served.start()
+    port = int(served.url.rpartition(":")[2].partition("/")[0])
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    for _ in range(20):
+        ready.clear()
+        asked.clear()
+        client = socket.create_connection(("127.0.0.1", port), 20.0)
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await asked.wait()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        client.close()
+        ready.set()
+        await until(lambda: not served._serving)
+    assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 200
+    await served.stop()
+    gc.collect()
+    assert failures == []
+    assert caplog.records == []
+
+
+async def test_a_page_that_cannot_be_made_is_logged_seldom(caplog):
+    async def broken() -> str:
+        raise RuntimeError("no")
+
+    served = MetricsEndpoint("127.0.0.1:0", broken)
+    await served.start()
+    for _ in range(20):
+        assert (await ask(served, b"GET /metrics HTTP/1.1\r\n\r\n"))[0] == 500
+    await served.stop()
+    assert len(caplog.records) == 1
+
+
+def test_two_readers_of_one_name_are_one_sample() -> None:
+    """A cursor file is its reader's to write: a page with a sample twice would be refused as a whole."""
+    facts = status()
+    facts["rings"][0]["readers"] *= 2
+    assert samples(page(facts))
+
+
+def test_the_name_of_a_reader_is_shown_escaped(runtime_directory: Path) -> None:
+    with Ring.create(runtime_directory / "some-0", capacity_bytes=1 << 16, epoch=1) as ring:
+        reader = ring.reader(name='\x1b[2J"\r\n\x00\u202e')
+        (facts,) = _ring_facts(ring)["readers"]
+        assert facts["name"] == '\\x1b[2J"\\r\\n'
+        reader.close()
 
 
 async def test_an_address_in_use_is_said(endpoint):

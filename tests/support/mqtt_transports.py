@@ -131,11 +131,16 @@ class WebSocketStream(Stream):
     """The same through WebSocket; each send() is one binary frame.  `code`: why the broker has closed it."""
 
     def __init__(
-        self, client: socket.socket, path: str = "/mqtt", subprotocol: str | None = "mqtt", origin: str = ""
+        self,
+        client: socket.socket,
+        path: str = "/mqtt",
+        subprotocol: str | None = "mqtt",
+        origin: str = "",
+        host: str = "localhost",
     ) -> None:
         super().__init__(client)
         offered = [Subprotocol(subprotocol)] if subprotocol else None
-        self.protocol = ClientProtocol(parse_uri(f"ws://localhost{path}"), subprotocols=offered)
+        self.protocol = ClientProtocol(parse_uri(f"ws://{host}{path}"), subprotocols=offered)
         request = self.protocol.connect()
         if origin:
             request.headers["Origin"] = origin

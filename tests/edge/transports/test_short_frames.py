@@ -10,6 +10,7 @@ import termios
 
 import pytest
 
+from edge.host_names import HostNames
 from edge.mqtt import ConnAck, Connect, PingReq, PingResp, PubAck, Publish, encode
 from edge.transports.relay import CHUNK_BYTES, FRAMES_MAX, SHORT_BYTES, Relay
 from edge.transports.websocket import WebSocket
@@ -82,7 +83,7 @@ async def _turns(data: bytes) -> list[int]:
     for end in (client, outer, broker, inner):
         end.setblocking(False)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
-    websocket = WebSocket(("*",), 1 << 20)
+    websocket = WebSocket(("*",), 1 << 20, HostNames("127.0.0.1"))
     assert websocket.receive(REQUEST) == b""
     ended = asyncio.Event()
     relay = Relay(outer, inner, websocket, 1 << 20, lambda: None, ended.set)

@@ -75,6 +75,37 @@ def test_pages_of_the_same_host_may_connect_and_others_not_unless_they_are_liste
                 assert stream.status == 101, origin
 
 
+@pytest.mark.parametrize("port", ["", ":8083"])
+def test_a_page_that_resolves_its_own_name_to_this_machine_stays_outside(port: str, caplog) -> None:
+    """Its Origin and its Host are one name, which is not the listener's."""
+    pages = {
+        "evil.example": 421,
+        "localhost.evil.example": 421,
+        "192.0.2.7": 421,
+        "localhost": 101,
+        "127.0.0.1": 101,
+        "[::1]": 101,
+    }
+    with transports("ws") as there:
+        for _ in range(20):
+            for host, status in pages.items():
+                with opened(there, origin=f"http://{host}{port}", host=host + port) as stream:
+                    assert stream.status == status, host
+    refused = [it for it in caplog.records if "host_names" in it.getMessage()]
+    assert len(refused) == 1, "the log is not the page's to fill"
+    assert "evil.example" in refused[0].getMessage()
+    with transports("ws", listener={"host_names": ("panel.plant.example",)}) as there:
+        for host, status in (("panel.plant.example", 101), ("evil.example", 421), ("localhost", 101)):
+            with opened(there, origin=f"http://{host}", host=host) as stream:
+                assert stream.status == status, host
+
+
+def test_programs_may_use_any_name_of_the_broker(there: Transports) -> None:
+    """They send no Origin, and nobody else's page makes them connect."""
+    with opened(there, host="broker.plant.example") as stream:
+        assert stream.status == 101
+
+
 def test_pages_of_other_origins_stay_outside_and_programs_do_not() -> None:
     with transports("ws", listener={"origins": ("https://panel.example",)}) as there:
         for origin, status in (("https://panel.example", 101), ("https://evil.example", 403), ("", 101)):
