@@ -78,11 +78,11 @@ class Guard:
     ) -> None:
         """Reads the files.  `secret` is for SCRAM (scram_secret).  Raises AuthFileError."""
         self._paths = (password_file, acl_file)
-        self._files = AuthFiles.read(password_file, acl_file)
+        self.files = AuthFiles.read(password_file, acl_file)
         self._plugins: Plugins | None = None
         self._passwords: Passwords | None = None
         self._scram: Scram | None = None
-        if (users := self._files.users) is not None:
+        if (users := self.files.users) is not None:
             self._passwords, self._scram = Passwords(users), Scram(users, secret)
 
     def load(
@@ -121,9 +121,9 @@ class Guard:
     def access(self) -> AccessList | None:
         """Who decides about topics; another one after apply()."""
         plugins = self._plugins.access if self._plugins else None
-        if self._files.rules is None or plugins is None:
-            return self._files.rules or plugins
-        return _Both(self._files.rules, plugins)
+        if self.files.rules is None or plugins is None:
+            return self.files.rules or plugins
+        return _Both(self.files.rules, plugins)
 
     def read(self) -> AuthFiles | None:
         """The files as they are now; None if they cannot be used, which is logged.  Any thread."""
@@ -140,7 +140,7 @@ class Guard:
         Users who are gone, or have another password, are not welcome while it asks: later they are, since
         they have logged in anew.
         """
-        before, self._files = self._files, files
+        before, self.files = self.files, files
         changed = changed_users(before.users or {}, files.users or {})
         if files.users is not None and self._passwords is not None and self._scram is not None:
             self._passwords.replace(files.users, unwelcome=changed)

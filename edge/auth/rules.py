@@ -81,7 +81,14 @@ class Rules:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._users: dict[str | None, _Node] = {}
         self._patterns = _Node()
+        self.denies_all = True  # no rule permits anything
+        self.names_users = False  # a pattern has %u in it
+        self.permits_anonymous = False  # some rule permits something to a client without a name
         for rule in rules:
+            self.denies_all &= rule.access is Access.DENY
+            self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
+            if rule.access is not Access.DENY and rule.user is None:
+                self.permits_anonymous |= not (rule.is_pattern and "%u" in rule.topic_filter)
             tree = self._patterns if rule.is_pattern else self._users.setdefault(rule.user, _Node())
             tree.add(rule)
 

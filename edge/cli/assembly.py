@@ -24,6 +24,7 @@ import msgspec
 
 from edge import descriptors
 from edge.auth.guard import AuthFiles, Guard, scram_secret
+from edge.auth.rule_warnings import rule_warnings
 from edge.broker import Broker, BrokerLimits
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config, Limits
@@ -147,6 +148,11 @@ class Assembly:
 
     def _apply(self, files: AuthFiles) -> None:
         self.guard.apply(files, self._judge_anew)
+        self._warn_of_rules()
+
+    def _warn_of_rules(self) -> None:
+        for warning in rule_warnings(self.config, self.guard.files):
+            log.warning("%s", warning)
 
     def _judge_anew(self) -> None:
         self.listener.broker.rules_changed(self.guard.access)
@@ -164,6 +170,7 @@ class Assembly:
         secret = scram_secret(self.config.state_dir / "scram-secret") if auth.password_file else b""
         self.guard = Guard(auth.password_file, auth.acl_file, secret=secret)
         self._down.callback(self.guard.close)
+        self._warn_of_rules()
         if auth.plugin:
             plugins = [(plugin.path, plugin.options) for plugin in auth.plugin]
             self.guard.load(plugins, lambda: self.listener.call(self._judge_anew))

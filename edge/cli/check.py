@@ -14,6 +14,7 @@ from pathlib import Path
 from edge import config
 from edge.auth.errors import AuthFileError
 from edge.auth.guard import AuthFiles
+from edge.auth.rule_warnings import rule_warnings
 from edge.cli import EXIT_UNUSABLE
 from edge.cli.words import bytes_in_words
 from edge.config import Config
@@ -100,12 +101,7 @@ def _auth_summary(found: Config, files: AuthFiles) -> Iterator[str]:
         yield f"users     {len(files.users)} in {auth.password_file}"
     if files.rules is not None:
         yield f"rules     {auth.acl_file}"
-        if nobody := sorted(files.rules.users - (files.users or {}).keys()):
-            if not auth.asks_names:
-                yield "          WARNING: nobody logs in, so only rules before the first `user` ever hold"
-            elif files.users is not None and not auth.plugin:
-                names = ", ".join(nobody)
-                yield f"          WARNING: rules of users whom {auth.password_file} lacks: {names}"
+        yield from (f"          WARNING: {warning}" for warning in rule_warnings(found, files))
     for plugin in auth.plugin:
         yield f"plug-in   {plugin.path}"
 

@@ -163,7 +163,7 @@ def test_brim_check_tells_mistakes_of_both_files(site, capsys):
     assert "lacks: zoe" in capsys.readouterr().out
     config.write_text('[auth]\nacl_file = "acl"')
     assert main(["check", str(config)]) == 0
-    assert "nobody logs in" in capsys.readouterr().out
+    assert "no client can prove a user name" in capsys.readouterr().out
     config.write_text(AUTH)
     site.users.write_text("ann\n")
     site.acl.write_text("topik x\n")
