@@ -119,6 +119,7 @@ class Broker:
         self._clock = clock
         self._permissions = Permissions(engine, authenticator, enhanced, access)
         self._pending = Pending(engine, call, self._guarded)
+        self.router.later = lambda steps: self._pending.work(0, object(), steps)
         self._connecting = Connecting(
             engine, self.clients, self.sessions, self._permissions, self._pending, self.limits
         )
@@ -126,7 +127,7 @@ class Broker:
             engine, self.clients, self._connecting, self._permissions, self._pending
         )
         self._subscribing = Subscribing(
-            self.clients, self.router, self.retained, self._permissions, self._pending, self.limits
+            engine, self.clients, self.router, self.retained, self._permissions, self._pending, self.limits
         )
         self.sys_topics = SysTopics(
             engine,
@@ -168,6 +169,7 @@ class Broker:
 
     def handle(self, events: Iterable[Event]) -> None:
         """Answer what the engine has left."""
+        self._pending.begin_slice()
         for kind, connection, detail, data in events:
             try:
                 self._handle(kind, connection, detail, data)

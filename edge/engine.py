@@ -359,8 +359,12 @@ class Engine(Protocol):
     def topic_name(self, topic: int, /) -> bytes:
         """Its name."""
 
-    def topics_scan(self, topic_filter: bytes, /) -> bytes:
-        """The topics whose names a valid filter matches, as uint32: looks at every name there is."""
+    def topics_scan(
+        self, topic_filter: bytes, first: int, places: int, most: int, /
+    ) -> tuple[bytes, int | None]:
+        """Up to `most` topics that a valid filter matches, as uint32, of so many places of the table from
+        `first` on; and the place to continue at, None: that was the end.
+        """
 
     def topics(self) -> bytes:
         """All there are, as uint32."""

@@ -13,15 +13,16 @@ what the rings, or the log, hold since.
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from edge.engine import DropCause, Engine, counters_of, limits_of
 from edge.log_throttle import LogThrottle
 from edge.logs import pairs
-from edge.router import Router, is_share
+from edge.router import Router
 from edge.sessions import Session
+from edge.steps import Steps
+from edge.topics import is_share
 from ringbuf import FLAG_EXPIRY, FLAG_QOS, FLAG_RETAIN
 
 if TYPE_CHECKING:
@@ -50,16 +51,15 @@ class Retained:
         self._router = router
         self._topic_of = topic_of
 
-    def send(self, session: Session, topic_filter: str) -> None:
+    def send(self, session: Session, topic_filter: str) -> Steps[None]:
         """Send `session` what is retained for a subscription that it has [MQTT-3.3.1-6], as it takes it."""
-        router = self._router
         if is_share(topic_filter):  # [3.8.3.1]
             return
-        topics = router.retaining(session, topic_filter)
-        if topics is not None:
-            topics = array("I", sorted(topics))  # as they became known: in no order that a client may rely on
-        if topics is None or len(topics) > 0:
-            with router.tag_of(session.subscriptions[topic_filter]) as tag:
+        routes = self._router.routes
+        topics = yield from routes.retaining(session, topic_filter)  # in the order of the table of topics
+        terms = session.subscriptions.get(topic_filter)
+        if terms is not None and (topics is None or len(topics) > 0):
+            with routes.tags_of(terms) as (tag,):
                 self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
 
     def report_refused(self) -> None:

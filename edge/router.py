@@ -11,35 +11,35 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
 from edge.access import Reach
 from edge.config import Durability
-from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
+from edge.engine import NO_TOPIC, Engine
 from edge.levels import Levels, gate_of
 from edge.mqtt import Subscription, split_share
+from edge.session_routes import SessionRoutes, is_tag
 from edge.sessions import Session, SessionLimits
 from edge.state.keeper import Keeper
-from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, Terms, combined, is_plain, tags, terms_of
-from edge.topics import SubscriptionTree, TopicNames, has_wildcard, overlap
+from edge.steps import Steps, at_once
+from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, tags, terms_of
+from edge.topics import SubscriptionTree, TopicNames, is_share
 from ringbuf import FLAG_RETAIN, Ring, Writer
 
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
+_ENDED = object()
 RECYCLE_SHARE = 64  # of the table at a time, so that a full one does not ask for every new topic
 RECYCLE_MIN = 16
 RECYCLE_MAX = 256  # and nobody waits for long
-TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
-MANY = 256  # topics from which on looking up a FEW filters is faster than matching each name
-FEW = 16
 LEVEL_BYTES = 128  # what a level of a filter counts for, whatever its name
 AGE_MIN = 16_384  # topics: fewer take a few MB, and are kept
 AGE_PAUSE_S = 1.0  # between two looks for idle topics
 AGE_MOST = 1_024  # looked at in one go
-WALK_MOST = 4_096  # names that are worth finding one by one: Python takes a microsecond for each
+FILTERS = 64  # taken out of the tree between two yields
 
 
 class PartitionLike(Protocol):
@@ -105,8 +105,9 @@ class Router:
         self._engine = engine
         self._partition_of = partition_of
         self.levels = Levels(engine)
-        self.may_receive: Callable[[Session, str], bool] | None = None
-        self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
+        self.routes = SessionRoutes(engine, self.names)
+        # Runs steps that nobody waits for.
+        self.later: Callable[[Steps[None]], object] = at_once
         self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
         self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
         self._queues = queues
@@ -141,8 +142,30 @@ class Router:
 
     # ---- subscriptions ----
 
+    @property
+    def may_receive(self) -> Callable[[Session, str], bool] | None:
+        """Tells whether a session may receive a topic; None: each may receive all."""
+        return self.routes.may_receive
+
+    @may_receive.setter
+    def may_receive(self, may_receive: Callable[[Session, str], bool] | None) -> None:
+        self.routes.may_receive = may_receive
+
+    @property
+    def reach(self) -> Callable[[Session, str], Reach | None] | None:
+        """Tells what a session may receive of a filter, if that is known of many topics at once."""
+        return self.routes.reach
+
+    @reach.setter
+    def reach(self, reach: Callable[[Session, str], Reach | None] | None) -> None:
+        self.routes.reach = reach
+
     def subscribe(self, session: Session, subscription: Subscription, identifier: int = 0) -> bool:
-        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]; whether it is new.
+        """As subscribing(), at once."""
+        return at_once(self.subscribing(session, subscription, identifier))
+
+    def subscribing(self, session: Session, subscription: Subscription, identifier: int = 0) -> Steps[bool]:
+        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]; True if it is new.
 
         `identifier` 0: none.  What is retained is not sent: Retained.send() does that, behind the SUBACK.
         """
@@ -152,100 +175,70 @@ class Router:
         session.filters_bytes += filter_bytes(topic_filter) if known is None else 0
         self._keeper.subscribed(session, topic_filter)
         if is_share(topic_filter):
-            self._join(session, topic_filter, terms)
+            yield from self._join(session, topic_filter, terms)
             return known is None
         session.marked += _marks(terms) - _marks(known)
         self._tree.add(topic_filter, session, terms)
-        self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
+        yield from self._add(session, topic_filter, terms, only_adds=_only_adds(known, terms))
         return known is None
 
-    def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> None:
+    def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> Steps[None]:
         """Make routes for a subscription of `session`, which takes none away if it `only_adds`."""
-        topics, surely = self._receivable(session, [topic_filter])
-        if session.marked == 0 and surely and only_adds:
-            self._engine.routes_merge(topics, session.handle, terms)
+        if session.marked == 0 and only_adds and self.routes.reach_of(session, topic_filter).surely:
+            yield from self.routes.merge(session, topic_filter, terms)
         else:
-            self._derive(session, topics, (topic_filter,), surely)
+            yield from self.routes.rework(session, topic_filter, self._tree.match_one)
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
-        """Which of them there were."""
-        removed: set[str] = set()
+        """As unsubscribing(), at once."""
+        return at_once(self.unsubscribing(session, topic_filters))
+
+    def unsubscribing(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
+        """Take out subscriptions; True for each that was there, a second time it is not."""
         gone = []
-        for topic_filter in topic_filters:  # a second time it is not there any more
-            gone.append(topic_filter in session.subscriptions and topic_filter not in removed)
+        for topic_filter in topic_filters:
+            gone.append(topic_filter in session.subscriptions)
             if gone[-1]:
-                removed.add(topic_filter)
-        for topic_filter in removed:
-            terms = session.subscriptions.pop(topic_filter)
-            session.filters_bytes -= filter_bytes(topic_filter)
-            if is_share(topic_filter):
-                self._leave(session, topic_filter)
-            else:
-                self._engine.replay_end(session.handle, topic_filter.encode())
-                session.marked -= _marks(terms)
-                self._tree.remove(topic_filter, session)
-        self._keeper.unsubscribed(session, removed)
-        own = [topic_filter for topic_filter in removed if not is_share(topic_filter)]
-        if own:
-            topics, surely = self._receivable(session, own)
-            if self._overlapping(session, own):
-                self._derive(session, topics, own, surely)
-            else:
-                self._engine.routes_drop(topics, session.handle, 0)
+                yield from self._remove(session, topic_filter)
+            yield
         return gone
+
+    def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
+        terms = session.subscriptions.pop(topic_filter)
+        session.filters_bytes -= filter_bytes(topic_filter)
+        self._keeper.unsubscribed(session, [topic_filter])
+        if is_share(topic_filter):
+            yield from self._leave(session, topic_filter)
+            return
+        self._engine.replay_end(session.handle, topic_filter.encode())
+        session.marked -= _marks(terms)
+        self._tree.remove(topic_filter, session)
+        yield from self.routes.rework(session, topic_filter, self._tree.match_one)
 
     def forget(self, session: Session) -> None:
         """The session ends.  Its routes are not searched for: they die with its handle."""
-        for topic_filter in session.subscriptions:
-            if is_share(topic_filter):
-                self._leave(session, topic_filter)
-            else:
-                self._tree.remove(topic_filter, session)
+        session.ended = True
+        for topic_filter in [its for its in session.subscriptions if is_share(its)]:
+            leaving = self._leave(session, topic_filter)
+            if next(leaving, _ENDED) is not _ENDED:  # the engine must know before the session is closed
+                self.later(leaving)
+        own = [its for its in session.subscriptions if not is_share(its)]
         session.subscriptions.clear()
         session.filters_bytes = 0
+        self.later(self._forgetting(session, own))
+
+    def _forgetting(self, session: Session, topic_filters: list[str]) -> Steps[None]:
+        for number, topic_filter in enumerate(topic_filters, 1):
+            self._tree.remove(topic_filter, session)
+            if number % FILTERS == 0:
+                yield
 
     def topics_under(self, topic_filter: str) -> array[int]:
-        """Ids of the known topics that `topic_filter` matches."""
-        found = self._walked(topic_filter)
-        return array("I", self._engine.topics_scan(topic_filter.encode())) if found is None else found
-
-    def retaining(self, session: Session, topic_filter: str) -> array[int] | None:
-        """Those of them that retain something, as far as `session` may receive it.
-
-        None: there are many, and it may; whoever looks through all topics finds them.
-        """
-        filters, surely = self._reach(session, topic_filter)
-        if surely and filters == (topic_filter,):
-            found = self._walked(topic_filter)
-            return None if found is None else array("I", self._engine.topics_retaining(found))
-        topics, surely = self._receivable(session, [topic_filter])
-        kept = array("I", self._engine.topics_retaining(topics))
-        if surely or self.may_receive is None:
-            return kept
-        return array("I", (topic for topic in kept if self.may_receive(session, self._name(topic))))
-
-    def _reach(self, session: Session, topic_filter: str) -> Reach:
-        """Filters of all that `session` may receive of `topic_filter`; nothing else of it has ever routes."""
-        if self.may_receive is None:
-            return Reach((topic_filter,), surely=True)
-        reach = None if self.reach is None else self.reach(session, topic_filter)
-        return Reach((topic_filter,), surely=False) if reach is None else reach
-
-    def _receivable(self, session: Session, topic_filters: Iterable[str]) -> tuple[array[int], bool]:
-        """Known topics of filters that `session` may receive: surely, or each is still to be asked about."""
-        reaches = [self._reach(session, topic_filter) for topic_filter in topic_filters]
-        topics = [self.topics_under(its) for reach in reaches for its in reach.filters]
-        return _union(topics), all(reach.surely for reach in reaches)
-
-    def _walked(self, topic_filter: str) -> array[int] | None:
-        """Known topics that a filter matches, found one by one; None: they are too many for that."""
-        if has_wildcard(topic_filter):
-            return self.names.match(topic_filter, WALK_MOST)
-        topic = self._engine.topic_find(topic_filter.encode())
-        return array("I", () if topic == NO_TOPIC else (topic,))
+        """Ids of the known topics that `topic_filter` matches, found at once."""
+        return self.routes.known(topic_filter)
 
     def _name(self, topic: int) -> str:
-        return self._engine.topic_name(topic).decode()
+        return self.routes.name_of(topic)
 
     # ---- shared subscriptions ----
 
@@ -271,23 +264,27 @@ class Router:
             if any(member.kept for member in group.members)
         ]
 
-    def _join(self, session: Session, shared_filter: str, terms: int) -> None:
+    def _join(self, session: Session, shared_filter: str, terms: int) -> Steps[None]:
         group = self._groups.get(shared_filter)
+        is_new = group is None
         if group is None:
             handle = self._engine.share_open(self._queues.queued_records_max, self._queues.drop_newest)
             group = self._groups[shared_filter] = Group(handle, {})
             self._tree.add(split_share(shared_filter)[1], group, OF_GROUP)
-            self._route_group(group, shared_filter)
         group.members[session] = terms
-        if self.may_receive is not None:
-            self._route_group(group, shared_filter)
+        if self.may_receive is not None and not is_new:
+            yield from self._route_group(group, shared_filter)
             self._purge(group)
+            if session.ended:
+                return
         ((options, identifiers),) = tags(terms)
         self._engine.share_join(group.handle, session.handle, options, identifiers)
         if session.kept:
             self._keeper.group(group.handle, shared_filter, kept=True)
+        if is_new:
+            yield from self._route_group(group, shared_filter)
 
-    def _leave(self, session: Session, shared_filter: str) -> None:
+    def _leave(self, session: Session, shared_filter: str) -> Steps[None]:
         """The last takes what waits with it [4.8.2]."""
         group = self._groups[shared_filter]
         del group.members[session]
@@ -300,20 +297,24 @@ class Router:
         if session.kept and not any(member.kept for member in group.members):
             self._keeper.group(group.handle, shared_filter, kept=False)
         if self.may_receive is not None:
-            self._route_group(group, shared_filter)
+            yield from self._route_group(group, shared_filter)
 
-    def _route_group(self, group: Group, shared_filter: str) -> None:
-        topics = self.topics_under(split_share(shared_filter)[1])
-        if not self._gets_all(group, split_share(shared_filter)[1]):
-            denied = array("I", (its for its in topics if not self._may_receive(group, self._name(its))))
+    def _route_group(self, group: Group, shared_filter: str) -> Steps[None]:
+        rules, topic_filter = self.routes.rules, split_share(shared_filter)[1]
+        for topics in self.routes.pieces(topic_filter, few=self.may_receive is not None):
+            denied: array[int] = array("I")
+            if not self._gets_all(group, topic_filter):
+                denied.extend(its for its in topics if not self._may_receive(group, self._name(its)))
             self._engine.routes_drop(denied, group.handle, 0)
-            topics = array("I", set(topics).difference(denied))
-        self._engine.routes_set(topics, group.handle, OF_GROUP)
+            self._engine.routes_set(array("I", set(topics).difference(denied)), group.handle, OF_GROUP)
+            yield
+            if not group.members or self.routes.rules != rules:
+                return
 
     def _gets_all(self, group: Group, topic_filter: str) -> bool:
         """Whether each member may receive all of `topic_filter`."""
         whole = Reach((topic_filter,), surely=True)
-        return all(self._reach(session, topic_filter) == whole for session in group.members)
+        return all(self.routes.reach_of(session, topic_filter) == whole for session in group.members)
 
     # ---- rules ----
 
@@ -322,15 +323,16 @@ class Router:
 
         `sessions`: all of them.  By session, not by topic: that costs what routes there are.
         """
+        self.routes.rules += 1
         for topic in array("I", self._engine.topics()):
             self._engine.routes_clear(topic)
         for shared_filter, group in self._groups.items():
-            self._route_group(group, shared_filter)
+            at_once(self._route_group(group, shared_filter))
             self._purge(group)
         for session in sessions:
             for topic_filter, terms in session.subscriptions.items():
                 if not is_share(topic_filter):
-                    self._add(session, topic_filter, terms, only_adds=True)
+                    at_once(self._add(session, topic_filter, terms, only_adds=True))
             self._purge(session)
         self._keeper.rules_changed()
 
@@ -358,17 +360,16 @@ class Router:
     def _route(self, topic: int, name: str) -> None:
         """Make the routes of a topic that has none."""
         sessions: array[int] = array("Q")
-        tags: array[int] = array("I")
-        taken: list[int] = []
-        for session, terms in self._tree.match(name).items():
-            if self.may_receive is not None and not self._may_receive(session, name):
-                continue
-            for tag in self._tags(terms, taken):
-                sessions.append(session.handle)
-                tags.append(tag)
-        if sessions:
-            self._engine.routes_new(topic, sessions, tags)
-        self._drop(taken)
+        made: array[int] = array("I")
+        with ExitStack() as held:
+            for session, terms in self._tree.match(name).items():
+                if self.may_receive is not None and not self._may_receive(session, name):
+                    continue
+                for tag in [terms] if is_tag(terms) else held.enter_context(self.routes.tags_of(terms)):
+                    sessions.append(session.handle)
+                    made.append(tag)
+            if sessions:
+                self._engine.routes_new(topic, sessions, made)
 
     def _may_receive(self, target: Session | Group, name: str) -> bool:
         """A group gets what each of its members may have, so that any of them can take it."""
@@ -377,97 +378,6 @@ class Router:
         if isinstance(target, Group):
             return all(self.may_receive(session, name) for session in target.members)
         return self.may_receive(target, name)
-
-    def _derive(self, session: Session, topics: array[int], changed: Collection[str], surely: bool) -> None:
-        """Make the routes of `topics` to `session` what its filters say together; `surely`: it may receive
-        them all.
-
-        Those filters of it that can match none of `topics` do not overlap one of `changed`.
-        """
-        gone: array[int] = array("I")
-        alike: dict[Terms, array[int]] = {}
-        for topic, terms in self._terms(session, topics, changed, surely):
-            if terms is None:
-                gone.append(topic)
-            else:
-                alike.setdefault(terms, array("I")).append(topic)
-        self._engine.routes_drop(gone, session.handle, 0)
-        taken: list[int] = []
-        for terms, same in alike.items():
-            first, *second = self._tags(terms, taken)
-            self._engine.routes_set(same, session.handle, first)
-            for tag in second:
-                self._engine.routes_add(same, session.handle, tag)
-        self._drop(taken)
-
-    def _terms(
-        self, session: Session, topics: array[int], changed: Collection[str], surely: bool
-    ) -> Iterable[tuple[int, Terms | None]]:
-        """On what terms `session` gets each of `topics`.
-
-        Each is matched once, against the filters of this session alone.  Where there are many topics and few
-        filters, it is those that are looked up, one by one.
-        """
-        if surely and (len(topics) >= MANY or not session.subscriptions):
-            others = self._overlapping(session, changed)
-            if len(others) <= FEW:
-                return self._terms_by_filter(session, topics, others)
-        return self._terms_by_topic(session, topics, None if surely else self.may_receive)
-
-    def _overlapping(self, session: Session, changed: Collection[str]) -> list[str]:
-        """Filters of `session` that may match what one of `changed` matches."""
-        return [
-            its
-            for its in session.subscriptions
-            if not is_share(its) and any(overlap(its, one) for one in changed)
-        ]
-
-    def _terms_by_filter(
-        self, session: Session, topics: array[int], others: list[str]
-    ) -> Iterable[tuple[int, Terms | None]]:
-        found: dict[int, Terms | None] = dict.fromkeys(topics)
-        for topic_filter in others:
-            terms = session.subscriptions[topic_filter]
-            for topic in self.topics_under(topic_filter):
-                if topic in found:
-                    held = found[topic]
-                    found[topic] = terms if held is None else combined(held, terms)
-        return found.items()
-
-    def _terms_by_topic(
-        self, session: Session, topics: array[int], may_receive: Callable[[Session, str], bool] | None
-    ) -> Iterator[tuple[int, Terms | None]]:
-        for topic in topics:
-            name = self._name(topic)
-            terms = self._tree.match_one(name, session)
-            if terms is not None and may_receive is not None and not may_receive(session, name):
-                terms = None
-            yield topic, terms
-
-    @contextmanager
-    def tag_of(self, terms: int) -> Iterator[int]:
-        """The tag of one subscription alone, for as long as the context lasts."""
-        taken: list[int] = []
-        (tag,) = self._tags(terms, taken)
-        yield tag
-        self._drop(taken)
-
-    def _tags(self, terms: Terms, taken: list[int]) -> list[int]:
-        """The tags of the one or two routes; their grants are added to `taken`, for _drop()."""
-        if isinstance(terms, int) and terms <= TAG_OPTIONS:
-            return [terms]
-        made = []
-        for options, identifiers in tags(terms):
-            number = self._engine.grant_take(identifiers) if identifiers else 0
-            if number:
-                taken.append(number)
-            made.append(options | number << TAG_GRANT_SHIFT)
-        return made
-
-    def _drop(self, taken: list[int]) -> None:
-        """Routes count for their grants by themselves."""
-        for number in taken:
-            self._engine.grant_drop(number)
 
     def ring_of(self, source: int) -> tuple[str, int]:
         """Name and epoch of the ring that is `source`."""
@@ -522,17 +432,12 @@ class Router:
     def _forget(self, names: Iterable[bytes]) -> None:
         for name in names:
             self.names.remove(name.decode())
+            self.routes.forgotten += 1
 
 
 def filter_bytes(topic_filter: str) -> int:
     """What a subscription to it counts for: its length, and for each level what a node of the tree takes."""
     return len(topic_filter.encode()) + LEVEL_BYTES * (topic_filter.count("/") + 1)
-
-
-def is_share(topic_filter: str) -> bool:
-    """Whether it is a valid $share/<group>/<filter>, of which the filter has been checked."""
-    group, rest = split_share(topic_filter)
-    return group is not None and group != "" and rest != "" and "+" not in group and "#" not in group
 
 
 def _marks(terms: int | None) -> int:
@@ -545,7 +450,3 @@ def _only_adds(known: int | None, terms: int) -> bool:
     return known is None or (
         is_plain(known) and known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms
     )
-
-
-def _union(topics: list[array[int]]) -> array[int]:
-    return topics[0] if len(topics) == 1 else array("I", set().union(*topics))

@@ -46,6 +46,7 @@ class Session:
     filters_bytes: int = 0  # of them all, as edge.router.filter_bytes() counts
     marked: int = 0  # of them, those that are no-local or have an identifier
     kept: bool = False  # edge.state writes down what happens to it
+    ended: bool = False  # it was forgotten; steps that work for it end
     left_ns: int = 0  # while it is away: since when, by the wall clock
 
     @property

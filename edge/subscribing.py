@@ -2,6 +2,11 @@
 
 Owns the answers; the subscriptions are the router's.  A SUBSCRIBE is answered as a whole, when the access
 list has said of each of its filters whether it may be had; retained messages follow the SUBACK.
+
+A packet may have many filters, and a filter many topics: all of it is done in steps (edge.steps), between
+which other clients are served.  Equal filters of one packet are one piece of work: the options of the last
+hold [MQTT-3.8.4-3].  Steps of a session go on to their end without its connection, so that its subscriptions
+and the routes of topics never disagree.
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from __future__ import annotations
 from functools import partial
 from operator import methodcaller
 
+from edge.access import Answer
 from edge.clients import Client, Clients
+from edge.engine import Engine
 from edge.limits import BrokerLimits
 from edge.mqtt import (
     Properties,
@@ -24,6 +31,7 @@ from edge.pending import Pending
 from edge.permissions import Permissions
 from edge.retained import Retained
 from edge.router import Router, filter_bytes
+from edge.steps import Steps
 
 __all__ = ["Subscribing"]
 
@@ -36,6 +44,7 @@ class Subscribing:
 
     def __init__(
         self,
+        engine: Engine,
         clients: Clients,
         router: Router,
         retained: Retained,
@@ -43,6 +52,7 @@ class Subscribing:
         pending: Pending,
         limits: BrokerLimits,
     ) -> None:
+        self._engine = engine
         self._clients = clients
         self._router = router
         self._retained = retained
@@ -52,73 +62,110 @@ class Subscribing:
 
     def subscribe(self, client: Client, packet: Subscribe) -> None:
         """Answered with SUBACK, one reason code for each filter [MQTT-3.8.4-6]."""
-        answers = [
-            self._permissions.may_subscribe(client.facts, subscription.topic_filter)
-            if self._is_within_limits(subscription)
-            else False
-            for subscription in packet.subscriptions
-        ]
-        self._pending.when(client.connection, answers, False, partial(self._judged, client, packet))
+        self._pending.work(client.connection, packet, self._asked(client, packet))
 
     def unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
         """Answered with UNSUBACK, one reason code for each filter [MQTT-3.11.3-1]."""
-        gone = self._router.unsubscribe(client.session, packet.topic_filters)
+        self._pending.work(client.connection, client.session, self._unsubscribed(client, packet))
+
+    def _asked(self, client: Client, packet: Subscribe) -> Steps[None]:
+        """Ask the access list about each filter, once."""
+        alike: dict[str, list[Subscription]] = {}
+        for subscription in packet.subscriptions:
+            alike.setdefault(subscription.topic_filter, []).append(subscription)
+        answers: list[Answer] = []
+        for topic_filter in alike:
+            allowed = self._limits.topics.allow_filter(topic_filter)
+            answers.append(allowed and self._permissions.may_subscribe(client.facts, topic_filter))
+            yield
+        then = partial(self._judged, client, packet, alike)
+        self._pending.when(client.connection, answers, False, then)
+
+    def _judged(
+        self, client: Client, packet: Subscribe, alike: dict[str, list[Subscription]], allowed: list[bool]
+    ) -> None:
+        steps = self._subscribed(client, packet, alike, dict(zip(alike, allowed, strict=True)))
+        self._pending.work(client.connection, client.session, steps)
+
+    def _subscribed(
+        self,
+        client: Client,
+        packet: Subscribe,
+        alike: dict[str, list[Subscription]],
+        allowed: dict[str, bool],
+    ) -> Steps[None]:
+        identifier = next(iter(packet.properties.subscription_identifiers), 0)
+        refused: dict[str, ReasonCode] = {}
+        why: str | None = None
+        retained: list[str] = []
+        for topic_filter, same in alike.items():
+            if not self._engine.is_open(client.connection):
+                return  # what is left was not acknowledged, and never is
+            code, words = self._refusal(client, topic_filter, allowed[topic_filter])
+            if code is None:
+                is_new = yield from self._router.subscribing(client.session, same[-1], identifier)
+                if _wants_retained(same, is_new):
+                    retained.append(topic_filter)
+            else:
+                refused[topic_filter] = code
+            why = why or words
+            yield
+        codes = tuple(refused.get(its.topic_filter, ReasonCode(its.qos)) for its in packet.subscriptions)
+        if self._clients.get(client.connection) is not client:
+            return
+        self._clients.say(client, SubAck(packet.packet_id, codes, Properties(reason_string=why)))
+        for topic_filter in retained:
+            yield from self._retained.send(client.session, topic_filter)
+            yield
+        if self._clients.watchers:
+            for its, code in zip(packet.subscriptions, codes, strict=True):
+                if not code.failed:
+                    self._clients.tell(methodcaller("subscribed", client.facts, its.topic_filter, its.qos))
+                yield
+
+    def _unsubscribed(self, client: Client, packet: Unsubscribe) -> Steps[None]:
+        if not self._engine.is_open(client.connection):
+            return
+        gone = yield from self._router.unsubscribing(client.session, packet.topic_filters)
         codes = tuple(
             ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED for was_there in gone
         )
+        if self._clients.get(client.connection) is not client:
+            return
         self._clients.say(client, UnsubAck(packet.packet_id, codes))
-        for topic_filter, was_there in zip(packet.topic_filters, gone, strict=True):
-            if was_there:
-                self._clients.tell(methodcaller("unsubscribed", client.facts, topic_filter))
-
-    def _judged(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
-        identifier = next(iter(packet.properties.subscription_identifiers), 0)
-        codes: list[ReasonCode] = []
-        why: str | None = None
-        retained: list[str] = []
-        for subscription, may in zip(packet.subscriptions, allowed, strict=True):
-            code, words = self._refusal(client, subscription, may)
-            if code is None:
-                code = ReasonCode(subscription.qos)
-                is_new = self._router.subscribe(client.session, subscription, identifier)
-                if _wants_retained(subscription, is_new):
-                    retained.append(subscription.topic_filter)
-            codes.append(code)
-            why = why or words
-        self._clients.say(client, SubAck(packet.packet_id, tuple(codes), Properties(reason_string=why)))
-        for topic_filter in retained:
-            self._retained.send(client.session, topic_filter)
-        for its, code in zip(packet.subscriptions, codes, strict=True):
-            if not code.failed:
-                self._clients.tell(methodcaller("subscribed", client.facts, its.topic_filter, its.qos))
-
-    def _is_within_limits(self, subscription: Subscription) -> bool:
-        return self._limits.topics.allow_filter(subscription.topic_filter)
+        if self._clients.watchers:
+            for topic_filter, was_there in zip(packet.topic_filters, gone, strict=True):
+                if was_there:
+                    self._clients.tell(methodcaller("unsubscribed", client.facts, topic_filter))
+                yield
 
     def _refusal(
-        self, client: Client, subscription: Subscription, allowed: bool
+        self, client: Client, topic_filter: str, allowed: bool
     ) -> tuple[ReasonCode | None, str | None]:
         """Why a subscription is not granted, and what to do about it."""
         limits, known = self._limits, client.session.subscriptions
-        if not self._is_within_limits(subscription):
+        if not limits.topics.allow_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID, (
                 f"a topic filter exceeds topic_max_bytes = {limits.topics.topic_max_bytes}"
                 f" or topic_levels_max = {limits.topics.topic_levels_max}"
             )
         if not allowed:
             return ReasonCode.NOT_AUTHORIZED, None
-        if subscription.topic_filter in known:
+        if topic_filter in known:
             return None, None
         if len(known) >= limits.subscriptions_max:
             words = f"a client has at most subscriptions_max = {limits.subscriptions_max} of them"
             return ReasonCode.QUOTA_EXCEEDED, words
         most = limits.subscriptions_max_bytes
-        if client.session.filters_bytes + filter_bytes(subscription.topic_filter) > most:
+        if client.session.filters_bytes + filter_bytes(topic_filter) > most:
             words = f"filters of a client take at most subscriptions_max_bytes = {most}"
             return ReasonCode.QUOTA_EXCEEDED, words
         return None, None
 
 
-def _wants_retained(subscription: Subscription, is_new: bool) -> bool:
-    """Retained.send() knows that nothing is sent of shared subscriptions."""
-    return subscription.retain_handling != _NEVER and (is_new or subscription.retain_handling != _IF_NEW)
+def _wants_retained(same: list[Subscription], is_new: bool) -> bool:
+    """For equal filters, in their order.  Retained.send() leaves out shared subscriptions."""
+    return any(
+        its.retain_handling not in (_IF_NEW, _NEVER) or (its.retain_handling == _IF_NEW and is_new and first)
+        for first, its in ((its is same[0], its) for its in same)
+    )

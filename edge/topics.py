@@ -12,22 +12,31 @@ to it.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Hashable, Iterator
 from itertools import zip_longest
 from typing import Generic, TypeAlias, TypeVar
 
-from edge.mqtt.topics import matches
+from edge.mqtt.topics import matches, split_share
 from edge.terms import Terms, combined
 
-__all__ = ["SubscriptionTree", "TopicNames", "has_wildcard", "overlap"]
+__all__ = ["SubscriptionTree", "TopicNames", "has_wildcard", "is_share", "overlap"]
 
 S = TypeVar("S", bound=Hashable)
+
+REST_COST = 2  # branches: to compare the rest of one name takes as long
 
 
 def has_wildcard(topic_filter: str) -> bool:
     """Whether it may match more than one name."""
     return "+" in topic_filter or "#" in topic_filter
+
+
+def is_share(topic_filter: str) -> bool:
+    """Whether it is a valid $share/<group>/<filter>, of which the filter has been checked."""
+    group, rest = split_share(topic_filter)
+    return group is not None and group != "" and rest != "" and "+" not in group and "#" not in group
 
 
 def overlap(one: str, other: str) -> bool:
@@ -210,14 +219,24 @@ class TopicNames:
     def match(self, topic_filter: str, most: int | None = None) -> array[int] | None:
         """Ids of the names that `topic_filter` matches: array("I"), in no particular order.
 
-        None when there are more than about `most`: then a look through all names, in C, is faster.
+        None when more than about `most` branches must be looked at: then a look through all names, in C, is
+        faster.
         """
         found: array[int] = array("I")
+        left = sys.maxsize if most is None else most
         nodes: list[_Level] = [self._root]
         levels = topic_filter.split("/")
         for depth, level in enumerate(levels):
             if level == "#":
+                if sum(map(len, nodes)) > left:
+                    return None
                 return _collect(nodes, found, at_root=depth == 0, most=most)
+            if level != "+":
+                left -= len(nodes)
+            else:
+                left -= sum(map(len, nodes)) * (1 if depth + 1 == len(levels) else REST_COST)
+            if left < 0:
+                return None
             rest, below = levels[depth + 1 :], []
             for child in _children(nodes, level, at_root=depth == 0):
                 if isinstance(child, dict):
@@ -225,8 +244,6 @@ class TopicNames:
                 elif _ends_as(child, rest):
                     found.append(child if isinstance(child, int) else child[1])
             nodes = below
-            if most is not None and len(nodes) + len(found) > most:
-                return None
         found.extend(own for node in nodes if isinstance(own := node.get(None), int))
         return found
 
@@ -268,7 +285,7 @@ def _collect(nodes: list[_Level], found: array[int], *, at_root: bool, most: int
         elif isinstance(node, tuple):
             found.append(node[1])
         else:
+            if most is not None and len(found) + len(stack) + len(node) > most:
+                return None
             stack.extend(node.values())
-        if most is not None and len(found) + len(stack) > most:
-            return None
     return found

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from edge import router as router_module
+from edge import session_routes
 from edge.access import ClientFacts, Reach
 from edge.engine import EngineLimits
 from edge.mqtt import Subscription, matches, split_share
@@ -58,7 +59,7 @@ def identifiers_of(subscriptions: list[Subscribed]) -> list[int]:
 class RouterMachine(RuleBasedStateMachine):
     """Rules are what can happen; after each, all routes are compared."""
 
-    many, age_min = router_module.MANY, router_module.AGE_MIN
+    many, age_min = session_routes.MANY, router_module.AGE_MIN
 
     @initialize()
     def begin(self) -> None:
@@ -66,11 +67,11 @@ class RouterMachine(RuleBasedStateMachine):
         self.router = self.bench.broker.router
         self.clients: dict[str, Client] = {}
         self.denied: set[tuple[str, str]] = set()
-        router_module.MANY, router_module.AGE_MIN = self.many, 1
+        session_routes.MANY, router_module.AGE_MIN = self.many, 1
         self.now_s = 1.0
 
     def teardown(self) -> None:
-        router_module.MANY, router_module.AGE_MIN = RouterMachine.many, RouterMachine.age_min
+        session_routes.MANY, router_module.AGE_MIN = RouterMachine.many, RouterMachine.age_min
         if hasattr(self, "bench"):
             self.clients.clear()
             del self.router

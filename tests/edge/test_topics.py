@@ -67,7 +67,8 @@ def test_the_names_give_the_ids_of_all_that_a_filter_matches(names: list[str], t
     assert sorted(known.match(topic_filter) or ()) == expected
     assert len(known) == len(names)
     few = known.match(topic_filter, 3)
-    assert sorted(few) == expected if few is not None else len(expected) > 3 or "+" in topic_filter
+    assert sorted(few) == expected if few is not None else len(names) > 1
+    assert sorted(known.match(topic_filter, 1_000) or ()) == expected
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -76,7 +77,7 @@ def test_a_look_through_all_names_in_c_agrees(names: list[str], filters: list[st
     with Bench() as bench:
         ids = {bench.broker.router.topic_of(name): name for name in names}
         for topic_filter in filters:
-            found = array("I", bench.engine.topics_scan(topic_filter.encode()))
+            found = array("I", bench.engine.topics_scan(topic_filter.encode(), 0, 1_000, 1_000)[0])
             assert [ids[topic] for topic in found] == [name for name in names if matches(topic_filter, name)]
 
 

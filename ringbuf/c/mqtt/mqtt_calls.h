@@ -131,7 +131,7 @@ PyObject *engine_warm(engine_object *self, PyObject *argument);
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topic_find(engine_object *self, PyObject *argument);
 PyObject *engine_topic_name(engine_object *self, PyObject *argument);
-PyObject *engine_topics_scan(engine_object *self, PyObject *argument);
+PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_topics(engine_object *self, PyObject *argument);
 PyObject *engine_topics_recycle(engine_object *self, PyObject *argument);
 PyObject *engine_topics_age(engine_object *self, PyObject *argument);

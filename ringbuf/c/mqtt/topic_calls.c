@@ -171,24 +171,37 @@ PyObject *engine_topic_name(engine_object *self, PyObject *index)
                : PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
 }
 
-PyObject *engine_topics_scan(engine_object *self, PyObject *object)
+static bool topic_matches(const mq_topic *topic, const bytes_view *filter)
 {
+    return topic != NULL && topic->item.generation & 1 &&
+           mq_filter_matches(filter->bytes, (uint32_t)filter->length,
+                                                           (const char *)topic->name, topic->length);
+}
+
+PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long first, places, most;
     bytes_view filter;
-    uint32_t count = 0, *found = malloc((self->engine->topics.live + 1) * sizeof *found);
-    if (found == NULL || bytes_of(object, &filter) != 0) {
-        free(found);
+    if (take(count, 4) != 0 || unsigned_of(args[1], UINT32_MAX, &first) != 0 ||
+        unsigned_of(args[2], UINT32_MAX, &places) != 0 || unsigned_of(args[3], UINT32_MAX, &most) != 0)
+        return NULL;
+    uint32_t made = self->engine->topics.made, found = 0, at = first < made ? (uint32_t)first : made,
+             end = places < made - at ? at + (uint32_t)places : made,
+             room = most < end - at ? (uint32_t)most : end - at;
+    uint32_t *topics = malloc((room + 1) * sizeof *topics);
+    if (topics == NULL || bytes_of(args[0], &filter) != 0) {
+        free(topics);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    for (uint32_t i = 0; i < self->engine->topics.made; i++) {
-        const mq_topic *topic = mq_slab_at(&self->engine->topics, i);
-        if (topic->item.generation & 1 && mq_filter_matches(filter.bytes, (uint32_t)filter.length,
-                                                            (const char *)topic->name, topic->length))
-            found[count++] = i;
-    }
+    for (; at < end && found < room; at++)
+        if (topic_matches(mq_slab_at(&self->engine->topics, at), &filter))
+            topics[found++] = at;
     bytes_done(&filter);
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)found, count * (Py_ssize_t)sizeof *found);
-    free(found);
-    return bytes;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, found * (Py_ssize_t)sizeof *topics);
+    free(topics);
+    if (bytes == NULL)
+        return NULL;
+    return at < made ? Py_BuildValue("(NI)", bytes, at) : Py_BuildValue("(NO)", bytes, Py_None);
 }
 
 PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))

@@ -1,0 +1,267 @@
+"""Routes of one session: kept in step with its filters, a piece of the topics at a time.
+
+Owns the way from a filter to the known topics that match it: a walk through the trie of names where they are
+few, otherwise a look at all topics in C, piece by piece.  Each piece is found and routed between two yields,
+so that its topics cannot be forgotten in between.
+
+Invariants: the session's own filters do not change while one of its steps runs (edge.pending runs the work
+of a session in order); steps end when the session has ended, or when rules have changed, after which
+Router.rules_changed() has made all routes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias, TypeGuard
+
+from edge.access import Reach
+from edge.engine import NO_TOPIC, TAG_GRANT_SHIFT, Engine
+from edge.sessions import Session
+from edge.steps import Steps, at_once
+from edge.terms import Terms, combined, tags
+from edge.topics import TopicNames, has_wildcard, is_share, overlap
+
+__all__ = ["SessionRoutes", "is_tag"]
+
+TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
+MANY = 128  # topics from which on the filters of a session are looked up, rather than each topic
+PYTHON_PIECE = 128  # topics that are looked at one by one between two yields
+FEW = 16  # filters that are looked up at most
+PIECE = 1_024  # topics that are routed alike between two yields
+PLACES = 8_192  # topics that are looked at in C between two yields
+WALK_MOST = 2_048  # names that are worth finding one by one: Python takes a microsecond for each
+TRIES = 3  # to find topics while others are forgotten
+MatchOne: TypeAlias = "Callable[[str, Session], Terms | None]"  # SubscriptionTree.match_one
+FILTERS = 128  # filters of a session that are compared between two yields
+
+
+def is_tag(terms: Terms) -> TypeGuard[int]:
+    """True for terms that are their tag: without a Subscription Identifier."""
+    return isinstance(terms, int) and terms <= TAG_OPTIONS
+
+
+class SessionRoutes:
+    """Topics of filters, and the engine's routes from them to sessions."""
+
+    def __init__(self, engine: Engine, names: TopicNames) -> None:
+        self.may_receive: Callable[[Session, str], bool] | None = None
+        self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
+        self.rules = 0  # how often they have changed
+        self.forgotten = 0  # topics, ever: their ids may be those of others by now
+        self._engine = engine
+        self._names = names
+
+    # ---- topics ----
+
+    def known(self, topic_filter: str) -> array[int]:
+        """Ids of the known topics that `topic_filter` matches, found at once."""
+        found = self._walked(topic_filter, WALK_MOST)
+        if found is not None:
+            return found
+        found = array("I")
+        for topics, _ in self._scanned(topic_filter, PLACES):
+            found.extend(topics)
+        return found
+
+    def name_of(self, topic: int) -> str:
+        """Its name."""
+        return self._engine.topic_name(topic).decode()
+
+    def reach_of(self, session: Session, topic_filter: str) -> Reach:
+        """Filters of all that `session` may receive of `topic_filter`; nothing else of it has ever routes."""
+        if self.may_receive is None:
+            return Reach((topic_filter,), surely=True)
+        reach = None if self.reach is None else self.reach(session, topic_filter)
+        return Reach((topic_filter,), surely=False) if reach is None else reach
+
+    def _walked(self, topic_filter: str, most: int) -> array[int] | None:
+        """Known topics that a filter matches, found one by one; None: that takes too long."""
+        if has_wildcard(topic_filter):
+            return self._names.match(topic_filter, most)
+        topic = self._engine.topic_find(topic_filter.encode())
+        return array("I", () if topic == NO_TOPIC else (topic,))
+
+    def _scanned(self, topic_filter: str, most: int) -> Iterator[tuple[array[int], tuple[int, int]]]:
+        """Topics that a filter matches, up to `most` at a time, and the places in the table that they have.
+
+        Never used further while a topic may be forgotten and the id be in use: the caller is done with a
+        piece before it yields.
+        """
+        first: int | None = 0
+        data = topic_filter.encode()
+        while first is not None:
+            found, after = self._engine.topics_scan(data, first, PLACES, most)
+            yield array("I", found), (first, PLACES if after is None else after - first)
+            first = after
+
+    def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
+        """All known topics that a filter matches; `few` at a time, if each is looked at in Python."""
+        found = self._walked(topic_filter, MANY if few else WALK_MOST)
+        if found is not None:
+            yield found
+            return
+        for topics, _ in self._scanned(topic_filter, PYTHON_PIECE if few else PIECE):
+            yield topics
+
+    # ---- subscriptions that come and go ----
+
+    def merge(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
+        """Routes for a subscription that takes nothing from others, nor they from it; see Router._add()."""
+        rules = self.rules
+        for its in self.reach_of(session, topic_filter).filters:
+            for topics in self.pieces(its, few=False):
+                self._engine.routes_merge(topics, session.handle, terms)
+                yield
+                if session.ended or self.rules != rules:
+                    return
+
+    def rework(self, session: Session, topic_filter: str, match_one: MatchOne) -> Steps[None]:
+        """Make the routes of topics that a filter matches what the session's filters say together."""
+        rules, reach = self.rules, self.reach_of(session, topic_filter)
+        for its in reach.filters:
+            found = self._walked(its, MANY)
+            if found is not None:
+                self._assign_all(session, self._terms_by_topic(session, found, match_one, reach.surely))
+                yield
+            else:
+                yield from self._rework_many(session, topic_filter, its, match_one, reach.surely)
+            if session.ended or self.rules != rules:
+                return
+
+    def _rework_many(
+        self, session: Session, topic_filter: str, within: str, match_one: MatchOne, surely: bool
+    ) -> Steps[None]:
+        """`within`: the part of the filter that the session may receive."""
+        rules = self.rules
+        others = (yield from self._overlapping(session, topic_filter)) if surely else None
+        if others is not None:
+            yield from self._rework_by_filter(session, within, others, rules)
+            return
+        for topics, _ in self._scanned(within, PYTHON_PIECE):
+            self._assign_all(session, self._terms_by_topic(session, topics, match_one, surely))
+            yield
+            if session.ended or self.rules != rules:
+                return
+
+    def _rework_by_filter(
+        self, session: Session, topic_filter: str, others: list[str], rules: int
+    ) -> Steps[None]:
+        """`others`: the filters of the session that may match any of those topics."""
+        alone = others == [topic_filter]
+        for topics, places in self._scanned(topic_filter, PIECE if alone or not others else PYTHON_PIECE):
+            if not others:
+                self._engine.routes_drop(topics, session.handle, 0)
+            elif alone:
+                self._assign(session, topics, session.subscriptions[topic_filter])
+            else:
+                self._assign_all(session, self._terms_by_filter(session, topics, others, places))
+            yield
+            if session.ended or self.rules != rules:
+                return
+
+    def _overlapping(self, session: Session, topic_filter: str) -> Steps[list[str] | None]:
+        """Filters of `session` that may match what `topic_filter` matches; None: more than a few."""
+        found: list[str] = []
+        for number, its in enumerate(list(session.subscriptions), 1):
+            if not is_share(its) and overlap(its, topic_filter):
+                found.append(its)
+                if len(found) > FEW:
+                    return None
+            if number % FILTERS == 0:
+                yield
+        return found
+
+    def _terms_by_filter(
+        self, session: Session, topics: array[int], others: list[str], places: tuple[int, int]
+    ) -> Iterable[tuple[int, Terms | None]]:
+        found: dict[int, Terms | None] = dict.fromkeys(topics)
+        for topic_filter in others:
+            terms = session.subscriptions.get(topic_filter)
+            if terms is None:  # the session has ended
+                continue
+            matching, _ = self._engine.topics_scan(topic_filter.encode(), *places, places[1])
+            for topic in array("I", matching):
+                if topic in found:
+                    held = found[topic]
+                    found[topic] = terms if held is None else combined(held, terms)
+        return found.items()
+
+    def _terms_by_topic(
+        self, session: Session, topics: array[int], match_one: MatchOne, surely: bool
+    ) -> Iterator[tuple[int, Terms | None]]:
+        for topic in topics:
+            name = self.name_of(topic)
+            terms = match_one(name, session)
+            if terms is not None and not surely and self.may_receive and not self.may_receive(session, name):
+                terms = None
+            yield topic, terms
+
+    def _assign_all(self, session: Session, found: Iterable[tuple[int, Terms | None]]) -> None:
+        gone: array[int] = array("I")
+        alike: dict[Terms, array[int]] = {}
+        for topic, terms in found:
+            if terms is None:
+                gone.append(topic)
+            else:
+                alike.setdefault(terms, array("I")).append(topic)
+        self._engine.routes_drop(gone, session.handle, 0)
+        for terms, same in alike.items():
+            self._assign(session, same, terms)
+
+    def _assign(self, session: Session, topics: array[int], terms: Terms) -> None:
+        with self.tags_of(terms) as (first, *second):
+            self._engine.routes_set(topics, session.handle, first)
+            for tag in second:
+                self._engine.routes_add(topics, session.handle, tag)
+
+    # ---- retained messages ----
+
+    def retaining(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
+        """Known topics of a filter that retain something, as far as `session` may receive it.
+
+        None: there are many, and it may; the engine looks through all topics as it sends.
+        """
+        reach = self.reach_of(session, topic_filter)
+        if reach.surely and reach.filters == (topic_filter,):
+            found = self._walked(topic_filter, WALK_MOST)
+            return None if found is None else array("I", sorted(self._with_retained(found)))
+        for _ in range(TRIES):
+            forgotten = self.forgotten
+            kept = yield from self._retaining(session, reach)
+            if forgotten == self.forgotten or session.ended:
+                return array("I", sorted(kept))
+        return array("I", sorted(at_once(self._retaining(session, reach))))
+
+    def _retaining(self, session: Session, reach: Reach) -> Steps[set[int]]:
+        kept: set[int] = set()
+        for its in reach.filters:
+            for topics in self.pieces(its, few=not reach.surely):
+                for topic in self._with_retained(topics):
+                    may = None if reach.surely else self.may_receive
+                    if may is None or may(session, self.name_of(topic)):
+                        kept.add(topic)
+                yield
+        return kept
+
+    def _with_retained(self, topics: array[int]) -> array[int]:
+        return array("I", self._engine.topics_retaining(topics))
+
+    # ---- tags ----
+
+    @contextmanager
+    def tags_of(self, terms: Terms) -> Iterator[list[int]]:
+        """The tags of the one or two routes, for as long as the context lasts: routes count by themselves."""
+        if is_tag(terms):
+            yield [terms]
+            return
+        made, taken = [], []
+        for options, identifiers in tags(terms):
+            number = self._engine.grant_take(identifiers) if identifiers else 0
+            if number:
+                taken.append(number)
+            made.append(options | number << TAG_GRANT_SHIFT)
+        yield made
+        for number in taken:
+            self._engine.grant_drop(number)
