@@ -14,6 +14,7 @@ from tests.campaigns.flips import FLIPS
 from tests.campaigns.kills import KILLS
 from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
+from tests.campaigns.soak import MINUTES, RATE, SOAK, soak_for
 from tests.campaigns.sums import show_sums
 
 CAMPAIGNS = (CRASHES, FLIPS, KILLS, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
@@ -31,11 +32,19 @@ def main() -> int:
         verb.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
         verb.add_argument("--sums", type=Path, help="a file in which chunks of a campaign add up")
         verb.set_defaults(campaign=it)
+    soak = verbs.add_parser(SOAK.name, help=SOAK.what)
+    soak.add_argument("--count", type=int, default=1, help="seeds, one after the other (%(default)s)")
+    soak.add_argument("--minutes", type=float, default=MINUTES, help="of each (%(default)s)")
+    soak.add_argument("--rate", type=float, default=RATE, help="messages a second (%(default)s)")
+    soak.add_argument("--seed", type=int, default=0, help="the first one (%(default)s)")
     sums = verbs.add_parser("sums", help="what the chunks of a file come to")
     sums.add_argument("sums", type=Path)
     chosen = parser.parse_args()
     if chosen.name == "sums":
         return show_sums(chosen.sums)
+    if chosen.name == SOAK.name:
+        work = Work(chosen.count, float("inf"), chosen.seed, 1, None)
+        return run(soak_for(chosen.minutes, chosen.rate), work)
     work = Work(chosen.count, chosen.minutes * 60, chosen.seed, chosen.processes, chosen.sums)
     return run(chosen.campaign, work)
 

@@ -31,8 +31,9 @@ class BrimProcess:
         *,
         bridge: bool = True,
         open_files: int = 0,
+        log_level: str = "info",
     ) -> None:
-        self._open_files = open_files
+        self._open_files, self._log_level = open_files, log_level
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
@@ -47,7 +48,7 @@ class BrimProcess:
 
     def start(self) -> None:
         """Returns when it is ready."""
-        words = ("run", "--config", self._config)
+        words = ("run", "--config", self._config, "--log-level", self._log_level)
         limited = self._open_files > 0
         self._child = Child(LIMITED, self._open_files, *words) if limited else ModuleChild("edge", *words)
         self._child.lines_until("ready")
@@ -64,12 +65,19 @@ class BrimProcess:
         self._child.kill()
         self._child = None
 
-    def stop(self) -> None:
-        """With SIGTERM, which it obeys with status 0."""
-        if self._child is not None:
-            status, _, log = self._child.stop()
-            self._child = None
-            assert status == 0, log
+    @property
+    def running(self) -> bool:
+        """True between start() and its end by kill() or stop()."""
+        return self._child is not None
+
+    def stop(self) -> str:
+        """With SIGTERM, which it obeys with status 0.  Return what it logged."""
+        if self._child is None:
+            return ""
+        status, _, log = self._child.stop()
+        self._child = None
+        assert status == 0, log
+        return log
 
     def __enter__(self) -> Self:
         self.start()

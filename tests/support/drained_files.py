@@ -1,7 +1,7 @@
 """Records and drained files made by hand, for tests of the bridge and of Spark."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ from bridge.sinks.directory import DirectorySink
 from bridge.unit import Batch, Intent, Run, Unit, build
 from ringbuf import FLAG_RETAIN, FLAG_UNCHECKED, scan_records
 from ringbuf import Batch as Columns
-from ringbuf.record import encode
+from ringbuf.record import HEADER, encode, payload_position
 
 EPOCH = 1_700_000_000
 CREATED_NS = 1_700_000_123_456_789_000  # 2023-11-14
@@ -125,3 +125,18 @@ def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:
                 found.setdefault((stream, partition, epoch), []).append(offset)
                 record_at += -(-int.from_bytes(data[record_at : record_at + 4], "little") // 32) * 32
     return found
+
+
+def payloads_drained(root: Path) -> Iterator[bytes]:
+    """The payload of each record in each whole file below `root`; the same way."""
+    for path in sorted(root.rglob("[0-9]*.brim"), key=lambda path: path.name):
+        data = path.read_bytes()
+        footer = int.from_bytes(data[-16:-12], "little")
+        at, end = 64, len(data) - 16 - footer
+        while at < end:
+            length = int.from_bytes(data[at : at + 4], "little")
+            record_at, at = at + 32, at + 32 + length
+            while record_at < at:
+                record_bytes, key_bytes = HEADER.unpack_from(data, record_at)[0:6:5]
+                yield data[record_at + payload_position(key_bytes, 0) : record_at + record_bytes]
+                record_at += -(-record_bytes // 32) * 32

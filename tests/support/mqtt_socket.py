@@ -26,6 +26,7 @@ class SocketClient:
         answer = self.receive()
         assert isinstance(answer, ConnAck), answer
         assert answer.reason_code == 0, answer
+        self.session_present = answer.session_present
 
     def send(self, *packets: Packet) -> None:
         """Sends them."""

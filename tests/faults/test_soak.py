@@ -1,0 +1,25 @@
+"""A minute of mixed load, at a pace that leaves the machine to others; `./dev simulate soak` takes ten."""
+
+from tests.campaigns.soak import Terms, run_soak
+from tests.support.dense import Dense
+
+TERMS = Terms(seconds=40, rate=1_000, guests=40, honest=50, tick_s=0.02, judged=False)
+
+
+def test_a_minute_of_mixed_load_loses_nothing_and_leaves_nothing_behind() -> None:
+    counts, wrong = run_soak(TERMS, seed=1)
+    assert not wrong
+    for what in ("acknowledged", "consumed", "drained", "guests wills", "guests shared", "guests retained"):
+        assert counts[what] > 0, counts
+
+
+def test_the_ledger_sees_what_is_missing() -> None:
+    sent, arrived = Dense(), Dense()
+    for number in range(1_000):
+        assert sent.add(number)
+        assert number in (3, 500, 999) or arrived.add(number)
+    assert arrived.lacks(sent) == [3, 500, 999]
+    assert sent.lacks(arrived) == []
+    assert not arrived.add(7)
+    assert arrived.add(3)
+    assert (arrived.next, len(arrived)) == (500, 998)
