@@ -221,7 +221,7 @@ class _HotRing:
         raise OffsetGone(self.ring.extremes().oldest_offset)
 
     def _following(self, ranges: Sequence[Range], limit_bytes: int) -> Iterator[Range]:
-        """These ranges, and those behind them.  Raises Overrun."""
+        """These ranges, and those behind them up to damage, a gap, or where the writer has overtaken."""
         count = 0
         while ranges and limit_bytes > 0 and count < RUNS_MOST:
             yield from ranges
@@ -229,8 +229,8 @@ class _HotRing:
             limit_bytes -= sum(len(it.view) for it in ranges)
             try:
                 ranges = self.reader.ranges(min(limit_bytes, PIECE_BYTES)) if limit_bytes > 0 else []
-            except Corrupt:
-                return  # said when it comes first
+            except (Corrupt, Overrun):
+                return  # reported by the next read, or the caller finds that nothing holds
 
     def close(self) -> None:
         """Detach."""

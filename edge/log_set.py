@@ -180,6 +180,8 @@ class LogSet:
             return ""
         if thread.writer.state.read_only:
             return thread.writer.state.reason
+        if ring_name in thread.writer.broken:
+            return f"the ring is damaged: {thread.writer.broken[ring_name]}"
         return FULL if self._refused(ring_name) else ""
 
     def refuse(self, refused: Callable[[str], bool]) -> None:

@@ -50,6 +50,7 @@ _LOG_TOTALS = {
     "extents": ("extents", "Runs of records written."),
     "rewritten_bytes": ("rewritten_bytes", "Bytes written again after a failure."),
     "failed_writes": ("failed_writes", "Writes that the disk refused."),
+    "lost_records": ("lost_records", "Records that could not be logged: damaged, or gone before."),
     "failed_syncs": ("failed_syncs", "Syncs that the disk refused."),
     "segments_removed": ("segments_removed", "Segments that retention let go."),
 }
@@ -160,6 +161,8 @@ def _ring(out: _Page, ring: Status) -> None:
     if ring.get("durability", "process") != "process":
         behind = ring["not_durable_bytes"]
         out.add("gauge", "ring_not_durable_bytes", "Durable lag: bytes not yet on the disk.", behind, **names)
+    about = "Records that the check at the start found damaged, and no log had."
+    out.add("counter", "ring_damaged", about, ring.get("damaged"), **names)
     out.add("counter", "ring_rejected", "Records refused: the ring was full.", ring.get("rejected"), **names)
     for cause, count in ring.get("refused", {}).items():
         about = "Records of a local producer that were refused, by cause."

@@ -28,7 +28,13 @@ from edge.config import Producer as ProducerSettings
 from edge.epochs import Epochs
 from edge.errors import Refused
 from edge.logs import pairs
-from edge.ring_files import LogEnd, attached_to_read, ring_to_read
+from edge.ring_files import (
+    LogEnd,
+    LoggedRecords,
+    attached_to_read,
+    mend_left_behind,
+    ring_to_read,
+)
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -53,9 +59,14 @@ class Producers:
     """All producer rings of a broker.  Each of `on_ring` is called with each, by whoever opens it."""
 
     def __init__(
-        self, config: Config, epochs: Epochs, log_ends: Mapping[str, tuple[int, int]] | None = None
+        self,
+        config: Config,
+        epochs: Epochs,
+        log_ends: Mapping[str, tuple[int, int]] | None = None,
+        past: LoggedRecords | None = None,
     ) -> None:
-        """`log_ends`: as Streams.open() takes them."""
+        """`log_ends`, `past`: as Streams.open() takes them."""
+        self._past = past
         self._log_ends = log_ends or {}
         self.on_ring: list[Callable[[ProducerRing], object]] = []
         self._directory = config.runtime_dir
@@ -106,6 +117,7 @@ class Producers:
                 log.warning("producer not told to stop %s", pairs(name=it.name, reason=error))
 
     def _left_behind(self, file: Path) -> Ring:
+        mend_left_behind(file.with_suffix(""), self._past)
         return attached_to_read(file.with_suffix(""), LogEnd(*self._log_ends.get(file.stem, ())))
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from edge.control import ANSWER_MAX_BYTES, Report, encode
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.producers import Producers
+from edge.ring_files import records_lost
 from edge.stats import Stats
 from edge.streams import Streams
 from edge.terminal import escaped
@@ -132,6 +133,7 @@ class Reporter:
             facts["durability"] = partition.durability
             facts["visible"] = partition.visible
             facts["rejected"] = partition.writer.rejected
+            facts["damaged"] = records_lost(partition.ring.check)  # by the check at the start
             yield facts
 
     def _producers(self) -> Iterable[Status]:
@@ -199,6 +201,7 @@ def _lost(status: Status) -> dict[str, int]:
         refused = ring.get("refused", {"full": ring.get("rejected", 0)})
         for cause, count in refused.items():
             lost[f"{ring['name']}: refused, {_REFUSED[cause]}"] += count
+        lost[f"{ring['name']}: damaged in memory before the start"] += ring.get("damaged", 0)
         for reader in ring["readers"]:
             if reader["name"] not in {"zmq", "mqtt"}:
                 lost[f"{ring['name']}: overrun of {reader['name'] or 'reader'} ({reader['pid']})"] += reader[

@@ -1,29 +1,48 @@
-"""Ring files that a former life of the broker may have left: taken over, or put aside, or made anew.
+"""Ring files that a former life of the broker may have left: taken over, renamed, or created again.
 
-What is damaged, foreign, of another version, or behind the log, is renamed to NAME.ring.bad, with a warning:
-it never keeps a broker from starting.  One such file is kept by name, since memory is what it takes.
+A ring that is taken over is checked first, record by record.  Damaged records are restored from the log where
+it has them.  The others are declared lost, by a log line each and in the ring itself, so that every reader
+learns of them and continues behind them.  A ring whose header cannot be used, of another version, or behind
+the log, is renamed to NAME.ring.bad, with a warning.  None of this prevents a start.  One such file is kept
+by name, since memory is what it takes.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from edge.epochs import Epochs
 from edge.errors import RingsUnavailable
 from edge.logs import pairs
-from ringbuf import Ring
+from persistence.errors import LogError
+from ringbuf import Range, Ring
+from ringbuf.check import Check, Damage
 from ringbuf.errors import RingError, WriterAlive
 from ringbuf.ring import cursor_file, ring_file
 
-__all__ = ["LogEnd", "attached_to_read", "ring_to_read", "ring_to_write", "stream_of"]
+__all__ = [
+    "LogEnd",
+    "LoggedRecords",
+    "attached_to_read",
+    "mend_left_behind",
+    "records_lost",
+    "ring_to_read",
+    "ring_to_write",
+    "stream_of",
+]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+READ_BYTES = 1 << 20  # of the log, at a time
+LINES_MAX = 20  # of one ring's damage; the rest is summed up
 
 
 def stream_of(ring_name: str) -> str:
@@ -42,6 +61,13 @@ class LogEnd(NamedTuple):
 NO_LOG = LogEnd()
 
 
+class LoggedRecords(Protocol):
+    """Reader of the records that the log has."""
+
+    def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
+        """Runs of records from that ring position on."""
+
+
 class _BehindTheLog(RingError):
     """The log has records of this ring that the ring has never had: memory of an older life."""
 
@@ -52,14 +78,15 @@ def ring_to_write(
     epochs: Epochs,
     *,
     log_end: LogEnd = NO_LOG,
+    past: LoggedRecords | None = None,
     prepare: Callable[[Ring], T],
 ) -> tuple[Ring, T]:
     """The ring at `path` for this process to write, and what `prepare` made of it: its writer.
 
     Re-attached, with its epoch and records, if it can be; else new, in a new epoch that begins at `log_end`.
-    A RingError of `prepare` means damage.  Raises RingsUnavailable.
+    `past`: a copy of damaged records.  A RingError of `prepare` means damage.  Raises RingsUnavailable.
     """
-    ring = _left_behind(path)
+    ring = _left_behind(path, past)
     if ring is not None:
         try:
             _check_name(ring)
@@ -69,6 +96,7 @@ def ring_to_write(
             ring.close()
             _put_aside(path, error)
         else:
+            ring.refuse(0)  # a word that another process may write, and damage
             _tell_about(ring, capacity_bytes)
             return ring, prepared
     ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, 0o640)
@@ -102,9 +130,18 @@ def attached_to_read(path: Path, log_end: LogEnd = NO_LOG) -> Ring:
     return ring
 
 
-def _left_behind(path: Path) -> Ring | None:
+def mend_left_behind(path: Path, past: LoggedRecords | None) -> None:
+    """Check a ring that another process wrote, and repair it, unless that process writes it still."""
+    with (
+        suppress(RingError, OSError),  # whoever attaches to it reports the error
+        Ring.reattach(path, partial(_restore, path.name, past)) as ring,
+    ):
+        _report_damage(ring)
+
+
+def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
     try:
-        return Ring.reattach(path)
+        return Ring.reattach(path, partial(_restore, path.name, past))
     except WriterAlive as error:
         raise RingsUnavailable(f"{ring_file(path)}: written by another process", hint="stop it") from error
     except (RingError, FileNotFoundError, PermissionError) as error:
@@ -113,6 +150,37 @@ def _left_behind(path: Path) -> Ring | None:
         return None
     except OSError as error:
         raise RingsUnavailable(f"{ring_file(path)}: cannot be opened: {error.strerror}") from error
+
+
+def _restore(name: str, past: LoggedRecords | None, damage: Damage, memory: memoryview) -> bool:
+    """Write into the ring's memory those records of a damaged place that the log has; True: some were."""
+    if past is None:
+        return False
+    changed, position = False, damage.position
+    try:
+        while position < damage.end_position:
+            runs = past.read_at(name, damage.epoch, position, READ_BYTES)
+            for run in runs:
+                changed |= _written(run, damage, memory)
+            if not runs or runs[-1].position + len(runs[-1].view) <= position:
+                break
+            position = runs[-1].position + len(runs[-1].view)
+    except (LogError, OSError) as error:
+        log.error("damaged records not read from the log %s", pairs(ring=name, reason=error))
+    return changed
+
+
+def _written(run: Range, damage: Damage, memory: memoryview) -> bool:
+    begin = max(run.position, damage.position)
+    end = min(run.position + len(run.view), damage.end_position)
+    if begin >= end:
+        return False
+    place = begin % len(memory)  # a run does not go round the end of the ring
+    there, logged = memory[place : place + end - begin], run.view[begin - run.position : end - run.position]
+    if there == logged:
+        return False
+    there[:] = logged
+    return True
 
 
 def _check_name(ring: Ring) -> None:
@@ -152,7 +220,35 @@ def _created(path: Path, capacity_bytes: int, epoch: int, first_offset: int, mod
     return ring
 
 
+def _report_damage(ring: Ring) -> None:
+    check = ring.check
+    if check is None:
+        return
+    if check.rebuilt:
+        log.warning("ring header repaired %s", pairs(name=ring.name, parts=" ".join(check.rebuilt)))
+    if check.restored:
+        facts = {"name": ring.name, "places": len(check.restored), "first": check.restored[0].offset}
+        log.warning("damaged ring records restored from the log %s", pairs(**facts))
+    for it in check.lost[:LINES_MAX]:
+        facts = {"name": ring.name, "epoch": ring.epoch, "offset": it.offset, "records": it.records}
+        log.error("damaged ring records lost %s", pairs(**facts))
+    if len(check.lost) > LINES_MAX:
+        more = check.lost[LINES_MAX:]
+        facts = {"name": ring.name, "places": len(more), "records": _records(more)}
+        log.error("more damaged ring records lost %s", pairs(**facts))
+
+
+def records_lost(check: Check | None) -> int:
+    """Records that the check of a ring has declared lost."""
+    return 0 if check is None else _records(check.lost)
+
+
+def _records(damage: Iterable[Damage]) -> int:
+    return sum(it.records for it in damage)
+
+
 def _tell_about(ring: Ring, capacity_bytes: int) -> None:
+    _report_damage(ring)
     end = ring.extremes().end_offset
     log.info("ring re-attached %s", pairs(name=ring.name, epoch=ring.epoch, offset=end))
     if ring.capacity_bytes != capacity_bytes:

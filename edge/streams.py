@@ -3,9 +3,9 @@
 Owns the rings that the broker writes, from start to stop.  Never reads a record and never publishes one: that
 is what the Writer of each Partition is for.
 
-A start finds what the last life left (ring_files.py): a ring that is whole goes on where it was, after a
-clean stop as after kill -9; any other is put aside.  A ring that is gone begins anew, in a new epoch, and
-where the log ends if it has one.
+A start finds what the last life left (ring_files.py): a ring is checked and continues at its next offset,
+after a clean stop as after kill -9; one that cannot be used is renamed.  In the place of a ring that is gone
+a new one begins, in a new epoch, and where the log ends if it has one.
 
 A stop keeps every ring that holds a record.  Subscribers, sessions and bridges go on reading there after the
 next start, and a `process` stream has no other copy; whoever wants the memory back removes the runtime
@@ -24,7 +24,7 @@ from edge.config import Config, Durability, Stream
 from edge.epochs import Epochs
 from edge.logs import pairs
 from edge.mqtt.topics import matches
-from edge.ring_files import LogEnd, ring_to_write
+from edge.ring_files import LogEnd, LoggedRecords, ring_to_write
 from ringbuf import Ring, Writer, crc32c
 
 __all__ = ["Partition", "Streams"]
@@ -53,12 +53,16 @@ class Streams:
 
     @classmethod
     def open(
-        cls, config: Config, epochs: Epochs, log_ends: Mapping[str, tuple[int, int]] | None = None
+        cls,
+        config: Config,
+        epochs: Epochs,
+        log_ends: Mapping[str, tuple[int, int]] | None = None,
+        past: LoggedRecords | None = None,
     ) -> Self:
         """Every partition of `config`, re-attached or new, in its runtime directory, which must be locked.
 
-        `log_ends`: what the recovered log holds, ring name -> (epoch, offset behind its last record).  Raises
-        RingsUnavailable: no room in memory, or another process writes one of the rings.
+        `log_ends`: what the recovered log holds, ring name -> (epoch, offset behind its last record); `past`
+        reads it.  Raises RingsUnavailable: no room in memory, or another process writes one of the rings.
         """
         streams = cls([])
         try:
@@ -68,7 +72,7 @@ class Streams:
                 for index in range(stream.partitions):
                     path = config.runtime_dir / f"{stream.name}-{index}"
                     log_end = LogEnd(*(log_ends or {}).get(path.name, ()))
-                    partitions.append(_open(stream, index, path, epochs, log_end))
+                    partitions.append(_open(stream, index, path, epochs, log_end, past))
         except BaseException:
             streams.close()
             raise
@@ -108,7 +112,9 @@ class Streams:
             log.info("rings kept for the next start %s", pairs(bytes=kept_bytes, directory=directory))
 
 
-def _open(stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEnd) -> Partition:
+def _open(
+    stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEnd, past: LoggedRecords | None
+) -> Partition:
     logged = stream.durability != "process"  # Then somebody is promised every record: the log.
 
     def writer_of(ring: Ring) -> Writer:
@@ -119,6 +125,8 @@ def _open(stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEn
             gates="listed",  # the cursor file is hostile: only readers that the control socket admitted count
         )
 
-    ring, writer = ring_to_write(path, stream.ring_bytes, epochs, log_end=log_end, prepare=writer_of)
+    ring, writer = ring_to_write(
+        path, stream.ring_bytes, epochs, log_end=log_end, past=past, prepare=writer_of
+    )
     ring.show_durable(stream.visible == "durable")
     return Partition(path.name, stream.name, index, ring, writer, stream.durability, stream.visible)

@@ -127,6 +127,20 @@ class CopyingReader:
     def release(self, position: int) -> None:
         """Done when it was written."""
 
+    @property
+    def lost(self) -> int:
+        """See Reader: counted by the ring."""
+        return 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """See Reader: its writer may be hostile, and whoever waits for it waits in vain."""
+        return False
+
+    def skip(self) -> bool:
+        """See Reader: a ring that another process damages is left."""
+        return False
+
     def written(self) -> None:
         """The log has a copy of all that was read."""
         self._reader.release(self._reader.cursor)

@@ -19,7 +19,8 @@ step() is that in Python, on any clock and any disk.  round() and run() are the 
 what the log thread uses: they borrow the log's segment, and fall back to step() for what C leaves to us.
 
 Invariants: a ring's memory is released only below what is durable, by whole chunks of its index; durable
-words only grow; a ring that is damaged in memory is left, with its reason in `broken`, and holds nobody up.
+words only grow; records that are damaged in memory are passed over, counted and reported; a ring in which
+nothing follows them is left, with its reason in `broken`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from persistence.reading import from_offset
 from persistence.stats import LogState
 from ringbuf import Range, Reader, Ring, RingError
 from ringbuf.core import ffi, lib
+from ringbuf.errors import Corrupt, Overrun
 
 __all__ = ["RINGS_MOST", "LogWriter", "Source"]
 
@@ -94,6 +96,8 @@ class _Joined:
         )
         self.waits_since = None
         self.taken = self.durable = position
+        self.passed: list[tuple[int, int]] = []  # begin and end of what was passed over, not yet durable
+        self.told_lost = reader.lost
 
     @property
     def waits_since(self) -> int | None:
@@ -157,6 +161,7 @@ class LogWriter:
         self.log = log
         self.state = LogState()
         self.broken: dict[str, str] = {}  # rings that were left, and why
+        self.lost_records = 0  # that were damaged or gone before they could be logged
         self.blocked = ""  # why nothing may be written although the disk would take it; then call()
         self._on_durable = on_durable
         self._clock_ns = clock_ns
@@ -190,6 +195,8 @@ class LogWriter:
         reader.release(_chunk(ring, position))
         if not self.log.carries:  # Else the sync that puts it on the disk says so.
             ring.durable(position)  # The log has what is before, or the ring has not, and nobody waits.
+        elif ring.extremes().durable_position > position:  # a word that was damaged
+            ring.durable(0)
 
     def remove(self, name: str) -> bool:
         """Logs a ring no longer, after what it holds.  False: the disk refused, and the rest is dropped."""
@@ -305,6 +312,7 @@ class LogWriter:
         return {
             **self.state.as_dict(),
             "broken_rings": dict(self.broken),
+            "lost_records": self.lost_records,
             "durable_position": self.log.durable_position,
             "direct_block_bytes": max(self._rounds.block_bytes, 0),
             "one_by_one": self._rounds.one_by_one,
@@ -327,8 +335,7 @@ class LogWriter:
 
     def _take_from(self, joined: _Joined, now: int) -> int:
         try:
-            ranges = joined.ahead or joined.reader.ranges(EXTENT_BYTES, RANGES_MOST)
-            joined.ahead = []
+            ranges = self._found_in(joined)
         except RingError as error:
             self._break(joined, error)
             return 0
@@ -340,6 +347,35 @@ class LogWriter:
             joined.waits_since = now
         self._rounds.c.active_at = now
         return sum(len(found.view) for found in ranges)
+
+    def _found_in(self, joined: _Joined) -> list[Range]:
+        """Runs from the ring's cursor on, behind records that cannot be had.  Raises RingError."""
+        ranges, joined.ahead = joined.ahead, []
+        while not ranges:
+            try:
+                ranges = joined.reader.ranges(EXTENT_BYTES, RANGES_MOST)
+                if ranges or not joined.reader.is_stuck:
+                    break
+                joined.reader.raise_for(lib.RB_CORRUPT)
+            except (Overrun, Corrupt) as error:
+                self._pass_over(joined, error)
+        return ranges
+
+    def _pass_over(self, joined: _Joined, error: RingError) -> None:
+        """Continue behind records that are damaged, or that the reader has passed already.  Raises `error`:
+        nothing follows.
+        """
+        reader, name = joined.reader, joined.ring.name
+        if isinstance(error, Corrupt) and not reader.skip():
+            raise error
+        lost, joined.told_lost = reader.lost - joined.told_lost, reader.lost
+        log.error(
+            "records lost before they were logged ring=%s before=%d records=%d", name, reader.offset, lost
+        )
+        self.lost_records += lost
+        self.log.join(name, joined.ring.epoch, reader.offset)
+        joined.passed.append((joined.taken, reader.cursor))
+        joined.taken = reader.cursor
 
     def _append(self, name: str, epoch: int, ring_id: int, ranges: Sequence[Range]) -> None:
         self.log.append(ring_id, ranges)
@@ -362,6 +398,11 @@ class LogWriter:
             joined.waits_since = None if joined.taken == position else now
             joined.ring.durable(position)
             joined.reader.release(_chunk(joined.ring, position))
+        for joined in self._joined.values():
+            while joined.passed and joined.passed[0][0] <= joined.durable:
+                joined.durable = max(joined.passed.pop(0)[1], joined.durable)
+                joined.ring.durable(joined.durable)
+                joined.reader.release(_chunk(joined.ring, joined.durable))
         for joined in [it for it in self._joined.values() if it.leaving and it.taken == it.durable]:
             self._leave(joined)
         if ends and self._on_durable is not None:
@@ -379,6 +420,8 @@ class LogWriter:
         reason = self.broken[joined.ring.name] = str(error)
         log.error("ring is left out of the log ring=%s reason=%s", joined.ring.name, reason)
         joined.leaving = True
+        if self.state.on_change is not None:
+            self.state.on_change()  # its publishers wait for a log that will not come
 
     def _free_index(self) -> int:
         taken = {int(it.c.index) for it in self._joined.values()}
@@ -443,8 +486,18 @@ class LogWriter:
                 trouble, joined.c.trouble = joined.c.trouble, 0
                 try:
                     joined.reader.raise_for(trouble)
+                except (Overrun, Corrupt) as error:
+                    self._try_to_pass(joined, error)
                 except RingError as error:
                     self._break(joined, error)
+
+    def _try_to_pass(self, joined: _Joined, error: RingError) -> None:
+        try:
+            self._pass_over(joined, error)
+        except RingError:
+            self._break(joined, error)
+        else:
+            joined.leaving = False
 
     # ---- failure ----
 
@@ -492,7 +545,13 @@ def _behind(log_: Log, ring: Ring) -> tuple[Reader, list[Range]]:
     if reader.offset > end.end_offset:
         log.warning("ring has moved on ring=%s from=%d to=%d", ring.name, end.end_offset, reader.offset)
     ahead: list[Range] = []
-    while reader.offset < end.end_offset and (found := reader.ranges(EXTENT_BYTES)):
+    while reader.offset < end.end_offset:
+        try:
+            found = reader.ranges(EXTENT_BYTES)
+        except Overrun:  # a gap of records that were damaged: the log has them, or lacks them, too
+            continue
+        if not found:
+            break
         news = [it for it in found if it.offset + it.count > end.end_offset]
         ahead = [from_offset(it, end.end_offset) for it in news]
     return reader, ahead

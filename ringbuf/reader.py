@@ -16,6 +16,7 @@ from ringbuf.memory import Mapping
 from ringbuf.registry import Seat, Unseated
 
 RANGES_MOST = 1024  # as many as one pwritev takes (IOV_MAX)
+LAPS_MOST = 64  # in a row, before a reader that only counts them finds nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,24 @@ class Reader(CReader):
         """
         limit = min(limit, RANGES_MOST)
         found = ffi.new("rb_range[]", limit)
-        count = lib.rb_reader_ranges(ffi.cast("rb_reader *", self.address), limit_bytes, found, limit)
-        if count < 0:
-            self._raise(count)
-            return []
-        return [self.range_of(it) for it in found[0:count]]
+        for _ in range(LAPS_MOST):
+            count = lib.rb_reader_ranges(ffi.cast("rb_reader *", self.address), limit_bytes, found, limit)
+            if count >= 0:
+                return [self.range_of(it) for it in found[0:count]]
+            self._raise(count)  # but for an overrun that is only counted
+        return []
+
+    def skip(self) -> bool:
+        """After Corrupt: move the cursor to the next record that verifies, or to the end of the ring.
+
+        Records that are passed over count as lost.  False: nothing is ahead.
+        """
+        return bool(lib.rb_reader_skip(ffi.cast("rb_reader *", self.address)) == lib.RB_OVERRUN)
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if the ring ends further on, although no record stands at the cursor."""
+        return bool(lib.rb_reader_is_stuck(ffi.cast("rb_reader *", self.address)))
 
     def follow(self, trail: Any) -> None:
         """See Ring.followed_by()."""

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from ringbuf.check import Check, Restore, checked
 from ringbuf.constants import (
     CAPACITY_MAX_BYTES,
     CAPACITY_MIN_BYTES,
@@ -116,6 +117,8 @@ class Ring:
         self.created_ns: int = facts.created_ns
         self._own = Registry(memory, own=True)
         self._foreign = Registry(cursors, own=False)
+        self.check: Check | None = None
+        """The result of the check, of a ring that was taken over by reattach()."""
 
     @classmethod
     def create(
@@ -159,6 +162,7 @@ class Ring:
             lib.rb_format(
                 memory.pointer, capacity_bytes, epoch, first_offset, path.name.encode(), time.time_ns()
             )
+            lib.rb_geometry_copy(memory.pointer)
             memory.path = ring_file(path)
             ring = cls(path, memory, _made_cursors(path, mode), writable=True)
             os.link(temporary, ring_file(path))  # appears whole, and never over another
@@ -170,25 +174,26 @@ class Ring:
         return ring
 
     @classmethod
-    def reattach(cls, path: Path | str) -> Self:
+    def reattach(cls, path: Path | str, restore: Restore = lambda *_: False) -> Self:
         """The ring at `path`, which this process goes on writing.
 
-        For a ring whose writer died, at whatever instruction, or was made for this process to write.  A
-        cursor file that is missing or damaged, as its readers can do, is made anew; readers that still map
-        the old one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its kin.
+        For a ring whose writer died, at whatever instruction, or was made for this process to write.  Every
+        record is verified first.  Where none verifies, `restore` may fill the place from a copy.  The rest
+        becomes a gap, which readers pass as records that they have lost.  `check` has the result.
+
+        A cursor file that is missing or damaged, as its readers can do, is made anew; readers that still map
+        the old one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
         """
         path = Path(path)
-        memory = Mapping.open(ring_file(path), writable=True)
+        memory, mended = _locked_whole(ring_file(path))
         cursors = None
         try:
-            if not memory.lock(WRITER_LOCK_BYTE):
-                raise WriterAlive(memory.path)
-            _inspected(memory)
             try:
                 cursors = _opened_cursors(path)
             except (FileNotFoundError, NotARing):
                 cursors = _made_cursors(path, stat.S_IMODE(os.fstat(memory.descriptor).st_mode))
             ring = cls(path, memory, cursors, writable=True)
+            ring.check = checked(memory, restore, mended)
         except BaseException:
             memory.close()
             if cursors is not None:
@@ -497,6 +502,33 @@ def _opened_cursors(path: Path) -> Mapping:
         cursors.close()
         raise NotARing(f"{cursor_file(path)}: not a cursor file of this version; remove it with its ring")
     return cursors
+
+
+def _locked_whole(file: Path) -> tuple[Mapping, list[str]]:
+    """The memory of a ring that nobody writes, with the writer's lock and in the size of its header; and the
+    parts of it that were mended.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
+    """
+    memory = Mapping.open(file, writable=True)
+    mended = []
+    try:
+        if not memory.lock(WRITER_LOCK_BYTE):
+            raise WriterAlive(memory.path)
+        if memory.size >= HEADER_BYTES and lib.rb_geometry_mend(memory.pointer):
+            mended.append("geometry")
+        facts = ffi.new("rb_facts *")
+        lib.rb_inspect(memory.pointer, memory.size, facts)
+        size = HEADER_BYTES + facts.capacity_bytes
+        if not facts.capacity_bytes or size == memory.size:
+            _inspected(memory)
+            return memory, mended
+        os.truncate(memory.descriptor, size)
+        os.posix_fallocate(memory.descriptor, 0, size)  # a full tmpfs is ENOSPC here, not SIGBUS later
+    except BaseException:
+        memory.close()
+        raise
+    memory.close()
+    memory, _ = _locked_whole(file)
+    return memory, [*mended, "size"]
 
 
 def _inspected(memory: Mapping) -> Any:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
     from edge.cli.holds import ConsumerHolds
     from edge.log_set import LogSet
+    from persistence.merged import MergedReader
 
 __all__ = ["Assembly", "bridge_settings"]
 
@@ -184,9 +185,14 @@ class Assembly:
     def _open_streams(self, epochs: Epochs) -> Streams:
         self._open_logs()
         ends = self.logs.ends() if self.logs else {}
-        streams = Streams.open(self.config, epochs, ends)
+        streams = Streams.open(self.config, epochs, ends, self._past)
         self._down.callback(streams.close)
         return streams
+
+    @property
+    def _past(self) -> MergedReader | None:
+        """The records that the log has."""
+        return self.logs.reader if self.logs else None
 
     def _highest_epoch(self) -> int:
         from edge.cli.found_epochs import highest_epoch
@@ -198,15 +204,14 @@ class Assembly:
         if not self.config.sessions.keep:
             forget_state(self.config)
             return
-        self._state = StateHome(self.config, epochs, self.logs.ends() if self.logs else {})
+        self._state = StateHome(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
         self._down.callback(self._state.close)
-        self._state.find(self.logs.reader if self.logs else None)
+        self._state.find(self._past)
 
     def _restore_retained(self, streams: Streams) -> None:
         rings = [partition.ring for partition in streams.all()]
-        past = self.logs.reader if self.logs else None
         if self._state is not None:
-            kept = self._state.retained.restore(self.listener.broker, rings, past)
+            kept = self._state.retained.restore(self.listener.broker, rings, self._past)
         else:
             kept = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
         if kept:
@@ -216,7 +221,7 @@ class Assembly:
         """Before anybody is served, and after the rings of producers, whose records may wait, are known."""
         if self._state is not None:
             partitions = {partition.name: partition for partition in streams.all()}
-            self._state.restore(self.listener.broker, partitions, self.logs.reader if self.logs else None)
+            self._state.restore(self.listener.broker, partitions, self._past)
 
     def _open_logs(self) -> None:
         rings = logged_rings(self.config)
@@ -307,7 +312,7 @@ class Assembly:
 
     def _open_producers(self, epochs: Epochs) -> Producers:
         """Their rings are closed when nobody reads them any more: the log is the last."""
-        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {})
+        producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
         self._down.callback(producers.close)
         if self.logs is not None:
             self._down.push_async_callback(asyncio.to_thread, self.logs.stop)

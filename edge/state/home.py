@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from edge.config import Config
 from edge.epochs import Epochs
 from edge.logs import pairs
-from edge.ring_files import LogEnd, ring_to_write
+from edge.ring_files import LogEnd, LoggedRecords, ring_to_write
 from edge.state.keeper import Keeper, Place
 from edge.state.restoring import Found, PastLog, find, restore
 from edge.state.retained_file import RetainedFile
@@ -64,7 +64,13 @@ class StateHome:
     Raises RingsUnavailable: no room in memory for the journal.
     """
 
-    def __init__(self, config: Config, epochs: Epochs, log_ends: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        epochs: Epochs,
+        log_ends: Mapping[str, tuple[int, int]],
+        past: LoggedRecords | None = None,
+    ) -> None:
         self.level = state_level(config)
         self._files = [config.runtime_dir / FILE_NAME, config.state_dir / FILE_NAME]
         self._sync_interval_ms = min(stream.sync_interval_ms for stream in config.stream)
@@ -74,6 +80,7 @@ class StateHome:
             config.sessions.journal_bytes,
             epochs,
             log_end=LogEnd(*log_ends.get(SESSIONS_RING, ())),
+            past=past,
             prepare=lambda ring: ring.writer(when_full="reject", gates="listed"),
         )
         self._needed = (self.ring.epoch, 0)  # epoch and offset: what is before may go from the log

@@ -30,6 +30,8 @@
  *                          and keeps the log; cursor files, which every reader may write, are no place for it
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
+ *   0x3000  geometry again  a copy, for the writer that takes the ring over and finds the first one damaged;
+ *                          zeros in a ring that was made before there was one, until it is taken over
  *   0x4000  records
  *
  * Invariants
@@ -116,6 +118,7 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t refusal; /* RB_REFUSAL_* | ms of the monotonic clock << 8 */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
+    _Alignas(4096) rb_geometry copy;
 } rb_header;
 
 typedef struct rb_cursors {
@@ -144,6 +147,7 @@ _Static_assert(offsetof(rb_header, durable) == 0x0200, "durable at 0x200");
 _Static_assert(offsetof(rb_header, durable_waiters) == 0x0208, "durable_waiters at 0x208");
 _Static_assert(offsetof(rb_header, own) == 0x0400, "own slots at 0x400");
 _Static_assert(offsetof(rb_header, index) == 0x1000, "index at 0x1000");
+_Static_assert(offsetof(rb_header, copy) == 0x3000, "the copy of the geometry at 0x3000");
 _Static_assert(sizeof(rb_header) <= RB_HEADER_BYTES, "the header fits in front of the records");
 _Static_assert(sizeof(rb_cursors) == RB_CURSORS_BYTES, "the cursor file is 12 KiB");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics are lock-free: a lock in shared memory is not");

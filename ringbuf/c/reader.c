@@ -97,6 +97,8 @@ static uint64_t oldest_safe(const rb_reader *reader)
 }
 
 static int read_next(rb_reader *reader, rb_view *out, bool hides);
+static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found);
+static int pass_gap(rb_reader *reader, uint32_t length);
 
 typedef bool (*entry_test)(const entry *it, uint64_t wanted);
 
@@ -163,11 +165,19 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
     }
     while (reader->offset < offset) {
         int result = read_next(reader, &view, false);
+        if (result == RB_GAP && reader->cursor - it.position <= reader->capacity)
+            continue;
         if (result != RB_OK)
-            return result == RB_EMPTY ? RB_CORRUPT : result;
+            return result == RB_EMPTY || result == RB_GAP ? RB_CORRUPT : result;
+    }
+    uint32_t length;
+    uint64_t ahead = reader->cursor;
+    if (next_length(reader, &ahead, &length) == RB_GAP) { /* what is sought was the first of it */
+        reader->cursor = ahead;
+        pass_gap(reader, length);
     }
     rb_reader_tell(reader, reader->cursor);
-    return RB_OK;
+    return reader->offset == offset ? RB_OK : RB_OVERRUN;
 }
 
 void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
@@ -176,9 +186,12 @@ void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns)
     rb_view view;
     if (!index_find(reader, time_before, timestamp_ns, &it) || !place(reader, it.position, it.offset))
         rb_seek_oldest(reader);
+    uint64_t begin = reader->cursor;
     for (int laps = 0; laps < PLACE_TRIES;) {
         uint64_t cursor = reader->cursor, offset = reader->offset;
         int result = read_next(reader, &view, false);
+        if (result == RB_GAP && cursor - begin <= reader->capacity)
+            continue;
         if (result == RB_OVERRUN) {
             laps++;
             continue;
@@ -247,7 +260,8 @@ static int lapped(rb_reader *reader)
     return RB_OVERRUN;
 }
 
-/* The length word at *position, which is moved behind padding.  RB_OK, RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
+/* The length word at *position, which is moved behind padding.  RB_OK, RB_GAP: it is of a gap marker,
+ * RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
 static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found)
 {
     for (int laps = 0; laps < 2; laps++) {
@@ -258,6 +272,8 @@ static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *fo
         *found = length;
         if (!(length & RB_PADDING_BIT))
             return length ? RB_OK : RB_EMPTY;
+        if (length & RB_GAP_BIT)
+            return RB_GAP;
         uint64_t room = reader->capacity - (*position & reader->mask);
         if ((length & ~RB_PADDING_BIT) != room)
             break;
@@ -292,18 +308,39 @@ int rb_peek(const rb_reader *reader)
     if (gate_lost(reader))
         return RB_EVICTED;
     int result = next_length(reader, &position, &length);
+    if (result == RB_GAP)
+        result = RB_OK; /* something is to be told */
     return result == RB_OK && is_hidden(reader, position) ? RB_EMPTY : result;
 }
 
-/* The record at the cursor; unless `hides`, also one that is hidden. */
+/* Steps over the gap marker at the cursor: what stood there was damaged when the ring was taken over. */
+static int pass_gap(rb_reader *reader, uint32_t length)
+{
+    rb_gap gap;
+    uint64_t position = reader->cursor;
+    int result = rb_gap_at(at(reader, position), length, reader->capacity - (position & reader->mask),
+                           reader->epoch, &gap);
+    if (!rb_reader_holds(reader, position))
+        return lapped(reader);
+    if (result != RB_OK || gap.offset != reader->offset)
+        return RB_CORRUPT;
+    reader->cursor += gap.span;
+    reader->offset += gap.count;
+    reader->lost += gap.count;
+    return RB_GAP;
+}
+
+/* The record at the cursor; unless `hides`, also one that is hidden.  RB_GAP: the cursor has passed one. */
 static int read_next(rb_reader *reader, rb_view *out, bool hides)
 {
     uint32_t length;
     if (gate_lost(reader))
         return RB_EVICTED;
     int result = next_length(reader, &reader->cursor, &length);
-    if (result == RB_OK && hides && is_hidden(reader, reader->cursor))
+    if ((result == RB_OK || result == RB_GAP) && hides && is_hidden(reader, reader->cursor))
         return RB_EMPTY;
+    if (result == RB_GAP)
+        return pass_gap(reader, length);
     if (result != RB_OK)
         return result == RB_OVERRUN ? lapped(reader) : result;
     uint64_t room = reader->capacity - (reader->cursor & reader->mask);
@@ -327,7 +364,11 @@ static int read_next(rb_reader *reader, rb_view *out, bool hides)
 
 int rb_read(rb_reader *reader, rb_view *out)
 {
-    return read_next(reader, out, true);
+    int result = read_next(reader, out, true);
+    if (result != RB_GAP)
+        return result;
+    rb_reader_tell_lazily(reader, reader->gating ? reader->released : reader->cursor);
+    return RB_OVERRUN;
 }
 
 /* ---- ranges ---- */
@@ -451,8 +492,8 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *
         /* pairs with the release in rb_commit() and pad_to_end() */
         uint32_t length = atomic_load_explicit(WORD(bytes), memory_order_acquire);
         memcpy(&header, bytes, sizeof header);
-        header.length = length; /* 0, or with the padding's bit: not whole */
-        if (header.offset != offset || header.flags & RB_FLAG_UNCHECKED ||
+        header.length = length; /* 0: not whole */
+        if (length & RB_PADDING_BIT || header.offset != offset || header.flags & RB_FLAG_UNCHECKED ||
             !is_whole(&header, bytes, reader->capacity - (position & reader->mask)))
             break;
         position += rb_span(length);
@@ -482,12 +523,18 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
     bool all = false;
     while (total < limit_bytes && !all) {
         rb_view view;
-        uint64_t cursor = reader->cursor, offset = reader->offset;
-        int result = rb_read(reader, &view);
+        uint64_t cursor = reader->cursor, offset = reader->offset, lost = reader->lost;
+        int result = read_next(reader, &view, true);
+        if (result == RB_GAP && count > 0) { /* told by the next call */
+            reader->cursor = cursor;
+            reader->offset = offset;
+            reader->lost = lost;
+            break;
+        }
         if (result == RB_EMPTY || (result != RB_OK && count > 0 && result != RB_OVERRUN))
             break;
-        if (result != RB_OK)
-            return result; /* an overrun spoils the ranges before it too */
+        if (result != RB_OK) /* an overrun spoils the ranges before it too */
+            return result == RB_GAP ? RB_OVERRUN : result;
         if (count == 0 || !continues(reader, &out[count - 1], &view, alone)) {
             if (count == room) {
                 reader->cursor = cursor;

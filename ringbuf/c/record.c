@@ -62,6 +62,34 @@ uint64_t rb_record_at(const uint8_t *bytes, uint64_t room, rb_record *header, rb
     return rb_record_parts(header, bytes, room, parts) == RB_OK ? span : 0;
 }
 
+static uint32_t gap_crc(uint32_t epoch, const uint64_t words[3], uint32_t length)
+{
+    return rb_crc32c(rb_crc32c(epoch, words, 3 * sizeof *words), &length, sizeof length);
+}
+
+void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap)
+{
+    const uint64_t words[3] = {gap.offset, gap.count, 0};
+    uint32_t length = RB_PADDING_BIT | RB_GAP_BIT | (uint32_t)gap.span, crc = gap_crc(epoch, words, length);
+    memcpy(bytes + 8, words, sizeof words);
+    memcpy(bytes + 4, &crc, sizeof crc);
+    memcpy(bytes, &length, sizeof length);
+}
+
+#define COUNT_MAX (1u << 27) /* records of 32 bytes in the largest ring */
+
+int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t room, uint32_t epoch, rb_gap *out)
+{
+    uint64_t words[3], span = rb_filler_span(length);
+    uint32_t crc;
+    if (span < RB_RECORD_ALIGN || span % RB_RECORD_ALIGN != 0 || span > room)
+        return RB_CORRUPT;
+    memcpy(words, bytes + 8, sizeof words);
+    memcpy(&crc, bytes + 4, sizeof crc);
+    *out = (rb_gap){span, words[0], words[1]};
+    return crc == gap_crc(epoch, words, length) && words[1] <= COUNT_MAX ? RB_OK : RB_CORRUPT;
+}
+
 void rb_copy(uint8_t *to, const uint8_t *from, uint64_t length)
 {
     memcpy(to, from, length);

@@ -64,6 +64,34 @@ _Static_assert(offsetof(rb_record, flags) == 30, "flags at 30");
 
 #define RB_PADDING_BIT 0x80000000u
 
+/* A gap marker, in a ring only: in the place of records that were damaged and could not be restored.
+ *
+ *   byte  size  field
+ *      0     4  length     RB_PADDING_BIT | RB_GAP_BIT | the span in bytes, a multiple of 32, below 2^30
+ *      4     4  crc32c     of bytes 8 .. 32 and 0 .. 4, seeded with the ring's epoch
+ *      8     8  offset     of the first record that is lost
+ *     16     8  count      records lost
+ *     24     8  zeros
+ *     32        at each further multiple of 32 a marker without records that leads to the same end
+ *
+ * It never reaches beyond the end of the ring.  Padding is shorter than 2^30, so its bit 30 is 0. */
+#define RB_GAP_BIT 0x40000000u
+
+typedef struct rb_gap {
+    uint64_t span, offset, count;
+} rb_gap;
+
+void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap);
+/* The marker at `bytes`, whose length word is `length`, in a ring of which `room` bytes are left.  RB_OK,
+ * RB_CORRUPT. */
+int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t room, uint32_t epoch, rb_gap *out);
+
+/* Bytes that padding or a gap marker takes. */
+static inline uint64_t rb_filler_span(uint32_t length)
+{
+    return length & (length & RB_GAP_BIT ? RB_GAP_BIT - 1 : RB_PADDING_BIT - 1);
+}
+
 /* Bytes a record of `length` takes in a ring or segment. */
 static inline uint64_t rb_span(uint64_t length)
 {

@@ -58,6 +58,31 @@ int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t fi
     return RB_OK;
 }
 
+static bool geometry_holds(const rb_geometry *geometry)
+{
+    return atomic_load_explicit(&geometry->magic, memory_order_relaxed) == RB_MAGIC &&
+           geometry->crc == geometry_crc(geometry);
+}
+
+void rb_geometry_copy(void *memory)
+{
+    rb_header *header = memory;
+    memcpy(&header->copy, &header->geometry, sizeof header->copy);
+}
+
+int rb_geometry_mend(void *memory)
+{
+    rb_header *header = memory;
+    if (geometry_holds(&header->geometry) || !geometry_holds(&header->copy))
+        return 0;
+    memcpy((uint8_t *)&header->geometry + sizeof header->geometry.magic,
+           (const uint8_t *)&header->copy + sizeof header->copy.magic,
+           sizeof header->copy - sizeof header->copy.magic);
+    /* pairs with the acquire in rb_inspect() */
+    atomic_store_explicit(&header->geometry.magic, RB_MAGIC, memory_order_release);
+    return 1;
+}
+
 int rb_format_cursors(void *memory)
 {
     rb_cursors *cursors = memory;

@@ -51,7 +51,8 @@ enum { /* results; 0 and above is success */
     RB_PENDING = -7,   /* a claim of this writer is neither committed nor aborted */
     RB_TIMEOUT = -8,
     RB_FOREIGN = -9,   /* magic, version or ABI word of something else */
-    RB_INVALID = -10   /* an argument out of its range */
+    RB_INVALID = -10,  /* an argument out of its range */
+    RB_GAP = -11       /* inside the core: a gap marker; readers are told RB_OVERRUN */
 };
 
 enum { /* reader slots */
@@ -94,6 +95,11 @@ int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts);
 int rb_inspect_cursors(const void *memory, uint64_t file_bytes);
 uint32_t rb_abi_word(void);
 
+/* The header has a copy of its constant part.  rb_geometry_copy() makes it, rb_geometry_mend() puts it in the
+ * place of one whose checksum does not hold: 1 if it did. */
+void rb_geometry_copy(void *memory);
+int rb_geometry_mend(void *memory);
+
 typedef struct rb_extremes {
     uint64_t end_position, end_offset;       /* where the next record goes */
     uint64_t oldest_position, oldest_offset; /* the oldest that is safe to read */
@@ -115,6 +121,39 @@ void rb_refuse(void *memory, uint32_t why, uint64_t now_ns);
 int rb_is_refused(const void *memory);
 /* How many records the writer has refused for that cause, since the ring was made. */
 uint64_t rb_refused(const void *memory, uint32_t why);
+
+/* ---- a ring of a former life (check.c) --------------------------------------------------------- */
+
+enum { /* parts of a header that were not what the records prove */
+    RB_REBUILT_END = 1,
+    RB_REBUILT_WATERMARK = 2,
+    RB_REBUILT_INDEX = 4
+};
+
+typedef struct rb_check {
+    uint64_t position, offset;              /* all before is verified */
+    uint64_t damage_end, damage_end_offset; /* after RB_CORRUPT: up to there no record verifies */
+    uint64_t first_position, first_offset;  /* of the oldest record */
+    uint64_t end_position, end_offset;      /* where the ring ends by its header */
+    uint64_t floor, granted;                /* what is below floor was given up to the writer */
+    uint64_t records, unchecked, lost;
+    uint64_t capacity;
+    uint64_t budget;                        /* bytes that may still be looked at in search of a record */
+    uint32_t rebuilt;                       /* RB_REBUILT_* */
+    uint32_t has_passed_end;
+    uint32_t epoch;
+    uint64_t index_position[256], index_offset[256], index_ns[256];
+} rb_check;
+
+/* Begins to verify the ring at `memory`, `bytes` long, which has been inspected and has no writer: finds its
+ * oldest record.  RB_OK, or RB_CORRUPT: the header does not say where records are. */
+int rb_check_begin(void *memory, uint64_t bytes, rb_check *check);
+/* Goes on to the end, RB_OK, or up to damage, RB_CORRUPT.  Then the caller restores bytes of it from a copy
+ * and calls again; or it calls rb_check_lose(), which makes a gap of the damage. */
+int rb_check_next(void *memory, rb_check *check);
+void rb_check_lose(void *memory, rb_check *check);
+/* After RB_OK: writes what of the header differs from what the records prove. */
+void rb_check_end(void *memory, rb_check *check);
 
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 
@@ -197,6 +236,12 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
 
 /* Gives up the hold on everything below `position`. */
 void rb_reader_release(rb_reader *reader, uint64_t position);
+
+/* skip.c.  After RB_CORRUPT, or of a reader that is stuck: moves the cursor to the next record that verifies,
+ * or to the end; what is passed over counts as lost.  RB_OVERRUN, or RB_EMPTY: nothing is ahead. */
+int rb_reader_skip(rb_reader *reader);
+/* Whether the end of the ring is ahead although no record stands at the cursor. */
+int rb_reader_is_stuck(const rb_reader *reader);
 
 typedef struct rb_scan {
     uint64_t count;             /* good records from the start */

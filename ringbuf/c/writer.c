@@ -398,7 +398,7 @@ static bool recover_step(rb_writer *writer)
     if (header.length == 0)
         return false;
     if (header.length & RB_PADDING_BIT) {
-        uint64_t pad = header.length & ~RB_PADDING_BIT;
+        uint64_t pad = header.length & ~RB_PADDING_BIT; /* a gap marker is of an older lap */
         writer->tail += pad == room ? pad : 0;
         return pad == room;
     }

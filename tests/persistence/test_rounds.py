@@ -18,6 +18,7 @@ from tests.support.rings import fill, overwrite
 from tests.support.simfiles import SimFiles
 
 MS = 1_000_000
+END_PAIRS = 0x88  # where the header of a ring says that it ends, twice
 
 Round = Callable[..., object]
 
@@ -268,7 +269,31 @@ def test_a_segment_of_very_many_extents_is_read_from_its_file(
         assert side.log.reader.damaged == {}
 
 
-def test_a_ring_damaged_in_memory_is_left_by_rounds_and_the_others_go_on(runtime_directory: Path) -> None:
+@pytest.mark.parametrize("damage", [b"\xff" * 8, bytes(32)], ids=["garbage", "zeros"])
+def test_rounds_pass_over_damaged_records_and_serve_publishers(
+    runtime_directory: Path, damage: bytes
+) -> None:
+    with both(runtime_directory) as (side, _):
+        bad, good = side.ring("disk"), side.ring("disk")
+        for ring in (bad, good):
+            ring.writer().publish(b"x")
+        for _ in range(2):
+            side.go()
+        at = bad.writer().end_position
+        bad.writer().publish(b"y")
+        overwrite(bad.path, 16384 + at + (8 if damage[0] else 0), damage)
+        for ring in (bad, good):
+            ring.writer().publish(b"z")
+        for _ in range(3):
+            side.go()
+        assert side.durable() == tuple(ring.extremes().end_position for ring in (bad, good))
+        assert (side.writer.broken, side.writer.lost_records) == ({}, 1)
+        assert [sorted(read_all(side.log, name, 7)) for name in ("r-0", "r-1")] == [[0, 2], [0, 1]]
+
+
+def test_a_ring_whose_end_is_damaged_too_is_left_by_rounds_and_the_others_go_on(
+    runtime_directory: Path,
+) -> None:
     with both(runtime_directory) as (side, _):
         bad, good = side.ring("disk"), side.ring("disk")
         for ring in (bad, good):
@@ -278,6 +303,7 @@ def test_a_ring_damaged_in_memory_is_left_by_rounds_and_the_others_go_on(runtime
         at = bad.writer().end_position
         bad.writer().publish(b"y")
         overwrite(bad.path, 16384 + at + 8, b"\xff" * 8)
+        overwrite(bad.path, END_PAIRS, bytes(32))
         good.writer().publish(b"y")
         side.go()
         assert list(side.writer.broken) == [bad.name]

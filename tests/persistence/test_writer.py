@@ -305,15 +305,46 @@ def test_a_ring_that_has_moved_on_leaves_a_gap_that_can_be_seen(desk: Desk) -> N
     assert sorted(read)[1:] == list(range(sorted(read)[1], 201))
 
 
-def test_a_ring_damaged_in_memory_is_left_and_the_others_go_on(desk: Desk) -> None:
+END_PAIRS = 0x88  # where the header of a ring says that it ends, twice
+
+
+@pytest.mark.parametrize("damage", [b"\xff" * 8, bytes(32)], ids=["garbage", "zeros"])
+@pytest.mark.parametrize("first", [0, 3, 9])
+def test_damaged_records_of_a_ring_are_passed_over_and_its_publishers_served(
+    desk: Desk, caplog: pytest.LogCaptureFixture, damage: bytes, first: int
+) -> None:
+    bad, good = desk.ring("disk"), desk.ring("disk")
+    for records in (first, 10 - first):  # the log looks at the first of a run; the rest goes as it is
+        desk.writer.step()
+        for ring in (bad, good):
+            assert all(ring.writer().publish(b"x") is not None for _ in range(records))
+    place = 16384 + first * 64 + (0 if damage == bytes(32) else 8)
+    overwrite(bad.path, place, damage)
+    for _ in range(2):
+        desk.writer.step()
+    assert (durable(bad), durable(good)) == (end(bad), end(good))
+    assert desk.writer.broken == {}
+    assert desk.writer.status()["lost_records"] == 1
+    assert f"records lost before they were logged ring={bad.name} before={first + 1} records=1" in caplog.text
+    assert all(bad.writer().publish(b"y") is not None for _ in range(5))
+    desk.writer.step()
+    assert durable(bad) == end(bad)
+    assert (count(desk.files, bad), count(desk.files, good)) == (14, 10)
+
+
+def test_a_ring_whose_end_is_damaged_too_is_left_and_the_others_go_on(desk: Desk) -> None:
     bad, good = desk.ring("disk"), desk.ring("disk")
     bad.writer().publish(b"x")
     overwrite(bad.path, 16384 + 8, b"\xff" * 8)
+    overwrite(bad.path, END_PAIRS, bytes(32))
     good.writer().publish(b"y")
+    changes: list[int] = []
+    desk.writer.state.on_change = lambda: changes.append(1)
     desk.writer.step()
     assert durable(good) == end(good)
     assert list(desk.writer.broken) == [bad.name]
     assert desk.writer.status()["broken_rings"]
+    assert changes, "publishers that wait for this log are refused from now on"
     assert bad.slots() == []
     assert all(bad.writer().publish(b"x" * 1000) is not None for _ in range(200))
 
@@ -355,6 +386,7 @@ def test_what_was_good_of_a_ring_that_is_damaged_later_becomes_durable(desk: Des
     at = ring.writer().end_position
     ring.writer().publish(b"bad")
     overwrite(ring.path, 16384 + at + 8, b"\xff" * 8)
+    overwrite(ring.path, END_PAIRS, bytes(32))
     desk.writer.step()
     assert list(desk.writer.broken) == [ring.name]
     assert ring.slots() != []

@@ -16,7 +16,7 @@ enum { /* why a call came back: the first two need nothing */
     RB_LOG_MOVED = 2,   /* durable words have moved, and Python wants to know */
     RB_LOG_FULL = 3,    /* the next extent does not fit into the segment, which is synced up to its end */
     RB_LOG_FAILED = 4,  /* the disk did: `error` is the errno, `failed_sync` says of what */
-    RB_LOG_TROUBLE = 5, /* a ring cannot be read any more: it is `leaving`, and `trouble` says why */
+    RB_LOG_TROUBLE = 5, /* a ring cannot be read on as it is: it is `leaving`, and `trouble` says why */
     RB_LOG_IDLE = 6     /* the end of the log is not proven yet, and nothing more has come */
 };
 

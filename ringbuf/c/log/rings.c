@@ -73,6 +73,8 @@ static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *mor
         return 0;
     }
     int count = rb_reader_ranges(ring->reader, log->extent_bytes, found, RB_LOG_RANGES_MOST);
+    if (count == 0 && rb_reader_is_stuck(ring->reader))
+        count = RB_CORRUPT;
     if (count < 0) {
         ring->trouble = count;
         ring->leaving = 1;

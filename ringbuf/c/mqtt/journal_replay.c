@@ -498,9 +498,10 @@ bool mq_restoring_route(mq_engine *engine, const mq_restoring *restoring, uint32
         uint64_t bad;
         memcpy(&header, bytes + at, sizeof header);
         if (header.length & RB_PADDING_BIT) {
-            at += header.length & ~RB_PADDING_BIT;
-            if (at > length)
+            uint64_t filler = rb_filler_span(header.length);
+            if (filler < RB_RECORD_ALIGN || filler > length - at)
                 return true;
+            at += filler;
             continue;
         }
         uint64_t span = rb_record_at(bytes + at, length - at, &header, &parts, &bad);

@@ -1,0 +1,69 @@
+"""Check of a ring that is taken over: damaged places, from a copy or lost.  The work is done in c/check.c."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ringbuf.constants import HEADER_BYTES
+from ringbuf.core import ffi, lib
+from ringbuf.errors import NotARing
+from ringbuf.memory import Mapping
+
+__all__ = ["Check", "Damage", "Restore", "checked"]
+
+
+class Damage(NamedTuple):
+    """A place of a ring that was taken over at which no record verified."""
+
+    epoch: int
+    position: int
+    end_position: int
+    offset: int  # of the first record that stood there
+    end_offset: int  # behind the last
+
+    @property
+    def records(self) -> int:
+        """Records that stood there."""
+        return self.end_offset - self.offset
+
+
+class Check(NamedTuple):
+    """Result of the check of a ring that was taken over."""
+
+    records: int  # verified
+    unchecked: int  # of them, with a payload that no checksum covers
+    restored: list[Damage]  # places that a copy has filled
+    lost: list[Damage]  # places that are gaps now
+    rebuilt: tuple[str, ...]  # parts of the header that were damaged: geometry, end, watermark, index, size
+
+
+Restore = Callable[[Damage, memoryview], bool]
+"""Called with a damaged place and the ring's memory, the byte of position P at P % capacity_bytes: writes the
+whole records that a copy has of the place.  True: it has changed something."""
+
+_REBUILT = {
+    lib.RB_REBUILT_END: "end",
+    lib.RB_REBUILT_WATERMARK: "watermark",
+    lib.RB_REBUILT_INDEX: "index",
+}
+
+
+def checked(memory: Mapping, restore: Restore, mended: list[str]) -> Check:
+    """Verify the ring in `memory`, and make gaps of damage that `restore` does not fill.
+
+    `mended`: parts of the file that were repaired before.  Raises NotARing: nothing leads to its records.
+    """
+    check = ffi.new("rb_check *")
+    if lib.rb_check_begin(memory.pointer, memory.size, check) != lib.RB_OK:
+        raise NotARing(f"{memory.path}: the header does not say where the ring ends; remove the file")
+    restored: list[Damage] = []
+    lost: list[Damage] = []
+    while lib.rb_check_next(memory.pointer, check) != lib.RB_OK:
+        found = Damage(check.epoch, check.position, check.damage_end, check.offset, check.damage_end_offset)
+        if restore(found, memory.view[HEADER_BYTES:]):
+            restored.append(found)
+        else:
+            lib.rb_check_lose(memory.pointer, check)
+            lost.append(found)
+    lib.rb_check_end(memory.pointer, check)
+    mended += [name for bit, name in _REBUILT.items() if check.rebuilt & bit]
+    return Check(check.records, check.unchecked, restored, lost, tuple(mended))
