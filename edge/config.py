@@ -70,6 +70,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_properties_max: Annotated[int, Meta(ge=0, le=100_000)] = 256
     # In one SUBSCRIBE or UNSUBSCRIBE; one takes about 2 microseconds until other clients have their turn.
     packet_filters_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
+    # Memory of packets that are not whole yet, of all clients together; twice the longest packet at least.
+    # Beyond it clients wait in line, and the oldest packets end with their connections (0x97).
+    unfinished_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 65535  # all that MQTT allows
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = 65535  # all that MQTT allows

@@ -100,6 +100,7 @@ class EngineLimits:
     alias_max: int = 64  # topic aliases that one MQTT 5 client may set, 0..65535
     retained_max_bytes: int = 64 * MIB
     queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
+    unfinished_max_bytes: int = 256 * MIB  # memory of packets that are not whole, of all connections
     spill_max_bytes: int = 64 * MIB  # copies of records that rings have overwritten and sessions wait for
 
 

@@ -42,6 +42,7 @@ class CloseCause(IntEnum):
     TOPIC_ALIAS = lib.MQ_CLOSE_ALIAS
     RECEIVE_MAXIMUM = lib.MQ_CLOSE_RECEIVE_MAXIMUM
     RETAIN = lib.MQ_CLOSE_RETAIN
+    UNFINISHED = lib.MQ_CLOSE_UNFINISHED
 
     @property
     def words(self) -> str:

@@ -20,11 +20,12 @@ _TOTALS = (
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
     "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups", "accept_rests",
+    "input_waits",
 )  # fmt: skip
 _NOW = (
     "connections", "sessions", "topics", "topics_bytes", "retained",
     "retained_bytes", "queues_bytes", "spilled_records",
-    "spilled_bytes", "held", "blocked",
+    "spilled_bytes", "unfinished_bytes", "held", "blocked",
 )  # fmt: skip
 
 

@@ -236,7 +236,7 @@ class Assembly:
         self.logs.open(rings)
 
     def _bind(self, streams: Streams) -> Stats:
-        engine = engine_of(_engine_limits(self.config.limits, self.config.packet_max_bytes))
+        engine = engine_of(_engine_limits(self.config))
         broker = Broker(
             engine,
             streams.partition_of,
@@ -539,7 +539,9 @@ def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
     return state
 
 
-def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:
+def _engine_limits(config: Config) -> EngineLimits:
+    limits, packet_max_bytes = config.limits, config.packet_max_bytes
+    longest = max(packet_max_bytes, *(it.packet_max_bytes or 0 for it in config.listener), 0)
     return EngineLimits(
         connections_max=limits.connections_max,
         connect_timeout_ms=limits.connect_timeout_s * 1000,
@@ -553,6 +555,7 @@ def _engine_limits(limits: Limits, packet_max_bytes: int) -> EngineLimits:
         alias_max=limits.topic_alias_max,
         retained_max_bytes=limits.retained_max_bytes,
         queues_max_bytes=limits.queues_max_bytes,
+        unfinished_max_bytes=max(limits.unfinished_max_bytes, 2 * longest),
         spill_max_bytes=limits.spill_max_bytes,
     )
 

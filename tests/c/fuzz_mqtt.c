@@ -159,6 +159,7 @@ static void feed(play *play, const uint8_t *bytes, uint32_t count)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const mq_limits limits = {.connections_max = 4,
+                                     .unfinished_max_bytes = UINT64_MAX,
                                      .connect_timeout_ms = 5000,
                                      .connect_max_bytes = 4096,
                                      .packet_max_bytes = 2048,

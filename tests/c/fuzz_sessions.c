@@ -460,6 +460,7 @@ static void all_go(world *world)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const mq_limits limits = {.connections_max = 100,
+                                     .unfinished_max_bytes = UINT64_MAX,
                                      .connect_max_bytes = 4096,
                                      .packet_max_bytes = 8192,
                                      .topics_max = 16,

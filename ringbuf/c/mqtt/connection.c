@@ -36,10 +36,17 @@ bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uin
 static uint8_t reason_of(uint32_t cause)
 {
     static const uint8_t reasons[MQ_CLOSE_CAUSES] = {
-        [MQ_CLOSE_MALFORMED] = 0x81,  [MQ_CLOSE_PROTOCOL] = 0x82, [MQ_CLOSE_TOO_LARGE] = 0x95,
-        [MQ_CLOSE_KEEP_ALIVE] = 0x8d, [MQ_CLOSE_FULL] = 0x97,     [MQ_CLOSE_MEMORY] = 0x89, /* Server busy */
-        [MQ_CLOSE_UNJUDGED] = 0x80,   [MQ_CLOSE_ALIAS] = 0x94,    [MQ_CLOSE_RECEIVE_MAXIMUM] = 0x93,
+        [MQ_CLOSE_MALFORMED] = 0x81,
+        [MQ_CLOSE_PROTOCOL] = 0x82,
+        [MQ_CLOSE_TOO_LARGE] = 0x95,
+        [MQ_CLOSE_KEEP_ALIVE] = 0x8d,
+        [MQ_CLOSE_FULL] = 0x97,
+        [MQ_CLOSE_MEMORY] = 0x89, /* Server busy */
+        [MQ_CLOSE_UNJUDGED] = 0x80,
+        [MQ_CLOSE_ALIAS] = 0x94,
+        [MQ_CLOSE_RECEIVE_MAXIMUM] = 0x93,
         [MQ_CLOSE_RETAIN] = 0x9a,
+        [MQ_CLOSE_UNFINISHED] = 0x97,
     };
     return reasons[cause];
 }
@@ -161,51 +168,11 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     return (uint32_t)(at - bytes);
 }
 
-/* ---- what is not consumed ---- */
-
-/* Keeps `length` bytes that lie outside connection->in. */
-static void keep(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length)
-{
-    mq_bytes *in = &connection->in;
-    if (length == 0 || connection->stop == MQ_STOP_CLOSING) {
-        mq_bytes_free(engine, in);
-        return;
-    }
-    if (in->room < length || in->room / 4 > length) {
-        mq_bytes_free(engine, in);
-        in->room = (length + 63) & ~63u;
-        if ((in->at = malloc(in->room)) == NULL) {
-            in->room = 0;
-            mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
-            return;
-        }
-    }
-    memcpy(in->at, bytes, length);
-    in->start = 0;
-    in->end = length;
-}
+/* ---- what is not consumed: input.c keeps it ---- */
 
 static uint32_t carried(const mq_connection *connection)
 {
     return connection->in.end - connection->in.start;
-}
-
-/* Where to put what is received next: the shared buffer, behind what was left over; or, for a packet that is
- * longer than is worth carrying along, the connection's own, which grows with what really comes.  NULL: no
- * memory. */
-uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room)
-{
-    mq_bytes *in = &connection->in;
-    uint32_t have = carried(connection);
-    if (have <= MQ_CARRY_BYTES) {
-        if (have > 0)
-            memcpy(engine->receive, in->at + in->start, have);
-        *room = MQ_READ_BYTES;
-        return engine->receive + have;
-    }
-    uint32_t wanted = connection->need > have ? connection->need - have : 1;
-    *room = wanted < MQ_READ_BYTES ? wanted : MQ_READ_BYTES;
-    return mq_bytes_reserve(engine, in, *room) ? in->at + in->end : NULL;
 }
 
 /* `count` bytes have been put where mq_receive_room() said. */
@@ -213,6 +180,7 @@ void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count)
 {
     uint32_t have = carried(connection);
     engine->counters.bytes_in += count;
+    mq_input_promised(engine, connection, count);
     if (connection->version != 0)
         connection->last_seen_ms = engine->now_ms;
     if (have > MQ_CARRY_BYTES) {
@@ -221,7 +189,9 @@ void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count)
         return;
     }
     uint32_t used = parse(engine, connection, engine->receive, have + count);
-    keep(engine, connection, engine->receive + used, have + count - used);
+    if (used > 0 || have == 0)
+        mq_input_begins(engine, connection);
+    mq_input_keep(engine, connection, engine->receive + used, have + count - used);
 }
 
 /* Goes on with what was left over, behind what Python has dealt with. */
@@ -232,8 +202,12 @@ void mq_continue(mq_engine *engine, mq_connection *connection)
         return;
     in->start += connection->skip;
     connection->skip = 0;
-    if (carried(connection) > 0)
-        in->start += parse(engine, connection, in->at + in->start, carried(connection));
+    if (carried(connection) > 0) {
+        uint32_t used = parse(engine, connection, in->at + in->start, carried(connection));
+        in->start += used;
+        if (used > 0)
+            mq_input_begins(engine, connection);
+    }
     if (carried(connection) == 0)
-        mq_bytes_free(engine, in);
+        mq_input_free(engine, connection);
 }

@@ -152,7 +152,7 @@ static void connection_release(mq_engine *engine, mq_connection *connection)
     connection->aliases_out = NULL;
     connection->held = NULL;
     connection->verdicts = NULL;
-    mq_bytes_free(engine, &connection->in);
+    mq_input_free(engine, connection);
 }
 
 void mq_engine_free(mq_engine *engine)
@@ -191,7 +191,8 @@ void mq_engine_free(mq_engine *engine)
                         &engine->blocked,          &engine->closing, &engine->published,
                         &engine->passing,          &engine->limited, &engine->watched,
                         &engine->retained_changed, &engine->cold,    &engine->vowing,
-                        &engine->retained_sweeping};
+                        &engine->retained_sweeping, &engine->lines[0].list,
+                        &engine->lines[1].list,     &engine->lines[2].list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
@@ -377,8 +378,9 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 /* Silent for longer than it may.  Who was paused by us cannot have been heard. */
 static bool expired(const mq_engine *engine, const mq_connection *connection)
 {
+    bool here = connection->stop == MQ_STOP_HELD || connection->stop == MQ_STOP_INPUT;
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
-                  (connection->stop == MQ_STOP_HELD && connection->version != 0);
+                  (here && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
            engine->now_ms - connection->last_seen_ms > connection->idle_max_ms;
 }
@@ -458,6 +460,7 @@ void mq_engine_step(mq_engine *engine)
     }
     if (engine->now_ms >= engine->next_deadline_ms)
         expire(engine);
+    mq_input_step(engine);
     if (engine->closing.count > 0)
         detached_over(engine);
     mq_end_publish(engine);
@@ -483,8 +486,8 @@ uint64_t mq_engine_due(const mq_engine *engine)
         return 0;
     uint64_t at = engine->next_deadline_ms < engine->limited_due_ms ? engine->next_deadline_ms
                                                                     : engine->limited_due_ms;
-    uint64_t others[] = {engine->refusal_due_ms, mq_requests_due_ms(engine)};
-    for (int i = 0; i < 2; i++)
+    uint64_t others[] = {engine->refusal_due_ms, mq_requests_due_ms(engine), mq_input_due_ms(engine)};
+    for (int i = 0; i < 3; i++)
         at = others[i] < at ? others[i] : at;
     uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms;
     return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;

@@ -248,7 +248,8 @@ static void receive(mq_loop *loop, mq_connection *connection)
     uint32_t room;
     uint8_t *to = mq_receive_room(engine, connection, &room);
     if (to == NULL) {
-        mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
+        if (connection->stop != MQ_STOP_INPUT)
+            mq_connection_close(engine, connection, MQ_CLOSE_MEMORY);
         return;
     }
     ssize_t count = recv(connection->fd, to, room, MSG_DONTWAIT);

@@ -4,6 +4,7 @@
  *
  *   connection.c  bytes -> packets.  Stops at whatever is not PUBLISH, an acknowledgement or a ping, and at
  *                 a topic that is unknown or not judged, and leaves exactly that as an event for Python
+ *   input.c       the memory of packets that are not whole
  *   publish.c     PUBLISH -> record; with verdicts.c, acks.c, rate.c, properties.c, utf8.c: see packets.h
  *   topics.c      names -> topics; the rings that their records go to or come from
  *   routes.c      which sessions a record of a topic goes to
@@ -50,6 +51,7 @@
 #define MQ_BLOCK_BYTES 65536u       /* a connection's output, while it has much */
 #define MQ_SMALL_BYTES 256u         /* and while it has little: an acknowledgement, one message */
 #define MQ_CARRY_BYTES 65536u       /* longest rest of a packet that is carried over in the shared buffer */
+#define MQ_INPUT_MIN 4096u /* of a packet that is not whole, a connection may always have so much */
 #define MQ_READ_BYTES (256u * 1024) /* most that is read from one connection before the others' turn */
 /* Packets and deliveries that one connection causes before the others' turn. */
 #define MQ_TURN_WORK 8192u
@@ -74,6 +76,12 @@ typedef struct mq_list { /* of handles: who left meanwhile is known by its gener
     uint64_t *at;
     uint32_t count, room;
 } mq_list;
+
+#define MQ_LINES 3
+typedef struct mq_line { /* a list that is taken from its front */
+    mq_list list;
+    uint32_t first;
+} mq_line;
 
 typedef struct mq_item {        /* how everything in a slab begins */
     uint32_t index, generation; /* generation is odd while it is in use */
@@ -254,6 +262,7 @@ typedef enum mq_stop { /* why a connection is not parsed further */
     MQ_STOP_ACKS,   /* too many acknowledgements wait for the disk */
     MQ_STOP_OUT,    /* it does not read what we answer */
     MQ_STOP_RATE,   /* it publishes faster than its listener allows */
+    MQ_STOP_INPUT,  /* unfinished packets take all their memory: input.c */
     MQ_STOP_CLOSING
 } mq_stop;
 
@@ -310,6 +319,9 @@ struct mq_connection {
     mq_session *session;
     mq_bytes in; /* the rest of what was received, when a packet is not whole or parsing stopped */
     mq_bytes out;
+    uint64_t in_since_ms; /* when the packet at its head began, without the time in line */
+    uint64_t in_waits_since_ms; /* MQ_STOP_INPUT */
+    uint32_t in_promised; /* of the rest of that packet, memory that is kept for it: input.c */
     uint32_t skip; /* bytes at the head of `in` that Python has dealt with */
     uint32_t need; /* length of the packet that `in` begins with, if it is known and not whole; else 0 */
     uint32_t packet_max_bytes; /* of what we take */
@@ -423,6 +435,10 @@ struct mq_engine {
     mq_event events[MQ_EVENTS]; /* number n stands at n % MQ_EVENTS */
     uint64_t event_done, event_taken, event_next; /* numbers: events.c has the invariant */
     mq_list touched, ready, holding, blocked, limited, closing, published, watched, cold, vowing;
+    mq_line lines[MQ_LINES]; /* connections that wait for memory: input.c */
+    uint32_t starved;        /* entries of all lines */
+    uint64_t in_promised;    /* to all connections */
+    uint64_t starved_due_ms; /* when some are closed to make room for them */
     uint64_t limited_due_ms; /* when the first of `limited` may go on */
     mq_list passing;         /* the list that is being walked */
     mq_spares blocks, smalls;
@@ -491,8 +507,17 @@ static inline bool mq_events_full(const mq_engine *engine)
     return engine->event_next - engine->event_done == MQ_EVENTS;
 }
 
-/* connection.c */
+/* input.c */
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);
+void mq_input_keep(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length);
+void mq_input_free(mq_engine *engine, mq_connection *connection);
+/* `bytes` of what it was promised have come, or UINT32_MAX: it needs no more. */
+void mq_input_promised(mq_engine *engine, mq_connection *connection, uint32_t bytes);
+void mq_input_begins(mq_engine *engine, mq_connection *connection); /* another packet is at the head */
+void mq_input_step(mq_engine *engine);
+uint64_t mq_input_due_ms(const mq_engine *engine); /* MQ_NEVER: no connection waits */
+
+/* connection.c */
 void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count);
 void mq_continue(mq_engine *engine, mq_connection *connection);
 bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uint32_t length);

@@ -43,7 +43,8 @@ enum {                      /* why a connection was closed */
        MQ_CLOSE_ALIAS = 12,     /* MQTT 5: a topic alias of 0, or beyond the Topic Alias Maximum */
        MQ_CLOSE_RECEIVE_MAXIMUM = 13, /* MQTT 5: more unfinished exchanges than the Receive Maximum */
        MQ_CLOSE_RETAIN = 14,          /* MQTT 5: RETAIN, and retained_max is 0 */
-       MQ_CLOSE_CAUSES = 15
+       MQ_CLOSE_UNFINISHED = 15, /* all unfinished packets together are at their limit, and this is old */
+       MQ_CLOSE_CAUSES = 16
 };
 
 enum {                        /* why a message did not reach a ring, or a record not its subscriber */
@@ -102,6 +103,7 @@ typedef struct mq_limits {
     uint64_t topics_max_bytes;   /* of the names of all topics, with what deep ones take (topics.c) */
     uint64_t retained_max_bytes; /* of them all */
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
+    uint64_t unfinished_max_bytes; /* memory of packets that are not whole, of all connections: input.c */
     uint64_t spill_max_bytes;    /* of copies of records that rings have overwritten */
 } mq_limits;
 
@@ -137,9 +139,10 @@ typedef struct mq_counters {
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t thawed;           /* records that came back from the log, each time */
     uint64_t dropped[12];      /* by MQ_DROP_* */
-    uint64_t closed[15];       /* by MQ_CLOSE_* */
-    uint64_t turned_away[15];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
+    uint64_t closed[16];       /* by MQ_CLOSE_* */
+    uint64_t turned_away[16];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t wakeups;          /* returns of epoll_wait */
+    uint64_t input_waits;      /* times that a connection was not read, to keep unfinished_max_bytes */
     uint64_t accept_rests;     /* times that accepting paused, because no more files may be open */
     /* Now. */
     uint64_t connections, sessions, topics;
@@ -147,6 +150,7 @@ typedef struct mq_counters {
     uint64_t retained, retained_bytes; /* of clients; bytes: with what was replaced and is still in flight */
     uint64_t queues_bytes; /* memory of all queues of positions */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
+    uint64_t unfinished_bytes; /* memory of packets that are not whole, or wait to be parsed */
     uint64_t held;         /* acknowledgements that wait for a sync, or for a sink */
     uint64_t blocked;      /* publishers paused by a full ring */
 } mq_counters;
