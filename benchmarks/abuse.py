@@ -46,6 +46,10 @@ SIZES = {
     "connect_storm": 10_000,
     "subscription_churn": 10_000,
     "heavy_properties": 5_000,
+    "connect_properties": 200,
+    "subscribe_properties": 50,
+    "four_mb_of_filters": 50,
+    "filter_bomb": 500,
 }
 MIB = 1 << 20
 QUIET_S = 2.0  # between two abuses: the honest alone

@@ -71,6 +71,7 @@ from edge.retained import Retained
 from edge.router import PartitionLike, Router
 from edge.sessions import Sessions
 from edge.state.keeper import Keeper, Kept, Place
+from edge.steps import Steps
 from edge.subscribing import Subscribing
 from edge.sys_topics import SysTopics
 from edge.wills import Wills, message_of
@@ -279,11 +280,14 @@ class Broker:
         self._pending.when(connection, [answer], False, partial(self._judge, connection, name))
 
     def _judge(self, connection: int, name: str, allowed: list[bool]) -> None:
-        topic = self.router.topic_of(name)
+        self._pending.work(connection, connection, self._judge_steps(connection, name, all(allowed)))
+
+    def _judge_steps(self, connection: int, name: str, allowed: bool) -> Steps[None]:
+        topic = yield from self.router.topic_steps(name)
         if topic is None:
             self._engine.skip(connection, ReasonCode.QUOTA_EXCEEDED)
         else:
-            self._engine.judge(connection, topic, all(allowed))
+            self._engine.judge(connection, topic, allowed)
 
     def _source_topic(self, source: int, data: bytes) -> None:
         try:

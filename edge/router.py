@@ -39,6 +39,8 @@ LEVEL_BYTES = 128  # what a level of a filter counts for, whatever its name
 AGE_MIN = 16_384  # topics: fewer take a few MB, and are kept
 AGE_PAUSE_S = 1.0  # between two looks for idle topics
 AGE_MOST = 1_024  # looked at in one go
+ATTEMPTS = 8  # to route a new topic while subscriptions to it come and go; the last is made at once
+ROUTES = 128  # of a new topic between two yields
 FILTERS = 64  # taken out of the tree between two yields
 
 
@@ -118,11 +120,30 @@ class Router:
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
 
     def topic_of(self, name: str) -> int | None:
+        """As topic_steps(), at once."""
+        return at_once(self.topic_steps(name))
+
+    def topic_steps(self, name: str) -> Steps[int | None]:
         """The id of a valid topic name, made known if need be; None: the table is full of topics in use."""
         data = name.encode()
         topic = self._engine.topic_find(data)
-        if topic != NO_TOPIC:
-            return topic
+        for attempt in range(ATTEMPTS):
+            if topic != NO_TOPIC:
+                return topic
+            changes, rules = self._tree.changes, self.routes.rules
+            with ExitStack() as held:
+                steps = self._routes_to(name, held)
+                sessions, made = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
+                topic = self._engine.topic_find(data)  # of another client, meanwhile
+                if (
+                    topic == NO_TOPIC
+                    and rules == self.routes.rules
+                    and not self._tree.has_changed(changes, name)
+                ):
+                    return self._make(name, data, sessions, made)
+        return topic
+
+    def _make(self, name: str, data: bytes, sessions: array[int], tags: array[int]) -> int | None:
         source = self.source_of(self._partition_of(name))
         reserved = name.startswith("$")  # the server's own [MQTT-4.7.2-1]
         topic = self._engine.topic_add(data, source, reserved)
@@ -131,7 +152,8 @@ class Router:
         if topic == NO_TOPIC:
             return None
         self.names.add(name, topic)
-        self._route(topic, name)
+        if sessions:
+            self._engine.routes_new(topic, sessions, tags)
         return topic
 
     def publish(self, topic: int, payload: bytes, qos: int, retain: bool) -> int:
@@ -187,7 +209,7 @@ class Router:
         if session.marked == 0 and only_adds and self.routes.reach_of(session, topic_filter).surely:
             yield from self.routes.merge(session, topic_filter, terms)
         else:
-            yield from self.routes.rework(session, topic_filter, self._tree.match_one)
+            yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
         """As unsubscribing(), at once."""
@@ -213,7 +235,7 @@ class Router:
         self._engine.replay_end(session.handle, topic_filter.encode())
         session.marked -= _marks(terms)
         self._tree.remove(topic_filter, session)
-        yield from self.routes.rework(session, topic_filter, self._tree.match_one)
+        yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
 
     def forget(self, session: Session) -> None:
         """The session ends.  Its routes are not searched for: they die with its handle."""
@@ -357,19 +379,19 @@ class Router:
 
     # ---- routes ----
 
-    def _route(self, topic: int, name: str) -> None:
-        """Make the routes of a topic that has none."""
+    def _routes_to(self, name: str, held: ExitStack) -> Steps[tuple[array[int], array[int]]]:
+        """Sessions that get a new topic, and the tags of the routes to them, which last as long as `held`."""
         sessions: array[int] = array("Q")
         made: array[int] = array("I")
-        with ExitStack() as held:
-            for session, terms in self._tree.match(name).items():
-                if self.may_receive is not None and not self._may_receive(session, name):
-                    continue
-                for tag in [terms] if is_tag(terms) else held.enter_context(self.routes.tags_of(terms)):
-                    sessions.append(session.handle)
-                    made.append(tag)
-            if sessions:
-                self._engine.routes_new(topic, sessions, made)
+        for session, terms in (yield from self._tree.matching(name)).items():
+            if len(sessions) % ROUTES == ROUTES - 1:
+                yield
+            if self.may_receive is not None and not self._may_receive(session, name):
+                continue
+            for tag in [terms] if is_tag(terms) else held.enter_context(self.routes.tags_of(terms)):
+                sessions.append(session.handle)
+                made.append(tag)
+        return sessions, made
 
     def _may_receive(self, target: Session | Group, name: str) -> bool:
         """A group gets what each of its members may have, so that any of them can take it."""

@@ -33,7 +33,7 @@ PIECE = 1_024  # topics that are routed alike between two yields
 PLACES = 8_192  # topics that are looked at in C between two yields
 WALK_MOST = 2_048  # names that are worth finding one by one: Python takes a microsecond for each
 TRIES = 3  # to find topics while others are forgotten
-MatchOne: TypeAlias = "Callable[[str, Session], Terms | None]"  # SubscriptionTree.match_one
+MatchingOne: TypeAlias = "Callable[[str, Session], Steps[Terms | None]]"  # of SubscriptionTree
 FILTERS = 128  # filters of a session that are compared between two yields
 
 
@@ -117,33 +117,40 @@ class SessionRoutes:
                 if session.ended or self.rules != rules:
                     return
 
-    def rework(self, session: Session, topic_filter: str, match_one: MatchOne) -> Steps[None]:
+    def rework(self, session: Session, topic_filter: str, matching_one: MatchingOne) -> Steps[None]:
         """Make the routes of topics that a filter matches what the session's filters say together."""
         rules, reach = self.rules, self.reach_of(session, topic_filter)
         for its in reach.filters:
             found = self._walked(its, MANY)
-            if found is not None:
-                self._assign_all(session, self._terms_by_topic(session, found, match_one, reach.surely))
-                yield
-            else:
-                yield from self._rework_many(session, topic_filter, its, match_one, reach.surely)
+            others = None
+            if found is None and reach.surely:
+                others = yield from self._overlapping(session, topic_filter)
+            if others is not None:
+                yield from self._rework_by_filter(session, its, others, rules)
+            for topics in (
+                [found] if found is not None else self.pieces(its, few=True) if others is None else ()
+            ):
+                yield from self._rework_by_topic(session, topics, matching_one, reach.surely, rules)
             if session.ended or self.rules != rules:
                 return
 
-    def _rework_many(
-        self, session: Session, topic_filter: str, within: str, match_one: MatchOne, surely: bool
+    def _rework_by_topic(
+        self, session: Session, topics: array[int], matching_one: MatchingOne, surely: bool, rules: int
     ) -> Steps[None]:
-        """`within`: the part of the filter that the session may receive."""
-        rules = self.rules
-        others = (yield from self._overlapping(session, topic_filter)) if surely else None
-        if others is not None:
-            yield from self._rework_by_filter(session, within, others, rules)
-            return
-        for topics, _ in self._scanned(within, PYTHON_PIECE):
-            self._assign_all(session, self._terms_by_topic(session, topics, match_one, surely))
-            yield
+        """One by one, and by name: they may be forgotten meanwhile."""
+        for data in [self._engine.topic_name(topic) for topic in topics]:
+            name = data.decode()
+            terms = yield from matching_one(name, session)
+            topic = self._engine.topic_find(data)
             if session.ended or self.rules != rules:
                 return
+            if topic == NO_TOPIC:
+                continue
+            if terms is None or not (surely or self.may_receive is None or self.may_receive(session, name)):
+                self._engine.routes_drop(array("I", (topic,)), session.handle, 0)
+            else:
+                self._assign(session, array("I", (topic,)), terms)
+            yield
 
     def _rework_by_filter(
         self, session: Session, topic_filter: str, others: list[str], rules: int
@@ -187,16 +194,6 @@ class SessionRoutes:
                     held = found[topic]
                     found[topic] = terms if held is None else combined(held, terms)
         return found.items()
-
-    def _terms_by_topic(
-        self, session: Session, topics: array[int], match_one: MatchOne, surely: bool
-    ) -> Iterator[tuple[int, Terms | None]]:
-        for topic in topics:
-            name = self.name_of(topic)
-            terms = match_one(name, session)
-            if terms is not None and not surely and self.may_receive and not self.may_receive(session, name):
-                terms = None
-            yield topic, terms
 
     def _assign_all(self, session: Session, found: Iterable[tuple[int, Terms | None]]) -> None:
         gone: array[int] = array("I")

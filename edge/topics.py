@@ -12,19 +12,24 @@ to it.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from array import array
+from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import zip_longest
 from typing import Generic, TypeAlias, TypeVar
 
 from edge.mqtt.topics import matches, split_share
+from edge.steps import Steps, at_once
 from edge.terms import Terms, combined
 
 __all__ = ["SubscriptionTree", "TopicNames", "has_wildcard", "is_share", "overlap"]
 
 S = TypeVar("S", bound=Hashable)
 
+LOOKED = 256  # filters, or levels of them, between two yields
+CHANGES_KEPT = 256  # latest filters that has_changed() compares
 REST_COST = 2  # branches: to compare the rest of one name takes as long
 
 
@@ -65,11 +70,14 @@ class SubscriptionTree(Generic[S]):
     """Filters -> {subscriber: terms}.  Filters without a wildcard are one dict, the others a trie."""
 
     def __init__(self) -> None:
+        self.changes = 0  # filters that were added or removed, ever
+        self._changed: deque[str] = deque(maxlen=CHANGES_KEPT)
         self._exact: dict[str, dict[S, int]] = {}
         self._root: _Node[S] = _Node()
 
     def add(self, topic_filter: str, subscriber: S, terms: int) -> None:
         """Subscribe, or replace the terms of a subscription that is there."""
+        self._note(topic_filter)
         if not has_wildcard(topic_filter):
             self._exact.setdefault(topic_filter, {})[subscriber] = terms
             return
@@ -87,6 +95,7 @@ class SubscriptionTree(Generic[S]):
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
         """Whether there was such a subscription; what it alone needed of the tree is gone."""
+        self._note(topic_filter)
         if not has_wildcard(topic_filter):
             subscribers = self._exact.get(topic_filter, {})
             was_there = subscribers.pop(subscriber, None) is not None
@@ -109,30 +118,61 @@ class SubscriptionTree(Generic[S]):
 
     def match(self, topic: str) -> dict[S, Terms]:
         """Everybody whose filters match `topic`, each once, on the terms of them all."""
-        found: dict[S, Terms] = dict(self._exact.get(topic, {}))
-        for subscribers in self._matching(topic):
-            for subscriber, terms in subscribers.items():
-                held = found.get(subscriber)
-                found[subscriber] = terms if held is None else combined(held, terms)
-        return found
+        return at_once(self.matching(topic))
 
     def match_one(self, topic: str, subscriber: S) -> Terms | None:
         """What match() says of one subscriber, without a look at the others; None: nothing matches."""
-        found: Terms | None = self._exact.get(topic, {}).get(subscriber)
-        for subscribers in self._matching(topic):
+        return at_once(self.matching_one(topic, subscriber))
+
+    def matching(self, topic: str) -> Steps[dict[S, Terms]]:
+        """As match(), in steps: filters of hostile clients can make a topic match thousands of them.
+
+        What changes meanwhile may be in the result or not: see has_changed().
+        """
+        found: dict[S, int | list[int]] = {**self._exact.get(topic, {})}
+        looked = 0
+        for subscribers in (yield from self._matching(topic)):
+            for subscriber, terms in list(subscribers.items()):
+                held = found.get(subscriber)
+                found[subscriber] = terms if held is None else _combined(held, terms)
+                looked += 1
+                if looked % LOOKED == 0:
+                    yield
+        return {its: tuple(terms) if isinstance(terms, list) else terms for its, terms in found.items()}
+
+    def matching_one(self, topic: str, subscriber: S) -> Steps[Terms | None]:
+        """As match_one(), in steps.  Filters of `subscriber` must not change meanwhile."""
+        found: int | list[int] | None = self._exact.get(topic, {}).get(subscriber)
+        for subscribers in (yield from self._matching(topic)):
             terms = subscribers.get(subscriber)
             if terms is not None:
-                found = terms if found is None else combined(found, terms)
-        return found
+                found = terms if found is None else _combined(found, terms)
+        return tuple(found) if isinstance(found, list) else found
 
-    def _matching(self, topic: str) -> list[dict[S, int]]:
+    def has_changed(self, since: int, topic: str) -> bool:
+        """True if subscriptions that match `topic` have come or gone since `changes` was `since`."""
+        new = self.changes - since
+        if new > len(self._changed):
+            return True
+        latest = itertools.islice(reversed(self._changed), new)
+        return any(matches(topic_filter, topic) for topic_filter in latest)
+
+    def _note(self, topic_filter: str) -> None:
+        self.changes += 1
+        self._changed.append(topic_filter)
+
+    def _matching(self, topic: str) -> Steps[list[dict[S, int]]]:
         """Who subscribed to each filter with wildcards that matches `topic`."""
         found: list[dict[S, int]] = []
         nodes = [self._root]
         wildcards = topic[:1] != "$"  # [MQTT-4.7.2-1], for the first level
+        looked = 0
         for level in topic.split("/"):
             below: list[_Node[S]] = []
             for node in nodes:
+                looked += 1
+                if looked % LOOKED == 0:
+                    yield
                 if node.children is None:
                     continue
                 if wildcards:
@@ -150,6 +190,15 @@ class SubscriptionTree(Generic[S]):
             if node.children is not None and (rest := node.children.get("#")) and rest.subscribers:
                 found.append(rest.subscribers)  # `a/#` also matches `a`
         return found
+
+
+def _combined(held: int | list[int], more: int) -> int | list[int]:
+    """As edge.terms.combined(), in time that does not grow with what is held."""
+    if isinstance(held, list):
+        held.append(more)
+        return held
+    both = combined(held, more)
+    return both if isinstance(both, int) else list(both)
 
 
 def _prune(path: list[tuple[_Node[S], str]], node: _Node[S]) -> None:

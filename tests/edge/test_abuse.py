@@ -51,6 +51,10 @@ CASES = [
     ("connect_storm", 500, 4, lambda it: True),
     ("subscription_churn", 300, 8, lambda it: it["alive"]),
     ("heavy_properties", 300, 8, lambda it: it["alive"]),
+    ("connect_properties", 5, 8, lambda it: it["closed"] == it["sent"]),
+    ("subscribe_properties", 2, 12, lambda it: it["closed"] == it["sent"]),
+    ("four_mb_of_filters", 2, 12, lambda it: it["closed"] == it["sent"] and it["alive"]),
+    ("filter_bomb", 20, 24, lambda it: it["alive"]),
 ]
 
 

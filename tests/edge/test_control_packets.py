@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from edge import session_routes
+from edge import topics as topic_tries
 from edge.access import ClientFacts
 from edge.engine import EngineLimits
 from edge.limits import BrokerLimits, PacketLimits
@@ -134,6 +135,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         monkeypatch.setattr(session_routes, limit, 1)
     for limit in ("WALK_MOST", "MANY"):
         monkeypatch.setattr(session_routes, limit, 0)
+    monkeypatch.setattr(topic_tries, "LOOKED", 1)
     with Bench() as bench:
         bench.broker._pending._clock = map(float, count()).__next__
         yield bench
@@ -275,6 +277,52 @@ def test_rules_that_change_meanwhile_hold_for_every_topic(slow: Bench) -> None:
     assert client.received() == [SubAck(1, (OK,))]
     slow.client("w").send(*(Publish(f"t/{number}", b"") for number in range(20)))
     assert client.publishes() == [("t/2", b"", 0)]
+
+
+BOMB = tuple("/".join("+x"[n >> bit & 1] for bit in range(6)) for n in range(64))
+
+
+def test_others_are_served_while_a_topic_is_matched_with_very_many_filters(slow: Bench) -> None:
+    reader, writer, other = slow.client("reader"), slow.client("writer"), slow.client("other")
+    reader.subscribe(*BOMB)
+    begin(slow, writer, Publish("x/x/x/x/x/x", b"1", 1, packet_id=1))
+    other.subscribe("x/x/x/x/x/#")
+    assert slow.engine.pull(writer.handle) != b""
+    begin(slow, writer, Publish("x/x/x/x/x/y", b"2", 1, packet_id=2))
+    begin(slow, other, PingReq())
+    poll(slow)
+    assert slow.engine.pull(other.handle).endswith(encode(PingResp()))
+    assert slow.engine.pull(writer.handle) == b""
+    slow.settle()
+    assert writer.received() == [PubAck(2)]
+    assert reader.publishes() == [("x/x/x/x/x/x", b"1", 0), ("x/x/x/x/x/y", b"2", 0)]
+
+
+def test_a_subscription_that_is_made_while_a_topic_is_matched_gets_its_message(slow: Bench) -> None:
+    reader, writer, late, gone = (slow.client(name) for name in ("reader", "writer", "late", "gone"))
+    reader.subscribe(*BOMB)
+    gone.subscribe("x/#")
+    begin(slow, writer, Publish("x/x/x/x/x/x", b"1", 1, packet_id=1))
+    begin(slow, late, Subscribe(1, (Subscription("x/#"),)))
+    begin(slow, gone, Unsubscribe(2, ("x/#",)))
+    poll(slow)
+    assert slow.engine.pull(writer.handle) == b""
+    slow.settle()
+    assert writer.received() == [PubAck(1)]
+    assert late.received() == [SubAck(1, (OK,)), Publish("x/x/x/x/x/x", b"1")]
+    assert gone.received() == [UnsubAck(2)]
+    assert len(reader.publishes()) == 1
+
+
+def test_two_clients_may_make_the_same_topic_known(slow: Bench) -> None:
+    reader, one, two = slow.client("reader"), slow.client("one"), slow.client("two")
+    reader.subscribe(*BOMB)
+    for wire in (one, two):
+        begin(slow, wire, Publish("x/x/x/x/x/x", b"1", 1, packet_id=1))
+    slow.settle()
+    assert one.received() == two.received() == [PubAck(1)]
+    assert len(reader.publishes()) == 2
+    assert len(slow.broker.router.names) == 1
 
 
 def test_an_unsubscribe_of_many_filters_compares_none_of_them_with_each_other(

@@ -284,6 +284,71 @@ def heavy_properties(port: int, size: int) -> dict[str, int]:
         return {"published": size, "alive": answered(client)}
 
 
+# ---- long control packets ----
+
+
+def refused(port: int, packet: bytes, *, before_connect: bool = False) -> bool:
+    """True if the broker ends the connection of the MQTT 5 client that sends `packet`."""
+    with plain(port) if before_connect else connected(port, "long", V5) as client:
+        poured(client, packet)
+        return is_closed(client)
+
+
+def user_properties(length: int) -> bytes:
+    """A property set of about `length` bytes, of the shortest user properties."""
+    data = b"\x26\0\0\0\0" * (length // 5)
+    return encode_variable_integer(len(data), V5) + data
+
+
+def packet_of(first: int, body: bytes) -> bytes:
+    """With its fixed header."""
+    return bytes((first,)) + encode_variable_integer(len(body), V5) + body
+
+
+def connect_properties(port: int, size: int) -> dict[str, int]:
+    """`size` CONNECT packets of 380 KB of user properties."""
+    data = packet_of(0x10, b"\0\4MQTT\5\2\0\0" + user_properties(380_000) + b"\0\1c")
+    return {"sent": size, "closed": sum(refused(port, data, before_connect=True) for _ in range(size))}
+
+
+def subscribe_properties(port: int, size: int) -> dict[str, int]:
+    """`size` each of SUBSCRIBE, UNSUBSCRIBE and DISCONNECT, with 1 MB of user properties."""
+    user = user_properties(1_000_000)
+    packets = (b"\0\1" + user + b"\0\1a\0", b"\0\1" + user + b"\0\1a", b"\0" + user)
+    data = [packet_of(first, body) for first, body in zip((0x82, 0xA2, 0xE0), packets, strict=True)]
+    return {"sent": 3 * size, "closed": sum(refused(port, it) for it in data * size)}
+
+
+def four_mb_of_filters(port: int, size: int) -> dict[str, int]:
+    """`size` times a SUBSCRIBE with 4 MB of one filter; and as often 1,000 long filters, in and out."""
+    data = packet_of(0x82, b"\0\1\0" + b"\0\4abcd\0" * (4_000_000 // 7))
+    closed = sum(refused(port, data) for _ in range(size))
+    names = tuple(f"{n:04}/+/" + "x" * 200 for n in range(1_000))
+    with connected(port, "filters", V5, properties=Properties(session_expiry_interval_s=60)) as client:
+        for _ in range(size):
+            for packet in (Subscribe(1, tuple(map(Subscription, names))), Unsubscribe(2, names)):
+                client.sendall(encode(packet, V5))
+        return {"sent": size, "closed": closed, "alive": answered(client)}
+
+
+def filter_bomb(port: int, size: int) -> dict[str, int]:
+    """Every filter of 12 levels in which + may stand for a level, up to the client's limit; then `size` new
+    topics that all of them match; and a filter of 13 + that matches all of these, in and out.
+    """
+    with connected(port, "bomb") as bomb, connected(port, "fuse") as fuse:
+        names = ["bomb/" + "/".join("+x"[n >> bit & 1] for bit in range(12)) for n in range(4_096)]
+        for start in range(0, len(names), 1_000):
+            part = tuple(Subscription(name) for name in names[start : start + 1_000])
+            bomb.sendall(encode(Subscribe(1, part)))
+        assert answered(bomb)
+        plus = "/".join("+" * 13)
+        for n in range(size):
+            fuse.sendall(encode(Publish(f"bomb/{'x/' * 11}x{n}", b"")))
+        assert answered(fuse)
+        bomb.sendall(encode(Subscribe(1, (Subscription(plus),))) + encode(Unsubscribe(2, (plus,))))
+        return {"published": size, "alive": answered(fuse) and answered(bomb)}
+
+
 def polite(port: int, size: int) -> dict[str, int]:
     """No abuse: what the others are compared with."""
     for n in range(size):
@@ -298,5 +363,6 @@ ABUSES: dict[str, Callable[[int, int], dict[str, int]]] = {
         polite, silent_connections, trickled_connect, huge_claims, garbage, huge_publish, many_subscriptions,
         deep_topic, many_topics, many_retained, never_reads, never_acknowledges, never_releases, take_overs,
         connect_storm, subscription_churn, heavy_properties,
+        connect_properties, subscribe_properties, four_mb_of_filters, filter_bomb,
     )
 }  # fmt: skip
