@@ -10,11 +10,14 @@ needs no descriptor of any of them; a wake-up took half as long as by a doorbell
 us).
 
 Invariants: the thread touches a reader only while it is in the set; unwatch() returns after the thread has
-let go of it.
+released it; a reader that is closed is called back at once; whatever a callback raises, the thread goes on,
+and if it ends it is logged and another one starts.
 """
 
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
@@ -22,6 +25,11 @@ from ringbuf.core import ffi, lib
 
 READERS_MOST = 120  # of futex_waitv's 128
 WAIT_NS = 1_000_000_000
+RESTART_S = 0.05  # of a thread that has ended, so that one that always ends fills no log
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[], object]
 
 
 class Watched(Protocol):
@@ -29,21 +37,24 @@ class Watched(Protocol):
 
     @property
     def address(self) -> int:
-        """Of its rb_reader."""
+        """Of its rb_reader.  Raises RingError once it is closed."""
 
 
 class Bell:
     """Sleeps for many readers at once."""
 
     _process: ClassVar["Bell | None"] = None
-    _process_lock: ClassVar[threading.Lock] = threading.Lock()
+    _all: ClassVar["weakref.WeakSet[Bell]"] = weakref.WeakSet()
+    _process_lock: ClassVar[threading.RLock] = threading.RLock()  # finalizers close readers, in any place
 
     def __init__(self) -> None:
-        self._watched: dict[Watched, Callable[[], object]] = {}
+        self._watched: dict[Watched, tuple[Callback, ...]] = {}
         self._changed = threading.Condition()
         self._doorbell = ffi.new("uint32_t *")
         self._asleep: set[Watched] = set()
         self._thread: threading.Thread | None = None
+        with Bell._process_lock:
+            Bell._all.add(self)
 
     @classmethod
     def of_process(cls) -> "Bell":
@@ -53,26 +64,43 @@ class Bell:
                 cls._process = cls()
             return cls._process
 
-    def watch(self, reader: Watched, callback: Callable[[], object]) -> None:
-        """Call `callback` once, from the bell's thread, as soon as `reader` has something to read.
+    @classmethod
+    def closed(cls, reader: Watched) -> None:
+        """`reader` has been closed: wake the threads that wait for it.  Their callbacks are called."""
+        with cls._process_lock:
+            bells = list(cls._all)
+        for bell in bells:
+            if reader in bell._watched or reader in bell._asleep:
+                lib.rb_doorbell_ring(bell._doorbell)
 
-        The callback must not block and must not raise.  Raises RuntimeError above READERS_MOST readers.
+    def watch(self, reader: Watched, callback: Callback) -> None:
+        """Call `callback` once, from the bell's thread, when `reader` has something to read or is closed.
+
+        The callback must not block and must not raise.  For a reader that is watched several times, all are
+        called.  Raises RuntimeError above READERS_MOST readers.
         """
         with self._changed:
             if len(self._watched) >= READERS_MOST and reader not in self._watched:
                 raise RuntimeError(f"a process waits for at most {READERS_MOST} readers at once")
-            self._watched[reader] = callback
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="brim-bell", daemon=True)
-                self._thread.start()
+            self._watched[reader] = (*self._watched.get(reader, ()), callback)
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
             self._changed.notify_all()
         lib.rb_doorbell_ring(self._doorbell)
 
-    def unwatch(self, reader: Watched) -> None:
-        """Forget `reader`.  After this the bell's thread does not touch it."""
+    def unwatch(self, reader: Watched, callback: Callback | None = None) -> None:
+        """Forget `reader`, or of several callbacks this one.
+
+        If it was the last one, the bell's thread does not touch the reader after this.
+        """
         with self._changed:
-            self._watched.pop(reader, None)
-            while reader in self._asleep:
+            left = () if callback is None else self._watched.get(reader, ())
+            left = tuple(other for other in left if other is not callback)
+            if left:
+                self._watched[reader] = left
+            else:
+                self._watched.pop(reader, None)
+            while reader in self._asleep and reader not in self._watched:
                 lib.rb_doorbell_ring(self._doorbell)
                 self._changed.wait(0.1)
 
@@ -86,25 +114,60 @@ class Bell:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="brim-bell", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._asleep.clear()
-                self._changed.notify_all()
-                while not self._watched:
-                    if self._thread is not threading.current_thread():
-                        return
-                    self._changed.wait()
-                readers = list(self._watched)
-                self._asleep.update(readers)
-                seen = self._doorbell[0]
-            pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
+        try:
+            while (wait := self._next_wait()) is not None:
+                self._wait_and_call(*wait)
+        except BaseException:
+            log.exception("wake-up thread failed, another one starts")
+        with self._changed:
+            if self._thread is threading.current_thread():  # It was not stopped.
+                self._changed.wait(RESTART_S)
+            self._asleep.clear()
+            self._changed.notify_all()
+            if self._thread is threading.current_thread():
+                self._start()
+
+    def _next_wait(self) -> tuple[list[Watched], int] | None:
+        """The readers to wait for, once there are some, and the doorbell as it is; None after close()."""
+        with self._changed:
+            self._asleep.clear()
+            self._changed.notify_all()
+            while not self._watched and self._thread is threading.current_thread():
+                self._changed.wait()
+            if self._thread is not threading.current_thread():
+                return None
+            self._asleep.update(self._watched)
+            return list(self._watched), self._doorbell[0]
+
+    def _wait_and_call(self, readers: list[Watched], seen: int) -> None:
+        """Wait once, and call back for one reader, or for those that are closed."""
+        pointers, closed = [], []
+        for reader in readers:
+            try:
+                pointers.append(ffi.cast("rb_reader *", reader.address))
+            except Exception:  # noqa: BLE001 - RingClosed, mostly; the next use of the reader raises it again
+                closed.append(reader)
+        if not closed:
             found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, seen, WAIT_NS)
             if 0 <= found < len(readers):
-                with self._changed:
-                    callback = self._watched.pop(readers[found], None)
-                if callback is not None:
-                    callback()
+                closed.append(readers[found])
+        for reader in closed:
+            with self._changed:
+                callbacks = self._watched.pop(reader, ())
+            for callback in callbacks:
+                _call(callback)
+
+
+def _call(callback: Callback) -> None:
+    try:
+        callback()
+    except Exception:
+        log.exception("wake-up call failed callback=%r", callback)
 
 
 class Sleeper:
@@ -132,7 +195,8 @@ class Sleeper:
 
 def _forget_in_child() -> None:
     Bell._process = None
-    Bell._process_lock = threading.Lock()
+    Bell._all = weakref.WeakSet()
+    Bell._process_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

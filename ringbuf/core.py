@@ -20,6 +20,8 @@ ffi = _ringbuf.ffi
 
 if lib.rb_install(b"ringbuf._ringbuf") != 0:
     raise ImportError("ringbuf._ringbuf: its types could not be made; rebuild it with `python build.py`")
+if not hasattr(_ringbuf, "Writer"):  # They are those of the interpreter that imported ringbuf first.
+    raise ImportError("ringbuf works in the main interpreter of a process only; use threads or processes")
 
 if TYPE_CHECKING:
     from ringbuf._ringbuf import Batch, Claim, CReader, KeyFilter, Record, Writer

@@ -13,6 +13,7 @@
         RecordTooLarge      does not fit a quarter of the ring
         KeyTooLong          the key exceeds 65535 bytes
         ClaimPending        the writer is busy with another claim
+        ReaderBusy          the reader is in use by another call
         Overrun             the writer lapped this reader
         OffsetGone          the offset sought is not in the ring
         Evicted             this gating reader stalled the writer and is heeded no longer
@@ -119,6 +120,15 @@ class ClaimPending(RingError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; a ring takes one claim at a time")
+
+
+class ReaderBusy(RingError):
+    """The reader is in use: by another thread, or by the call that runs this filter."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"{why}; a reader serves one call at a time: give each thread and each filter a reader of its own"
+        )
 
 
 class Overrun(RingError):

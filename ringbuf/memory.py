@@ -21,7 +21,7 @@ import struct
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from ringbuf.core import ffi
 from ringbuf.errors import NotARing, RingClosed
@@ -36,25 +36,43 @@ _CLOSED: Final = mmap.mmap(-1, 1)
 _CLOSED.close()
 
 
+class _Descriptor:
+    """An open file, closed with the last reference to it.
+
+    A call of another thread that is under way holds one, so the number does not mean another file by then.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def close(self) -> None:
+        """Now, whoever holds it."""
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    __del__ = close
+
+
 class Mapping:
     """A file mapped whole, or its beginning.  `view` is its memory; `pointer` the same for C.
 
-    `descriptor` is for locks and fstat; -1 once closed, or after a fork.
+    Any thread may call close() while others use the mapping: they hold the memory, or get RingClosed.
     """
 
     _all: ClassVar["weakref.WeakSet[Mapping]"] = weakref.WeakSet()
-    descriptor = -1
 
     def __init__(self, opened: int, path: Path, memory: mmap.mmap, *, writable: bool) -> None:
         mode = os.O_RDWR if writable else os.O_RDONLY
-        self.descriptor = os.open(f"/proc/self/fd/{opened}", mode | os.O_CLOEXEC)
+        number = os.open(f"/proc/self/fd/{opened}", mode | os.O_CLOEXEC)
+        self._opened: _Descriptor | None = _Descriptor(number)
         self.path = path
         self.memory = memory
         self.writable = writable
         self.forked = False
         self.size = len(memory)
         self.view = memoryview(memory) if writable else memoryview(memory).toreadonly()
-        self.pointer = ffi.from_buffer(memory)
+        self._pointer: Any = ffi.from_buffer(memory)
         Mapping._all.add(self)
 
     @classmethod
@@ -100,18 +118,31 @@ class Mapping:
             os.close(descriptor)
 
     @property
+    def descriptor(self) -> int:
+        """Its file, for fstat; -1 once closed, or after a fork."""
+        opened = self._opened
+        return -1 if opened is None else opened.number
+
+    @property
+    def pointer(self) -> Any:
+        """The memory, for C, which holds it as long as it is referenced.  Raises RingClosed."""
+        pointer = self._pointer
+        if pointer is None:
+            raise RingClosed(f"{self.path}")
+        return pointer
+
+    @property
     def owner(self) -> int:
         """Uid of the file's owner."""
         return os.fstat(self.descriptor).st_uid
 
     def lock(self, byte: int) -> bool:
         """Take the lock on one byte of the file.  False: somebody else has it.  Raises RingClosed."""
-        if self.descriptor < 0:
+        opened = self._opened
+        if opened is None:
             raise RingClosed(f"{self.path}")
         try:
-            fcntl.fcntl(
-                self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-            )
+            fcntl.fcntl(opened.number, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -119,33 +150,31 @@ class Mapping:
         return True
 
     def unlock(self, byte: int) -> None:
-        """Give the lock on one byte back."""
-        fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+        """Give the lock on one byte back; a mapping that is closed has none."""
+        opened = self._opened
+        if opened is not None and opened.number >= 0:
+            fcntl.fcntl(opened.number, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
     def close(self) -> None:
         """Close the descriptor, and with it every lock; unmap, unless records in hand need the memory."""
-        if self.descriptor < 0:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return
-        os.close(self.descriptor)
-        self.descriptor = -1
-        self.pointer = ffi.NULL
+        del opened
+        self._pointer = None
         with suppress(BufferError):
             self.view.release()
         with suppress(BufferError):
             self.memory.close()
         self.view, self.memory = memoryview(b""), _CLOSED  # what is in hand keeps it, and we no longer
 
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
     @classmethod
     def forget_in_child(cls) -> None:
         """After a fork, in the child: let go of the parent's locks."""
         for mapping in cls._all:
-            if mapping.descriptor >= 0:
-                os.close(mapping.descriptor)
-            mapping.descriptor, mapping.forked = -1, True
+            if mapping._opened is not None:
+                mapping._opened.close()
+            mapping._opened, mapping.forked = None, True
 
 
 os.register_at_fork(after_in_child=Mapping.forget_in_child)

@@ -12,6 +12,7 @@ from typing import Any, Self
 from ringbuf.bell import Bell
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.core import Batch, CReader, Record, ffi, lib
+from ringbuf.errors import RingClosed
 from ringbuf.memory import Mapping
 from ringbuf.registry import Seat, Unseated
 
@@ -60,11 +61,12 @@ class Reader(CReader):
     def close(self) -> None:
         """Free the slot.  Records still in hand stay readable memory.
 
-        A thread that waits with this reader is told RingClosed, within half a second.  A reader that nobody
-        holds any more, nor a record of it, is closed by itself.
+        A thread that waits with this reader gets RingClosed within half a second, a task at once.  A reader
+        to which no reference is left, nor to a record of it, is closed by itself.
         """
         super().close()
         self._seat.leave()
+        Bell.closed(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_seat"):
@@ -85,7 +87,7 @@ class Reader(CReader):
         limit = min(limit, RANGES_MOST)
         found = ffi.new("rb_range[]", limit)
         for _ in range(LAPS_MOST):
-            count = lib.rb_reader_ranges(ffi.cast("rb_reader *", self.address), limit_bytes, found, limit)
+            count = self._ranges(limit_bytes, ffi.buffer(found))
             if count >= 0:
                 return [self.range_of(it) for it in found[0:count]]
             self._raise(count)  # but for an overrun that is only counted
@@ -96,7 +98,7 @@ class Reader(CReader):
 
         Records that are passed over count as lost.  False: nothing is ahead.
         """
-        return bool(lib.rb_reader_skip(ffi.cast("rb_reader *", self.address)) == lib.RB_OVERRUN)
+        return bool(self._skip() == lib.RB_OVERRUN)
 
     @property
     def is_stuck(self) -> bool:
@@ -127,7 +129,10 @@ class Reader(CReader):
         )
 
     async def arrival(self) -> None:
-        """Wait, without blocking the event loop, until there is something to read."""
+        """Wait, without blocking the event loop, until there is something to read.
+
+        Raises RingClosed when the reader is closed, also by another task or thread meanwhile.
+        """
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
 
@@ -144,7 +149,9 @@ class Reader(CReader):
         try:
             await arrived
         finally:
-            bell.unwatch(self)
+            bell.unwatch(self, ring)
+        if not self.open:
+            raise RingClosed("reader")
 
     async def batches(self, limit: int = 256) -> AsyncIterator[Batch]:
         """Batches of 1 to `limit` records, as they come, without end."""

@@ -7,6 +7,7 @@ that is the Writer's and the Reader's.  Layout: c/layout.h.
 import errno
 import os
 import stat
+import threading
 import time
 import weakref
 from collections.abc import Collection
@@ -109,6 +110,7 @@ class Ring:
         self._trail: Any = ffi.NULL
         self._word: Mapping | None = None  # the header, to refuse by, where another process writes the ring
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
+        self._changing = threading.RLock()  # writer(), reader() and close() of several threads
         facts = _inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
         self.epoch: int = facts.epoch
@@ -240,17 +242,19 @@ class Ring:
         foreign reader that gates, or only those listed by admit().
         """
         self._require_writable()
-        if self._writer is None:
-            self._writer = Writer(
-                self._memory.memory,
-                self._cursors.memory,
-                self.sweep,
-                when_full == "block",
-                queue_timeout_ms * 1_000_000,
-                gates == "listed",
-            )
-            self._tell_writer()
-        return self._writer
+        with self._changing:
+            self._require_open()
+            if self._writer is None:
+                self._writer = Writer(
+                    self._memory.memory,
+                    self._cursors.memory,
+                    self.sweep,
+                    when_full == "block",
+                    queue_timeout_ms * 1_000_000,
+                    gates == "listed",
+                )
+                self._tell_writer()
+            return self._writer
 
     def reader(
         self,
@@ -280,19 +284,25 @@ class Ring:
             self._require_writable()
         registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
         self._require_open()
-        seat = registry.take(name) if seated else Unseated()
-        reader = Reader(
-            self._memory.memory,
-            slots.memory if seated else None,
-            own,
-            seat.slot,
-            gating,
-            overrun == "count",
-            verify,
-            early,
-            spin_ns,
-        )._take(self._memory, seat, self.epoch)
-        self._readers.add(reader)
+        with self._changing:
+            self._require_open()
+            seat = registry.take(name) if seated else Unseated()
+            try:
+                reader = Reader(
+                    self._memory.memory,
+                    slots.memory if seated else None,
+                    own,
+                    seat.slot,
+                    gating,
+                    overrun == "count",
+                    verify,
+                    early,
+                    spin_ns,
+                )._take(self._memory, seat, self.epoch)
+            except BaseException:
+                seat.leave()
+                raise
+            self._readers.add(reader)
         try:
             if start == "oldest":
                 reader.seek_oldest()
@@ -369,18 +379,21 @@ class Ring:
         reader.follow(self._trail)
 
     def _tell_writer(self) -> None:
-        if self._writer is not None:
-            writer = ffi.cast("rb_writer *", self._writer.address)
-            lib.rb_writer_bell(writer, *(self._bell or (ffi.NULL, 0)))
-            lib.rb_writer_trail(writer, self._trail)
+        writer = self._writer  # held: another thread may close the ring
+        if writer is not None:
+            pointer = ffi.cast("rb_writer *", writer.address)
+            lib.rb_writer_bell(pointer, *(self._bell or (ffi.NULL, 0)))
+            lib.rb_writer_trail(pointer, self._trail)
 
     def admit(self, slot: int) -> None:
         """Heed the gating reader in a foreign slot (gates="listed")."""
-        lib.rb_writer_admit(self._c_writer(), slot)
+        writer = self.writer()  # held, as C has its address
+        lib.rb_writer_admit(ffi.cast("rb_writer *", writer.address), slot)
 
     def evict(self, slot: int) -> None:
         """Heed the reader in a foreign slot no longer."""
-        lib.rb_writer_evict(self._c_writer(), slot)
+        writer = self.writer()  # held, as C has its address
+        lib.rb_writer_evict(ffi.cast("rb_writer *", writer.address), slot)
 
     def sweep(self) -> int:
         """Free the slots of readers whose process died; how many.  The Writer calls this when full."""
@@ -428,6 +441,13 @@ class Ring:
 
     def close(self) -> None:
         """Close the writer and all readers; give up the locks.  The files stay."""
+        if self._memory.forked:  # The lock may be held by a thread that is not in this process.
+            self._close()
+        else:
+            with self._changing:
+                self._close()
+
+    def _close(self) -> None:
         if self._writer is not None:  # First: without gating readers it would go on over what is unread.
             self._writer.close()
             self._writer = None
@@ -465,10 +485,6 @@ class Ring:
             raise RingError(
                 f"{self.path}: attached to read; its writer is made by Ring.create() or Ring.reattach()"
             )
-
-    def _c_writer(self) -> object:
-        self._require_writable()
-        return ffi.cast("rb_writer *", self.writer().address)
 
 
 def _check_geometry(name: str, capacity_bytes: int, epoch: int) -> None:

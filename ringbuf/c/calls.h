@@ -6,6 +6,12 @@
  * milliseconds (CPython's switch interval is 5 ms).  So these are METH_FASTCALL functions that keep it, and
  * give it up only to wait.  The GIL is also what makes a Writer or Reader safe to share between threads.
  *
+ * Rules of these files, as filters, sequences, buffers and finalizers run Python in the middle of a call:
+ *   - what a call uses while Python may run is owned by that call, never borrowed from a field;
+ *   - after Python may have run, an object is looked at again: it may be closed, or forked;
+ *   - a reader serves one call at a time (reader_begin()), a writer too (busy); others get an exception;
+ *   - a type that leads back to objects of its users has a tp_traverse: rings dropped in a cycle are freed.
+ *
  * Limited API of Python 3.11 (one abi3 module for 3.11 and later): only these files include Python.h.
  */
 #ifndef BRIM_CALLS_H
@@ -48,10 +54,14 @@ typedef struct reader_object {
     int64_t spin_ns;
     uint64_t told_lost;                   /* of reader.lost, what an Overrun has told */
     unsigned forks;
+    unsigned waiting;                     /* threads that look at it without the GIL */
+    bool reading;                         /* a call moves its cursor; its filter may run Python */
+    bool detached;                        /* and does so without the GIL */
     bool open, has_slots, counts_overruns;
 } reader_object;
 
 #define NO_LEASE UINT64_MAX
+#define RAISED (-100) /* among results of C: a Python exception is set */
 
 typedef struct batch_object batch_object;
 
@@ -96,12 +106,18 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit);
 reader_object *reader_of_bytes(PyObject *bytes);
 int reader_next(reader_object *self, rb_view *view);
 PyObject *reader_trouble(reader_object *self, int result);
+/* 0, or -1 with RingClosed or UsedAfterFork. */
 int reader_usable(const reader_object *self);
+/* Begins a call that moves the cursor, until reader_end().  0, or -1 with an exception. */
+int reader_begin(reader_object *self);
+void reader_end(reader_object *self);
+/* calls_lease.c.  Places for more leases: 0, or -1 with MemoryError. */
+int leases_grow(reader_object *self);
 uint64_t lease_take(reader_object *self);
 void reader_settle(reader_object *self);
 void lease_end(reader_object *self, uint64_t number);
 /* 1 accepted, 0 not, -1 an exception. */
-int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t hash);
+int filter_judge(filter_object *self, const void *key, uint32_t length);
 
 PyTypeObject *type_from(PyType_Spec *spec);
 extern PyType_Spec writer_spec, claim_spec, reader_spec, record_spec, batch_spec, batch_iterator_spec,

@@ -2,15 +2,19 @@
  *
  * KeyFilter: asks Python once for each distinct key, and remembers the answer.
  *
- * Bounded: beyond `capacity` keys it asks each time and keeps nothing new, and counts that in `unremembered`.
+ * Bounded: beyond `capacity` keys, or their bytes, it asks each time and keeps nothing new, and counts that
+ * in `unremembered`.  Keys are topics of any client, so the table is hashed under a random key of its own and
+ * not by the hash in the record, for which colliding topics are easily made.
  */
 #include "calls.h"
+#include "hash.h"
 
 #include <string.h>
 
 typedef struct known_key {
     char *bytes; /* NULL: free place */
-    uint32_t length, hash;
+    uint64_t hash;
+    uint32_t length;
     bool accepted;
 } known_key;
 
@@ -19,11 +23,16 @@ struct filter_object {
     PyObject *decide;
     known_key *known; /* open addressing, a power of two, at most half full */
     uint64_t places, count, capacity, unremembered;
+    uint64_t bytes, bytes_max; /* of the keys */
+    uint64_t seed[2];
 };
 
 #define PLACES_FIRST 64
+#define CAPACITY_MAX (1ll << 30)
+#define KEY_BYTES 256                       /* of each key, on average */
+#define BYTES_MIN (4ull * RB_KEY_MAX_BYTES) /* so that a small capacity takes some long keys */
 
-static known_key *place_of(known_key *known, uint64_t places, const void *key, uint32_t length, uint32_t hash)
+static known_key *place_of(known_key *known, uint64_t places, const void *key, uint32_t length, uint64_t hash)
 {
     for (uint64_t i = hash;; i++) {
         known_key *it = &known[i & (places - 1)];
@@ -50,25 +59,27 @@ static int grow(filter_object *self)
     return 0;
 }
 
-static void remember(filter_object *self, const char *key, uint32_t length, uint32_t hash, bool accepted)
+static void remember(filter_object *self, const char *key, uint32_t length, uint64_t hash, bool accepted)
 {
     char *copy = NULL;
-    if (self->count < self->capacity && (2 * (self->count + 1) <= self->places || grow(self) == 0))
+    if (self->count < self->capacity && self->bytes + length <= self->bytes_max &&
+        (2 * (self->count + 1) <= self->places || grow(self) == 0))
         copy = PyMem_Malloc(length + 1);
     if (copy == NULL) {
         self->unremembered++;
         return;
     }
     memcpy(copy, key, length);
-    *place_of(self->known, self->places, copy, length, hash) = (known_key){copy, length, hash, accepted};
+    *place_of(self->known, self->places, copy, length, hash) = (known_key){copy, hash, length, accepted};
     self->count++;
+    self->bytes += length;
 }
 
 /* The key is copied before Python sees it and before it is remembered: it may lie in memory that changes.
- * Its hash is taken from the copy, since the one in the record need not fit a hostile writer's key. */
-int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t hash)
+ * The table may change, too, while Python is asked. */
+int filter_judge(filter_object *self, const void *key, uint32_t length)
 {
-    known_key *it = place_of(self->known, self->places, key, length, hash);
+    known_key *it = place_of(self->known, self->places, key, length, rb_hash(self->seed, key, length));
     if (it->bytes != NULL)
         return it->accepted;
     PyObject *copy = PyBytes_FromStringAndSize(key, (Py_ssize_t)length);
@@ -80,9 +91,9 @@ int filter_judge(filter_object *self, const void *key, uint32_t length, uint32_t
     char *bytes;
     Py_ssize_t copied;
     if (accepted >= 0 && PyBytes_AsStringAndSize(copy, &bytes, &copied) == 0) {
-        uint32_t true_hash = rb_crc32c(0, bytes, length);
-        if (place_of(self->known, self->places, bytes, length, true_hash)->bytes == NULL)
-            remember(self, bytes, length, true_hash, accepted);
+        uint64_t hash = rb_hash(self->seed, bytes, length);
+        if (place_of(self->known, self->places, bytes, length, hash)->bytes == NULL)
+            remember(self, bytes, length, hash, accepted);
     }
     Py_DECREF(copy);
     return accepted;
@@ -93,8 +104,11 @@ static PyObject *filter_accepts(filter_object *self, PyObject *key)
     bytes_view view;
     if (bytes_of(key, &view) != 0)
         return NULL;
-    int accepted = filter_judge(self, view.bytes, (uint32_t)view.length,
-                                rb_crc32c(0, view.bytes, (size_t)view.length));
+    int accepted = -1;
+    if (view.length <= RB_KEY_MAX_BYTES)
+        accepted = filter_judge(self, view.bytes, (uint32_t)view.length);
+    else
+        fail("KeyTooLong", "(nn)", view.length, (Py_ssize_t)RB_KEY_MAX_BYTES);
     bytes_done(&view);
     return accepted < 0 ? NULL : PyBool_FromLong(accepted);
 }
@@ -105,13 +119,26 @@ static void forget(filter_object *self)
         PyMem_Free(self->known[i].bytes);
         self->known[i].bytes = NULL;
     }
-    self->count = 0;
+    self->count = self->bytes = 0;
 }
 
 static PyObject *filter_clear_known(filter_object *self, PyObject *Py_UNUSED(ignored))
 {
     forget(self);
     Py_RETURN_NONE;
+}
+
+/* 16 random bytes.  0, or -1 with an exception. */
+static int seed_take(uint64_t seed[2])
+{
+    PyObject *os = PyImport_ImportModule("os");
+    PyObject *random = os == NULL ? NULL : PyObject_CallMethod(os, "urandom", "i", 16);
+    char *bytes = random == NULL ? NULL : PyBytes_AsString(random);
+    if (bytes != NULL)
+        memcpy(seed, bytes, 16);
+    Py_XDECREF(random);
+    Py_XDECREF(os);
+    return bytes == NULL ? -1 : 0;
 }
 
 static PyObject *filter_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -121,17 +148,21 @@ static PyObject *filter_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     long long capacity = 65536;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|L", names, &decide, &capacity))
         return NULL;
-    if (!PyCallable_Check(decide) || capacity < 1) {
-        PyErr_SetString(PyExc_TypeError,
-                        "KeyFilter takes a callable of one key, and a capacity of at least 1");
+    if (!PyCallable_Check(decide) || capacity < 1 || capacity > CAPACITY_MAX)
+        return PyErr_Format(PyExc_TypeError,
+                            "KeyFilter takes a callable of one key, and a capacity of 1 to %lld",
+                            CAPACITY_MAX);
+    uint64_t seed[2];
+    if (seed_take(seed) != 0)
         return NULL;
-    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     filter_object *self = (filter_object *)allocate(type, 0);
     if (self == NULL)
         return NULL;
     self->decide = Py_NewRef(decide);
     self->capacity = (uint64_t)capacity;
+    self->bytes_max = self->capacity * KEY_BYTES + BYTES_MIN;
+    memcpy(self->seed, seed, sizeof seed);
     self->known = PyMem_Calloc(PLACES_FIRST, sizeof *self->known);
     if (self->known == NULL) {
         Py_DECREF(self);
@@ -177,6 +208,17 @@ static PyObject *filter_unremembered(filter_object *self, void *Py_UNUSED(closur
     return PyLong_FromUnsignedLongLong(self->unremembered);
 }
 
+/* The longest run of taken places: so many at most are looked at for one key. */
+static PyObject *filter_longest(filter_object *self, void *Py_UNUSED(closure))
+{
+    uint64_t longest = 0, run = 0;
+    for (uint64_t i = 0; i < 2 * self->places; i++) { /* twice around: a run may wrap */
+        run = self->known[i & (self->places - 1)].bytes == NULL ? 0 : run + 1;
+        longest = run > longest ? run : longest;
+    }
+    return PyLong_FromUnsignedLongLong(longest);
+}
+
 static PyMethodDef filter_methods[] = {
     {"accepts", (PyCFunction)filter_accepts, METH_O, "Whether a key passes."},
     {"clear", (PyCFunction)filter_clear_known, METH_NOARGS, "Forget all answers: the rules have changed."},
@@ -185,6 +227,7 @@ static PyMethodDef filter_methods[] = {
 
 static PyGetSetDef filter_fields[] = {
     {"count", (getter)filter_count, NULL, "Keys remembered.", NULL},
+    {"_longest", (getter)filter_longest, NULL, "Keys that are looked at for one, at most.", NULL},
     {"unremembered", (getter)filter_unremembered, NULL, "Answers given without room to remember them.", NULL},
     {0},
 };

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reader: poll, read_many, iteration, seeking, and the leases of a gating reader.
- *
- * A gating reader holds what it has handed out: each Record that was polled, and each Batch, takes a lease,
- * which ends when the object dies or is released.  The slot's cursor is the end of the oldest lease that is
- * done together with all before it, so records may be let go in any order.
+ * Reader: poll, read_many, iteration, waiting, seeking.
  */
 #include "calls.h"
 
@@ -19,6 +15,25 @@ int reader_usable(const reader_object *self)
     else
         return 0;
     return -1;
+}
+
+int reader_begin(reader_object *self)
+{
+    if (reader_usable(self) != 0)
+        return -1;
+    if (self->reading || self->waiting > 0) {
+        fail("ReaderBusy", "(s)",
+             self->reading ? "this reader is reading, for its filter or another thread"
+                           : "another thread waits with this reader");
+        return -1;
+    }
+    self->reading = true;
+    return 0;
+}
+
+void reader_end(reader_object *self)
+{
+    self->reading = false;
 }
 
 /* What a result other than RB_OK and RB_EMPTY means to Python: None to go on, or NULL with the exception. */
@@ -41,37 +56,12 @@ PyObject *reader_trouble(reader_object *self, int result)
     }
 }
 
-/* ---- leases ---- */
+/* ---- reading ---- */
 
-#define LEASES_FIRST 64
-
-static lease *lease_at(reader_object *self, uint64_t number)
-{
-    return &self->leases[number & (self->lease_room - 1)];
-}
-
-static int leases_grow(reader_object *self)
-{
-    uint64_t room = self->lease_room ? self->lease_room * 2 : LEASES_FIRST;
-    lease *bigger = PyMem_Malloc(room * sizeof(lease));
-    if (bigger == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (uint64_t i = self->lease_first; i < self->lease_next; i++)
-        bigger[i & (room - 1)] = *lease_at(self, i);
-    PyMem_Free(self->leases);
-    self->leases = bigger;
-    self->lease_room = room;
-    return 0;
-}
-
-/* Whether another read may be made: an overrun in the middle of a batch is told first, and at most half the
+/* Begins a read, if one may be made: an overrun in the middle of a batch is told first, and at most half the
  * ring is held by one reader. */
-static int may_read(reader_object *self)
+static int read_allowed(reader_object *self)
 {
-    if (reader_usable(self) != 0)
-        return -1;
     if (self->reader.lost != self->told_lost && !self->counts_overruns) {
         reader_trouble(self, RB_OVERRUN);
         return -1;
@@ -88,42 +78,29 @@ static int may_read(reader_object *self)
     return 0;
 }
 
-/* A lease up to the cursor.  may_read() came before. */
-uint64_t lease_take(reader_object *self)
+static int read_begin(reader_object *self)
 {
-    if (!self->reader.gating) {
-        rb_reader_tell_lazily(&self->reader, self->reader.cursor);
-        return NO_LEASE;
-    }
-    *lease_at(self, self->lease_next) = (lease){.end = self->reader.cursor};
-    return self->lease_next++;
+    if (reader_begin(self) != 0)
+        return -1;
+    if (read_allowed(self) == 0)
+        return 0;
+    reader_end(self);
+    return -1;
 }
-
-void lease_end(reader_object *self, uint64_t number)
-{
-    if (number == NO_LEASE || number < self->lease_first)
-        return;
-    lease_at(self, number)->done = true;
-    uint64_t released = self->reader.released;
-    while (self->lease_first < self->lease_next && lease_at(self, self->lease_first)->done)
-        released = lease_at(self, self->lease_first++)->end;
-    if (released > self->reader.released && self->open && self->forks == forks)
-        rb_reader_tell_lazily(&self->reader, released);
-}
-
-/* Before there is nothing to do: the slot says what is let go, records that the filter skipped included. */
-void reader_settle(reader_object *self)
-{
-    uint64_t released = self->lease_first == self->lease_next ? self->reader.cursor : self->reader.released;
-    if (released != self->reader.told)
-        rb_reader_tell(&self->reader, released);
-}
-
-/* ---- reading ---- */
 
 #define LAPS_MOST 64 /* in a row, before a reader that only counts them says that nothing is there */
 
-/* The next record that the filter accepts.  RB_OK, or what rb_read says; -100 for a Python exception. */
+/* 1 accepted, 0 not, -1 an exception; the filter may be replaced and the reader closed meanwhile. */
+static int judge(reader_object *self, const rb_view *view)
+{
+    filter_object *match = (filter_object *)Py_NewRef((PyObject *)self->match);
+    int accepted = filter_judge(match, view->bytes + RB_RECORD_HEADER_BYTES, view->header.key_length);
+    Py_DECREF((PyObject *)match);
+    return accepted < 0 || reader_usable(self) != 0 ? -1 : accepted;
+}
+
+/* The next record that the filter accepts.  RB_OK, what rb_read says, or RAISED: the cursor stands behind the
+ * record that could not be judged. */
 int reader_next(reader_object *self, rb_view *view)
 {
     for (int laps = 0;;) {
@@ -136,10 +113,9 @@ int reader_next(reader_object *self, rb_view *view)
         }
         if (result != RB_OK || self->match == NULL)
             return result;
-        int accepted = filter_judge(self->match, view->bytes + RB_RECORD_HEADER_BYTES,
-                                    view->header.key_length, view->header.key_hash);
-        if (accepted < 0 || reader_usable(self) != 0)
-            return -100;
+        int accepted = judge(self, view);
+        if (accepted < 0)
+            return RAISED;
         if (!rb_reader_holds(&self->reader, view->position)) { /* the key was written over while judged */
             self->reader.cursor = cursor;
             self->reader.offset = offset;
@@ -153,23 +129,23 @@ int reader_next(reader_object *self, rb_view *view)
 static PyObject *reader_poll(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
     rb_view view;
-    if (may_read(self) != 0)
+    uint64_t held = NO_LEASE;
+    if (read_begin(self) != 0)
         return NULL;
     int result = reader_next(self, &view);
     if (result == RB_OK)
-        return record_new(self, NULL, &view, lease_take(self));
-    if (result == RB_EMPTY) {
+        held = lease_take(self);
+    else if (result == RB_EMPTY)
         reader_settle(self);
-        Py_RETURN_NONE;
-    }
-    return result == -100 ? NULL : reader_trouble(self, result);
+    reader_end(self);
+    if (result == RB_OK)
+        return record_new(self, NULL, &view, held);
+    return result == RAISED ? NULL : reader_trouble(self, result);
 }
 
 static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py_ssize_t count)
 {
     Py_ssize_t limit = 256;
-    if (may_read(self) != 0)
-        return NULL;
     if (count == 1)
         limit = PyLong_AsSsize_t(args[0]);
     if (count > 1 || limit < 1 || limit > 1 << 20) {
@@ -177,23 +153,34 @@ static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py
             PyErr_SetString(PyExc_ValueError, "read_many takes one limit, 1 to 1048576 records");
         return NULL;
     }
-    return batch_new(self, limit);
+    if (read_begin(self) != 0)
+        return NULL;
+    PyObject *batch = batch_new(self, limit);
+    reader_end(self);
+    return batch;
 }
 
 #define WAIT_SLICE_NS 500000000ll /* how long a signal may wait for its Python handler */
 
-/* 1 a record is there, 0 the time is up, -1 an exception. */
+/* 1 a record is there, 0 the time is up, -1 an exception.  The GIL is kept where there is nothing to wait
+ * for: a busy thread would give it back after milliseconds. */
 static int reader_await(reader_object *self, int64_t timeout_ns)
 {
+    if (rb_peek(&self->reader) != RB_EMPTY)
+        return 1;
+    if (timeout_ns == 0)
+        return 0;
     int64_t deadline = timeout_ns > INT64_MAX / 2 ? INT64_MAX : monotonic_ns() + timeout_ns;
     for (;;) {
         int64_t left = deadline == INT64_MAX ? WAIT_SLICE_NS : deadline - monotonic_ns();
         int result;
         if (left < 0)
             left = 0;
+        self->waiting++;
         Py_BEGIN_ALLOW_THREADS
         result = rb_reader_wait(&self->reader, self->spin_ns, left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
         Py_END_ALLOW_THREADS
+        self->waiting--;
         if (result != RB_TIMEOUT)
             return 1; /* also for trouble: the read after it says what */
         if (PyErr_CheckSignals() != 0 || reader_usable(self) != 0)
@@ -203,11 +190,20 @@ static int reader_await(reader_object *self, int64_t timeout_ns)
     }
 }
 
+/* Any number of threads may wait; but not while the cursor moves. */
+static int reader_begin_wait(reader_object *self)
+{
+    if (reader_usable(self) != 0)
+        return -1;
+    if (!self->reading)
+        return 0;
+    fail("ReaderBusy", "(s)", "this reader is reading, for its filter or another thread");
+    return -1;
+}
+
 static PyObject *reader_wait(reader_object *self, PyObject *const *args, Py_ssize_t count)
 {
     double seconds = 1e9;
-    if (reader_usable(self) != 0)
-        return NULL;
     if (count > 0 && args[0] != Py_None)
         seconds = PyFloat_AsDouble(args[0]);
     if (count > 1 || !(seconds >= 0)) {
@@ -215,6 +211,8 @@ static PyObject *reader_wait(reader_object *self, PyObject *const *args, Py_ssiz
             PyErr_SetString(PyExc_ValueError, "wait takes a timeout in seconds, 0 or more, or None");
         return NULL;
     }
+    if (reader_begin_wait(self) != 0)
+        return NULL;
     int result = reader_await(self, seconds > 9e8 ? INT64_MAX : (int64_t)(seconds * 1e9));
     return result < 0 ? NULL : PyBool_FromLong(result);
 }
@@ -243,6 +241,7 @@ static PyObject *reader_itself(PyObject *self)
 static PyObject *seek_done(reader_object *self, int result)
 {
     self->lease_first = self->lease_next;
+    reader_end(self);
     if (result == RB_OVERRUN || result == RB_EMPTY)
         return fail("OffsetGone", "(K)", (unsigned long long)self->reader.offset);
     if (result != RB_OK)
@@ -253,7 +252,7 @@ static PyObject *seek_done(reader_object *self, int result)
 static PyObject *reader_seek(reader_object *self, PyObject *offset)
 {
     unsigned long long wanted = PyLong_AsUnsignedLongLong(offset);
-    if (reader_usable(self) != 0 || (wanted == (unsigned long long)-1 && PyErr_Occurred()))
+    if ((wanted == (unsigned long long)-1 && PyErr_Occurred()) || reader_begin(self) != 0)
         return NULL;
     return seek_done(self, rb_seek_offset(&self->reader, wanted));
 }
@@ -261,7 +260,7 @@ static PyObject *reader_seek(reader_object *self, PyObject *offset)
 static PyObject *reader_seek_time(reader_object *self, PyObject *timestamp_ns)
 {
     unsigned long long wanted = PyLong_AsUnsignedLongLong(timestamp_ns);
-    if (reader_usable(self) != 0 || (wanted == (unsigned long long)-1 && PyErr_Occurred()))
+    if ((wanted == (unsigned long long)-1 && PyErr_Occurred()) || reader_begin(self) != 0)
         return NULL;
     rb_seek_time(&self->reader, wanted);
     return seek_done(self, RB_OK);
@@ -269,7 +268,7 @@ static PyObject *reader_seek_time(reader_object *self, PyObject *timestamp_ns)
 
 static PyObject *reader_seek_oldest(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
-    if (reader_usable(self) != 0)
+    if (reader_begin(self) != 0)
         return NULL;
     rb_seek_oldest(&self->reader);
     return seek_done(self, RB_OK);
@@ -277,13 +276,54 @@ static PyObject *reader_seek_oldest(reader_object *self, PyObject *Py_UNUSED(ign
 
 static PyObject *reader_seek_latest(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
-    if (reader_usable(self) != 0)
+    if (reader_begin(self) != 0)
         return NULL;
     rb_seek_latest(&self->reader);
     return seek_done(self, RB_OK);
 }
 
-/* For what reads through cffi (ranges): the exception of a result. */
+/* Moves the cursor to the next record that verifies, without the GIL; a result. */
+static PyObject *reader_skip(reader_object *self, PyObject *Py_UNUSED(ignored))
+{
+    int result;
+    if (reader_begin(self) != 0)
+        return NULL;
+    self->detached = true;
+    Py_BEGIN_ALLOW_THREADS
+    result = rb_reader_skip(&self->reader);
+    Py_END_ALLOW_THREADS
+    self->detached = false;
+    reader_end(self);
+    return PyLong_FromLong(result);
+}
+
+/* Ranges into `array`, a writable buffer of rb_range, without the GIL; how many, or a result. */
+static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer array;
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "ranges takes 2 arguments, %zd were given", count);
+    unsigned long long limit_bytes = PyLong_AsUnsignedLongLong(args[0]);
+    if ((limit_bytes == (unsigned long long)-1 && PyErr_Occurred()) ||
+        PyObject_GetBuffer(args[1], &array, PyBUF_WRITABLE) != 0)
+        return NULL;
+    PyObject *found = NULL;
+    if (reader_begin(self) == 0) {
+        int result;
+        self->detached = true;
+        Py_BEGIN_ALLOW_THREADS
+        result = rb_reader_ranges(&self->reader, limit_bytes, array.buf,
+                                  (int)((size_t)array.len / sizeof(rb_range)));
+        Py_END_ALLOW_THREADS
+        self->detached = false;
+        reader_end(self);
+        found = PyLong_FromLong(result);
+    }
+    PyBuffer_Release(&array);
+    return found;
+}
+
+/* For what reads through cffi (the log's rounds) and ranges: the exception of a result. */
 static PyObject *reader_raise(reader_object *self, PyObject *result)
 {
     long value = PyLong_AsLong(result);
@@ -311,6 +351,19 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 
 /* ---- making and closing ---- */
 
+#define SPIN_MOST_NS 1000000000ll
+#define CLOSE_LOOK_NS 50000
+
+/* Whether both buffers are as long as what C makes of them. */
+static int buffers_fit(const reader_object *self, int own)
+{
+    Py_ssize_t wanted = own ? RB_HEADER_BYTES : RB_CURSORS_BYTES;
+    if (!self->has_slots || self->slots.len >= wanted)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "slots of %zd bytes are shorter than %zd", self->slots.len, wanted);
+    return -1;
+}
+
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     static char *names[] = {"ring",   "slots",   "own", "slot", "gating", "counts_overruns",
@@ -321,6 +374,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOpippppL", names, &ring, &slots, &own, &slot, &gating,
                                      &counts, &verify, &early, &spin_ns))
         return NULL;
+    if (spin_ns < 0 || spin_ns > SPIN_MOST_NS)
+        return PyErr_Format(PyExc_ValueError, "spin_ns %lld is outside of 0 to %lld", spin_ns, SPIN_MOST_NS);
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     reader_object *self = (reader_object *)allocate(type, 0);
     if (self == NULL)
@@ -328,6 +383,10 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->has_slots = slots != Py_None;
     if (PyObject_GetBuffer(ring, &self->ring, PyBUF_SIMPLE) != 0 ||
         (self->has_slots && PyObject_GetBuffer(slots, &self->slots, PyBUF_WRITABLE) != 0)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (buffers_fit(self, own) != 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -364,11 +423,24 @@ reader_object *reader_of_bytes(PyObject *bytes)
     return self;
 }
 
+static int reader_clear(PyObject *object)
+{
+    Py_CLEAR(((reader_object *)object)->match);
+    return 0;
+}
+
 static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
-    if (self->open && self->forks == forks)
-        rb_reader_close(&self->reader);
+    bool was_open = self->open;
     self->open = false;
+    while (self->detached) { /* it ends by itself, and writes to the slot until then */
+        Py_BEGIN_ALLOW_THREADS
+        rb_nap(CLOSE_LOOK_NS);
+        Py_END_ALLOW_THREADS
+    }
+    if (was_open && self->forks == forks)
+        rb_reader_close(&self->reader);
+    reader_clear((PyObject *)self); /* the filter often knows the owner of the reader */
     Py_RETURN_NONE;
 }
 
@@ -376,12 +448,6 @@ static int reader_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT((PyObject *)((reader_object *)object)->match);
-    return 0;
-}
-
-static int reader_clear(PyObject *object)
-{
-    Py_CLEAR(((reader_object *)object)->match);
     return 0;
 }
 
@@ -461,6 +527,8 @@ static PyMethodDef reader_methods[] = {
     {"seek_time", (PyCFunction)reader_seek_time, METH_O, "Go to the first record at or after a time in ns."},
     {"seek_oldest", (PyCFunction)reader_seek_oldest, METH_NOARGS, "Go to the oldest record."},
     {"seek_latest", (PyCFunction)reader_seek_latest, METH_NOARGS, "Go behind the newest record."},
+    {"_ranges", (PyCFunction)(void (*)(void))reader_ranges, METH_FASTCALL, "Fill an array of rb_range."},
+    {"_skip", (PyCFunction)reader_skip, METH_NOARGS, "Go on behind damage."},
     {"_raise", (PyCFunction)reader_raise, METH_O, "Raise what a result code of C means."},
     {"release", (PyCFunction)reader_release, METH_O,
      "Give up the hold on everything below a position (after ranges())."},

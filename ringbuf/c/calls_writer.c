@@ -12,16 +12,27 @@
 
 #include <string.h>
 
+/* Whether it may still write: no other process does. */
+static bool is_live(const writer_object *self)
+{
+    return self->open && self->forks == forks;
+}
+
+static int writer_live(const writer_object *self)
+{
+    if (is_live(self))
+        return 0;
+    fail(self->open ? "UsedAfterFork" : "RingClosed", "(s)", "writer");
+    return -1;
+}
+
 static int writer_usable(const writer_object *self)
 {
-    if (!self->open)
-        fail("RingClosed", "(s)", "writer");
-    else if (self->forks != forks)
-        fail("UsedAfterFork", "(s)", "writer");
-    else if (self->busy)
-        fail("ClaimPending", "(s)", "another publish of this writer waits for room in the ring");
-    else
+    if (writer_live(self) != 0)
+        return -1;
+    if (!self->busy)
         return 0;
+    fail("ClaimPending", "(s)", "another publish of this writer waits for room in the ring");
     return -1;
 }
 
@@ -85,20 +96,21 @@ static int key_take(writer_object *self, PyObject *key, PyObject *properties, rb
 }
 
 #define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
-#define TROUBLE (-100)      /* a Python exception is set */
 
 /* A reader that died in the way is found by its lock, at once.  RB_OK: there is room now; or RB_FULL,
- * or TROUBLE. */
+ * or RAISED. */
 static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t now)
 {
-    if (now - self->swept_ns >= SWEEP_NS) {
+    if (is_live(self) && now - self->swept_ns >= SWEEP_NS) {
         self->swept_ns = now;
-        PyObject *swept = PyObject_CallNoArgs(self->on_full);
+        PyObject *on_full = Py_NewRef(self->on_full); /* close() lets go of it */
+        PyObject *swept = PyObject_CallNoArgs(on_full);
+        Py_DECREF(on_full);
         if (swept == NULL)
-            return TROUBLE;
+            return RAISED;
         Py_DECREF(swept);
     }
-    return self->open ? rb_room(&self->writer, length, prefix) : RB_FULL;
+    return is_live(self) ? rb_room(&self->writer, length, prefix) : RB_FULL;
 }
 
 /* Sweeps, and if the ring's policy is to block, waits for room, sweeping on.  Lets other threads run. */
@@ -106,21 +118,18 @@ static int full_wait(writer_object *self, uint64_t length, uint32_t prefix)
 {
     int64_t now = monotonic_ns(), deadline = now + (self->blocks ? self->queue_timeout_ns : 0);
     int result;
-    while ((result = sweep(self, length, prefix, now)) == RB_FULL && self->open && now < deadline) {
+    while ((result = sweep(self, length, prefix, now)) == RB_FULL && is_live(self) && now < deadline) {
         int64_t left = deadline - now;
         Py_BEGIN_ALLOW_THREADS
         result = rb_writer_wait(&self->writer, length, prefix, left < SWEEP_NS ? left : SWEEP_NS);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() != 0)
-            return TROUBLE;
+            return RAISED;
         if (result == RB_OK)
             break;
         now = monotonic_ns();
     }
-    if (self->open)
-        return result;
-    fail("RingClosed", "(s)", "writer");
-    return TROUBLE;
+    return result == RAISED || writer_live(self) == 0 ? result : RAISED;
 }
 
 /* After RB_FULL: sweeps, waits, evicts or gives up, as the ring's policy says.  RB_OK: try again. */
@@ -155,6 +164,8 @@ static uint32_t refusal_now(const writer_object *self)
 static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now,
                  uint8_t **payload)
 {
+    if (writer_usable(self) != 0) /* once more: arguments may run Python */
+        return -1;
     uint32_t why = refusal_now(self);
     if (why != 0) {
         rb_refused_count(self->writer.header, why);
@@ -164,7 +175,7 @@ static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16
     if (result == RB_FULL) {
         result = full(self, length, key->length + key->properties_length);
         if (result != RB_OK)
-            return result == TROUBLE ? -1 : 1;
+            return result == RAISED ? -1 : 1;
         result = rb_claim(&self->writer, key, length, flags, now, payload);
     }
     if (result == RB_OK) {
@@ -214,7 +225,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     int result = claim(self, &key, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
     uint64_t offset = self->writer.offset;
     if (result == 0) {
-        memcpy(room, payload.bytes, (size_t)payload.length);
+        memmove(room, payload.bytes, (size_t)payload.length); /* it may lie in this ring */
         rb_commit(&self->writer, (uint64_t)payload.length, true);
         rb_end_publish(&self->writer);
     }
@@ -249,11 +260,9 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         uint8_t *room;
         result = item == NULL ? -1 : bytes_of(item, &payload);
         if (result == 0) {
-            result = writer_usable(self) != 0
-                         ? -1
-                         : claim(self, &key, (uint64_t)payload.length, flags, now, &room);
+            result = claim(self, &key, (uint64_t)payload.length, flags, now, &room);
             if (result == 0) {
-                memcpy(room, payload.bytes, (size_t)payload.length);
+                memmove(room, payload.bytes, (size_t)payload.length);
                 rb_commit(&self->writer, (uint64_t)payload.length, true);
             }
             bytes_done(&payload);
@@ -262,7 +271,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         if (result != 0)
             break;
     }
-    if (self->open) /* what a sequence does in Python may have closed it */
+    if (is_live(self)) /* what a sequence does in Python may have closed it, or forked */
         rb_end_publish(&self->writer);
     return result < 0 ? NULL : PyLong_FromSsize_t(done);
 }
@@ -399,12 +408,13 @@ static int claim_put(PyObject *self, Py_ssize_t i, PyObject *value)
     return 0;
 }
 
-/* A claim that is dropped was never there. */
+/* A claim that is dropped was never there.  It has no tp_traverse, which would cost each claim some ns: no
+ * writer leads to the objects that keep claims. */
 static void claim_dealloc(PyObject *self)
 {
     claim_object *it = (claim_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    if (!it->done && it->writer->open && it->writer->forks == forks)
+    if (!it->done && is_live(it->writer))
         rb_abort(&it->writer->writer);
     Py_DECREF((PyObject *)it->writer);
     PyObject_Free(self);
@@ -449,7 +459,9 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     if (PyObject_GetBuffer(ring, &self->ring, PyBUF_WRITABLE) == 0 &&
         PyObject_GetBuffer(cursors, &self->cursors, PyBUF_WRITABLE) == 0) {
-        if (rb_writer_open(&self->writer, self->ring.buf, self->cursors.buf) == RB_OK) {
+        if (self->cursors.len >= RB_CURSORS_BYTES &&
+            rb_writer_open(&self->writer, self->ring.buf, (uint64_t)self->ring.len, self->cursors.buf) ==
+                RB_OK) {
             rb_writer_heed(&self->writer, listed);
             self->last.bytes = "";
             self->on_full = Py_NewRef(on_full);
@@ -465,12 +477,32 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return NULL;
 }
 
+static int writer_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    writer_object *it = (writer_object *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(it->on_full);
+    Py_VISIT(it->last_key);
+    return 0;
+}
+
+/* on_full knows the ring, which knows this writer. */
+static int writer_clear(PyObject *self)
+{
+    writer_object *it = (writer_object *)self;
+    it->open = false;
+    it->last = (rb_key){.bytes = ""};
+    Py_CLEAR(it->last_key);
+    Py_CLEAR(it->on_full);
+    return 0;
+}
+
 static void writer_dealloc(PyObject *self)
 {
     writer_object *it = (writer_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    Py_CLEAR(it->last_key);
-    Py_CLEAR(it->on_full);
+    PyObject_GC_UnTrack(self);
+    writer_clear(self);
     PyBuffer_Release(&it->ring);
     PyBuffer_Release(&it->cursors);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -480,8 +512,7 @@ static void writer_dealloc(PyObject *self)
 
 static PyObject *writer_close(writer_object *self, PyObject *Py_UNUSED(ignored))
 {
-    self->open = false;
-    Py_CLEAR(self->on_full); /* it knows the ring, which knows this writer */
+    writer_clear((PyObject *)self);
     Py_RETURN_NONE;
 }
 
@@ -544,10 +575,12 @@ static PyType_Slot writer_slots[] = {
     {Py_tp_doc, "The one writer of a ring."},
     {Py_tp_new, writer_new},
     {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_traverse, writer_traverse},
+    {Py_tp_clear, writer_clear},
     {Py_tp_methods, writer_methods},
     {Py_tp_getset, writer_fields},
     {0},
 };
 
 PyType_Spec writer_spec = {"ringbuf.Writer", sizeof(writer_object), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, writer_slots};

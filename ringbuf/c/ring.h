@@ -39,9 +39,11 @@ struct rb_writer {
     _Atomic(rb_trail *) trail; /* where it leaves steps; NULL: nobody follows */
 };
 
-/* Takes over the ring at `memory` (already inspected): new, or left by a writer that died.  Walks on from
- * `end` over whatever was committed after it.  The caller has made sure that no other writer lives. */
-int rb_writer_open(rb_writer *writer, void *memory, void *cursors);
+/* Takes over the ring at `memory` (`bytes` long, already inspected): new, or left by a writer that died.
+ * Walks on from `end` over whatever was committed after it.  The caller has made sure that no other writer
+ * lives; others may still change the file, so what the header says is held against `bytes` once more:
+ * RB_CORRUPT. */
+int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors);
 
 typedef struct rb_key {
     const void *bytes;
@@ -173,5 +175,6 @@ static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)
 }
 void rb_memory_clear(void *pages, size_t bytes); /* private pages: they are zeros, and take no memory */
 void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
+void rb_nap(int64_t ns);
 
 #endif

@@ -52,7 +52,7 @@ static int64_t at_most(int64_t ns, int64_t limit)
     return ns < limit ? ns : limit;
 }
 
-static void nap(int64_t ns)
+void rb_nap(int64_t ns)
 {
     struct timespec time = timespec_of(ns);
     nanosleep(&time, NULL);
@@ -101,7 +101,7 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
     while ((now = now_ns()) < deadline) {
         int64_t left = at_most(deadline - now, RECHECK_NS);
         if (reader->slot == NULL) {
-            nap(at_most(left, NAP_NS));
+            rb_nap(at_most(left, NAP_NS));
         } else {
             uint32_t seen = atomic_load_explicit(&reader->header->wake, memory_order_acquire); /* rb_wake() */
             say_asleep(reader);
@@ -147,7 +147,7 @@ static void waitv(struct waiter *waiters, int count, int64_t ns)
     int64_t until = time.tv_sec * 1000000000ll + time.tv_nsec + ns;
     time = timespec_of(until);
     if (syscall(SYS_futex_waitv, waiters, count, 0, &time, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
-        nap(at_most(ns, NAP_NS)); /* Linux before 5.16, or a sandbox that forbids it */
+        rb_nap(at_most(ns, NAP_NS)); /* Linux before 5.16, or a sandbox that forbids it */
 }
 
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns)
@@ -258,7 +258,7 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
         int64_t now = now_ns();
         if (now >= deadline)
             return RB_TIMEOUT;
-        nap(at_most(deadline - now, NAP_NS));
+        rb_nap(at_most(deadline - now, NAP_NS));
     }
 }
 

@@ -419,16 +419,21 @@ static void recover_index(rb_writer *writer)
     writer->indexed = position != RB_NO_POSITION && position / writer->chunk == chunk ? chunk + 1 : chunk;
 }
 
-int rb_writer_open(rb_writer *writer, void *memory, void *cursors)
+int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors)
 {
     rb_header *header = memory;
     memset(writer, 0, sizeof *writer);
+    if (bytes < RB_HEADER_BYTES)
+        return RB_CORRUPT;
+    uint64_t capacity = *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once */
+    if (!rb_capacity_fits(capacity) || bytes - RB_HEADER_BYTES < capacity)
+        return RB_CORRUPT;
     writer->header = header;
     writer->data = (uint8_t *)memory + RB_HEADER_BYTES;
     writer->cursors = cursors;
-    writer->capacity = header->geometry.capacity_bytes;
-    writer->mask = writer->capacity - 1;
-    writer->chunk = header->geometry.chunk_bytes;
+    writer->capacity = capacity;
+    writer->mask = capacity - 1;
+    writer->chunk = rb_chunk_bytes(capacity);
     writer->largest = writer->capacity / 4;
     writer->epoch = writer->crc_seed = header->geometry.epoch;
     atomic_store_explicit(&header->durable_waiters, 0, memory_order_relaxed); /* of a process that died */

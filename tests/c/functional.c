@@ -56,7 +56,7 @@ static void begin(void)
     memset(memory, 0, sizeof memory);
     CHECK(rb_format(memory, CAPACITY, EPOCH, FIRST, "golden-0", MADE_NS) == RB_OK);
     CHECK(rb_format_cursors(cursors_of(memory)) == RB_OK);
-    CHECK(rb_writer_open(&writer, memory, cursors_of(memory)) == RB_OK);
+    CHECK(rb_writer_open(&writer, memory, RB_HEADER_BYTES + CAPACITY, cursors_of(memory)) == RB_OK);
 }
 
 static rb_key key_of(const char *text, const char *properties, uint32_t properties_length)
@@ -174,7 +174,8 @@ static void take_over(void)
     CHECK(rb_append(&writer, &key, "committed", 9, 0, 1) == RB_OK);
     CHECK(rb_claim(&writer, &key, 100, 0, 1, &payload) == RB_OK);
     memset(payload, 0xff, 100);
-    CHECK(rb_writer_open(&writer, memory, cursors_of(memory)) == RB_OK); /* as after a kill */
+    /* as after a kill */
+    CHECK(rb_writer_open(&writer, memory, RB_HEADER_BYTES + CAPACITY, cursors_of(memory)) == RB_OK);
     CHECK(writer.offset == offset + 1);
     put("", NULL, 0, "next", 4, 0);
 }

@@ -479,7 +479,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memset(rings[i], 0, RB_HEADER_BYTES);
         must(rb_format(rings[i], CAPACITY, 1, 0, "fuzz", MADE_NS) == RB_OK &&
                  rb_format_cursors(cursors[i]) == RB_OK &&
-                 rb_writer_open(&world.writers[i], rings[i], cursors[i]) == RB_OK,
+                 rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i]) == RB_OK,
              "the ring has a writer");
         mq_source source = {.kind = MQ_SOURCE_OWN, .writer = &world.writers[i], .logged = i == LOGGED};
         world.sources[i] = (uint16_t)mq_source_add(world.engine, source);

@@ -120,7 +120,7 @@ static void run_claim(rb_writer *writer)
 
 static void run_takeover(rb_writer *writer)
 {
-    if (rb_writer_open(writer, ring, cursors) != RB_OK)
+    if (rb_writer_open(writer, ring, RING_BYTES, cursors) != RB_OK)
         wrong("take-over refused");
 }
 
@@ -277,7 +277,7 @@ static void check_gate(void)
 static void check_after(uint64_t committed, const rb_reader *watcher)
 {
     rb_writer writer;
-    int result = rb_writer_open(&writer, ring, cursors);
+    int result = rb_writer_open(&writer, ring, RING_BYTES, cursors);
     if (result != RB_OK)
         wrong("the ring cannot be taken over: %d", result);
     if (writer.offset != committed || writer.tail != watcher->cursor)
@@ -332,7 +332,7 @@ static pid_t start(const struct scenario *scenario)
         wrong("no child");
     if (child == 0) {
         rb_writer writer;
-        if (scenario->run != run_takeover && rb_writer_open(&writer, ring, cursors) != RB_OK)
+        if (scenario->run != run_takeover && rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
             _exit(1);
         payloads_ready(base_offset);
         heed_few(&writer);
@@ -447,7 +447,7 @@ static void rehearse(const struct scenario *scenario)
     rb_writer writer;
     rb_view view;
     restore();
-    if (rb_writer_open(&writer, ring, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
         wrong("the rehearsal cannot begin");
     restore();
     payloads_ready(base_offset);
@@ -470,7 +470,7 @@ static void build(const struct scenario *scenario)
     memset(cursors, 0, RB_CURSORS_BYTES);
     rb_format(ring, CAPACITY, EPOCH, 0, "step", 1);
     rb_format_cursors(cursors);
-    if (rb_writer_open(&writer, ring, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
         wrong("the ring cannot be written");
     scenario->prepare(&writer);
     rb_end_read((rb_header *)ring, &unused, &base_offset);

@@ -47,7 +47,7 @@ static void *write_all(void *unused)
     rb_writer writer;
     rb_key key = {.bytes = "key", .length = 3};
     uint8_t payload[PAYLOAD_MOST];
-    if (rb_writer_open(&writer, ring, cursors) != RB_OK)
+    if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
         wrong("no writer", 0);
     rb_writer_trail(&writer, &trail);
     while (writer.offset < records) {

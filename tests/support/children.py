@@ -62,9 +62,9 @@ class Child:
         self.process.send_signal(number)
         return self.wait()
 
-    def wait(self) -> tuple[int, str, str]:
+    def wait(self, patience_s: float = PATIENCE_S) -> tuple[int, str, str]:
         """(exit status, rest of standard output, standard error), once it has ended by itself."""
-        out, error = self.process.communicate(timeout=PATIENCE_S)
+        out, error = self.process.communicate(timeout=patience_s)
         return self.process.returncode, (self._rest + out).decode(), error.decode()
 
     def __enter__(self) -> Self:

@@ -8,6 +8,9 @@
  * Connections and sessions are handles (int, never 0), topics and sources small ints.  A stale handle is no
  * error: the client may have gone meanwhile; such calls return False.  An index out of range is a bug of the
  * caller: ValueError. The thread that polls is the only one that may call any of this.
+ *
+ * It has no tp_traverse: rings are held out of the collector's sight, which would clear `rings` before the
+ * engine is freed, and C uses them until then.
  */
 #include "mqtt_calls.h"
 
@@ -39,6 +42,8 @@ static PyObject *add_ring(engine_object *self, args_t args, Py_ssize_t count)
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
                             (PyObject *)Py_TYPE(args[0]));
     writer_object *writer = (writer_object *)args[0];
+    if (!writer->open || writer->forks != forks)
+        return fail("RingClosed", "(s)", "writer");
     bool hides = atomic_load_explicit(&writer->writer.header->shows_durable, memory_order_relaxed);
     unsigned long long gate;
     if (unsigned_of(args[1], MQ_GATE_UPSTREAM, &gate) != 0)
@@ -57,6 +62,8 @@ static PyObject *add_reader(engine_object *self, PyObject *reader)
     if (!PyObject_TypeCheck(reader, reader_type))
         return PyErr_Format(PyExc_TypeError, "a ringbuf Reader is wanted, not %R",
                             (PyObject *)Py_TYPE(reader));
+    if (reader_usable((reader_object *)reader) != 0)
+        return NULL;
     mq_source source = {.kind = MQ_SOURCE_FOREIGN, .reader = &((reader_object *)reader)->reader};
     return source_new(self, source, reader);
 }
@@ -105,9 +112,9 @@ static PyObject *open_detached(engine_object *self, PyObject *listener)
 static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
-    bytes_view data;
+    HELD_VIEW data = {0};
     uint32_t taken = 0;
-    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 || bytes_of(args[1], &data) != 0)
+    if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
         return NULL;
     while (connection != NULL && connection->stop == MQ_RUN && !connection->is_ready &&
            taken < (uint32_t)data.length) {
@@ -120,7 +127,6 @@ static PyObject *feed(engine_object *self, args_t args, Py_ssize_t count)
         mq_received(self->engine, connection, room);
         taken += room;
     }
-    bytes_done(&data);
     return PyLong_FromUnsignedLong(taken);
 }
 
@@ -211,11 +217,10 @@ static PyObject *attach(engine_object *self, args_t args, Py_ssize_t count)
 static PyObject *send_bytes(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_connection *connection;
-    bytes_view data;
-    if (take(count, 2) != 0 || live_from(self, args[0], &connection) != 0 || bytes_of(args[1], &data) != 0)
+    HELD_VIEW data = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &data) != 0 || live_from(self, args[0], &connection) != 0)
         return NULL;
     bool sent = connection != NULL && mq_put(self->engine, connection, data.bytes, (uint32_t)data.length);
-    bytes_done(&data);
     return PyBool_FromLong(sent);
 }
 

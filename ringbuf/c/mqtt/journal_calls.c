@@ -33,6 +33,8 @@ PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count
     if (!PyObject_TypeCheck(args[0], writer_type))
         return PyErr_Format(PyExc_TypeError, "a ringbuf Writer is wanted, not %R",
                             (PyObject *)Py_TYPE(args[0]));
+    if (!((writer_object *)args[0])->open || ((writer_object *)args[0])->forks != forks)
+        return fail("RingClosed", "(s)", "writer");
     PyObject *before = self->journal;
     self->journal = Py_NewRef(args[0]);
     mq_journal_open(self->engine, &((writer_object *)args[0])->writer, from, args[2] == Py_True, in_log);
@@ -49,11 +51,10 @@ PyObject *engine_journal_close(engine_object *self, PyObject *Py_UNUSED(ignored)
 
 PyObject *engine_journal_note(engine_object *self, PyObject *object)
 {
-    bytes_view note;
-    if (bytes_of(object, &note) != 0)
+    HELD_VIEW note = {0};
+    if (view_of(object, &note) != 0)
         return NULL;
     bool written = mq_journal_note(self->engine, note.bytes, (uint32_t)note.length);
-    bytes_done(&note);
     return PyBool_FromLong(written);
 }
 
@@ -243,11 +244,10 @@ PyObject *engine_restore_source(engine_object *self, args_t args, Py_ssize_t cou
 
 PyObject *engine_restore_batch(engine_object *self, PyObject *object)
 {
-    bytes_view entries;
-    if (is_restoring(self) != 0 || bytes_of(object, &entries) != 0)
+    HELD_VIEW entries = {0};
+    if (view_of(object, &entries) != 0 || is_restoring(self) != 0)
         return NULL;
     bool whole = mq_restoring_batch(self->engine, self->restoring, entries.bytes, (uint64_t)entries.length);
-    bytes_done(&entries);
     return PyBool_FromLong(whole);
 }
 
@@ -285,10 +285,10 @@ static bool route_ring(engine_object *self, uint32_t index, uint64_t position, u
 PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, position, begin;
-    bytes_view records;
+    HELD_VIEW records = {0};
     mq_unknown unknown = {0};
-    if (take(count, 4) != 0 || is_restoring(self) != 0 ||
-        unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
+    if (take(count, 4) != 0 || (args[2] != Py_None && view_of(args[2], &records) != 0) ||
+        is_restoring(self) != 0 || unsigned_of(args[0], self->engine->source_count - 1, &index) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &position) != 0 || unsigned_of(args[3], UINT64_MAX, &begin) != 0)
         return NULL;
     const mq_source *source = self->engine->sources[index];
@@ -299,11 +299,8 @@ PyObject *engine_restore_route(engine_object *self, args_t args, Py_ssize_t coun
             return PyErr_Format(PyExc_ValueError, "source %llu has no record at %llu", index, position);
         known = route_ring(self, (uint32_t)index, position, &from, &unknown);
     } else {
-        if (bytes_of(args[2], &records) != 0)
-            return NULL;
         known = mq_restoring_route(self->engine, self->restoring, (uint32_t)index, position, records.bytes,
                                    (uint64_t)records.length, &from, &unknown);
-        bytes_done(&records);
     }
     PyObject *name = name_or_none(known, &unknown);
     return name == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)from, name);

@@ -18,6 +18,22 @@ typedef struct engine_object {
 
 typedef PyObject *const *args_t;
 
+/* A view that is given back at the end of its block.  Both that and view_of() may run Python (the buffer of
+ * a Python class), which may use the engine: so views are taken before anything is looked up, and what was
+ * looked up is not used after their block. */
+#define HELD_VIEW __attribute__((cleanup(bytes_done))) bytes_view
+
+/* Bytes of an object, as many as 31 bits can say: lengths have 32 here.  `out` is preset with zeros. */
+static inline int view_of(PyObject *object, bytes_view *out)
+{
+    if (bytes_of(object, out) != 0)
+        return -1;
+    if (out->length <= INT32_MAX)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "%zd bytes exceed %d", out->length, INT32_MAX);
+    return -1;
+}
+
 static inline int take(Py_ssize_t count, Py_ssize_t wanted)
 {
     if (count == wanted)

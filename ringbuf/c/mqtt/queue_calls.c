@@ -18,15 +18,11 @@ PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count
 {
     mq_session *session;
     unsigned long long tag;
-    bytes_view filter, topics = {0};
-    if (take(count, 4) != 0 || session_from(self, args[0], &session) != 0 ||
-        unsigned_of(args[1], UINT32_MAX, &tag) != 0 || bytes_of(args[2], &filter) != 0)
+    HELD_VIEW filter = {0}, topics = {0};
+    bool listed = count == 4 && args[3] != Py_None;
+    if (take(count, 4) != 0 || view_of(args[2], &filter) != 0 || (listed && view_of(args[3], &topics) != 0) ||
+        session_from(self, args[0], &session) != 0 || unsigned_of(args[1], UINT32_MAX, &tag) != 0)
         return NULL;
-    bool listed = args[3] != Py_None;
-    if (listed && bytes_of(args[3], &topics) != 0) {
-        bytes_done(&filter);
-        return NULL;
-    }
     mq_replay_scope scope = {.filter = filter.bytes,
                              .filter_length = (uint32_t)filter.length,
                              .topics = listed ? topics.bytes : NULL,
@@ -34,21 +30,17 @@ PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count
     if (listed && scope.topics == NULL)
         scope.topics = "";
     bool begun = session == NULL || mq_replay_begin(self->engine, session, (uint32_t)tag, &scope);
-    bytes_done(&filter);
-    if (listed)
-        bytes_done(&topics);
     return begun ? PyBool_FromLong(session != NULL) : PyErr_NoMemory();
 }
 
 PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
-    bytes_view filter;
-    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0 || bytes_of(args[1], &filter) != 0)
+    HELD_VIEW filter = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &filter) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
     if (session != NULL)
         mq_replay_end(self->engine, session, filter.bytes, (uint32_t)filter.length);
-    bytes_done(&filter);
     Py_RETURN_NONE;
 }
 
@@ -93,8 +85,8 @@ PyObject *engine_queue_topics(engine_object *self, PyObject *handle)
 PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
-    bytes_view topics;
-    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0 || bytes_of(args[1], &topics) != 0)
+    HELD_VIEW topics = {0};
+    if (take(count, 2) != 0 || view_of(args[1], &topics) != 0 || session_from(self, args[0], &session) != 0)
         return NULL;
     uint32_t made = self->engine->topics.made, purged = 0;
     uint8_t *bits = calloc(1, made / 8 + 1);
@@ -112,7 +104,6 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
             purged += mq_purge(self->engine, session->group->again, &denied);
         mq_replays_purge(session, &denied);
     }
-    bytes_done(&topics);
     free(bits);
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
 }
@@ -120,9 +111,9 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
 /* Of `object`, topics as uint32, those that retain something. */
 PyObject *engine_topics_retaining(engine_object *self, PyObject *object)
 {
-    bytes_view topics;
+    HELD_VIEW topics = {0};
     uint32_t found = 0;
-    if (bytes_of(object, &topics) != 0)
+    if (view_of(object, &topics) != 0)
         return NULL;
     uint32_t *kept = malloc((size_t)topics.length + 4);
     for (Py_ssize_t i = 0; kept != NULL && i < topics.length / 4; i++) {
@@ -130,7 +121,6 @@ PyObject *engine_topics_retaining(engine_object *self, PyObject *object)
         if (topic != NULL && topic->item.generation & 1 && topic->retained != NULL)
             kept[found++] = topic->item.index;
     }
-    bytes_done(&topics);
     PyObject *bytes = kept == NULL
                           ? PyErr_NoMemory()
                           : PyBytes_FromStringAndSize((const char *)kept, found * (Py_ssize_t)sizeof *kept);

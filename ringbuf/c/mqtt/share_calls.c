@@ -28,10 +28,10 @@ PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *queue, *session;
     unsigned long long options;
-    bytes_view identifiers;
-    if (take(count, 4) != 0 || group_from(self, args[0], &queue) != 0 ||
-        session_from(self, args[1], &session) != 0 || unsigned_of(args[2], 255, &options) != 0 ||
-        bytes_of(args[3], &identifiers) != 0)
+    HELD_VIEW identifiers = {0};
+    if (take(count, 4) != 0 || view_of(args[3], &identifiers) != 0 ||
+        group_from(self, args[0], &queue) != 0 || session_from(self, args[1], &session) != 0 ||
+        unsigned_of(args[2], 255, &options) != 0)
         return NULL;
     bool joined = false;
     if (queue != NULL && session != NULL) {
@@ -42,7 +42,6 @@ PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count)
         if (grant != 0)
             mq_grant_drop(self->engine, grant);
     }
-    bytes_done(&identifiers);
     return PyBool_FromLong(joined);
 }
 

@@ -45,8 +45,11 @@ PyObject *engine_session_facts(engine_object *self, PyObject *handle)
     if (session == NULL)
         Py_RETURN_NONE;
     PyObject *dropped = PyTuple_New(MQ_DROP_CAUSES);
-    for (int i = 0; dropped != NULL && i < MQ_DROP_CAUSES; i++)
-        PyTuple_SetItem(dropped, i, PyLong_FromUnsignedLongLong(session->dropped[i]));
+    for (int i = 0; dropped != NULL && i < MQ_DROP_CAUSES; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(session->dropped[i]);
+        if (number == NULL || PyTuple_SetItem(dropped, i, number) != 0)
+            Py_CLEAR(dropped);
+    }
     return dropped == NULL ? NULL
                            : Py_BuildValue("(IIKN)", session->queue_count, session->in_flight,
                                            (unsigned long long)session->delivered, dropped);
@@ -56,11 +59,10 @@ PyObject *engine_session_facts(engine_object *self, PyObject *handle)
 
 PyObject *engine_grant_take(engine_object *self, PyObject *object)
 {
-    bytes_view identifiers;
-    if (bytes_of(object, &identifiers) != 0)
+    HELD_VIEW identifiers = {0};
+    if (view_of(object, &identifiers) != 0)
         return NULL;
     uint32_t number = mq_grant_take(self->engine, 0, identifiers.bytes, (uint32_t)identifiers.length);
-    bytes_done(&identifiers);
     return number == 0 ? PyErr_NoMemory() : PyLong_FromUnsignedLong(number);
 }
 
@@ -107,16 +109,15 @@ PyObject *engine_thaw(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_session *session;
     unsigned long long source, wanted, position;
-    bytes_view records;
-    if (take(count, 5) != 0 || session_from(self, args[0], &session) != 0 ||
+    HELD_VIEW records = {0};
+    if (take(count, 5) != 0 || view_of(args[4], &records) != 0 ||
+        session_from(self, args[0], &session) != 0 ||
         unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
-        unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0 ||
-        bytes_of(args[4], &records) != 0)
+        unsigned_of(args[2], UINT64_MAX, &wanted) != 0 || unsigned_of(args[3], UINT64_MAX, &position) != 0)
         return NULL;
     if (session != NULL)
         mq_thaw(self->engine, session, mq_where((uint32_t)source, wanted), position, records.bytes,
                 (uint64_t)records.length);
-    bytes_done(&records);
     return PyBool_FromLong(session != NULL);
 }
 
@@ -134,10 +135,10 @@ PyObject *engine_warm(engine_object *self, PyObject *handle)
 
 PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
 {
-    bytes_view name;
+    HELD_VIEW name = {0};
     unsigned long long source;
-    if (take(count, 3) != 0 || unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0 ||
-        bytes_of(args[0], &name) != 0)
+    if (take(count, 3) != 0 || view_of(args[0], &name) != 0 ||
+        unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0)
         return NULL;
     const mq_source *ring = source < self->engine->source_count ? self->engine->sources[source] : NULL;
     PyObject *result = NULL;
@@ -149,17 +150,15 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
                                        args[2] == Py_True);
         result = PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
     }
-    bytes_done(&name);
     return result;
 }
 
 PyObject *engine_topic_find(engine_object *self, PyObject *object)
 {
-    bytes_view name;
-    if (bytes_of(object, &name) != 0)
+    HELD_VIEW name = {0};
+    if (view_of(object, &name) != 0)
         return NULL;
     const mq_topic *topic = mq_topic_find(self->engine, name.bytes, (uint32_t)name.length);
-    bytes_done(&name);
     return PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
 }
 
@@ -181,22 +180,20 @@ static bool topic_matches(const mq_topic *topic, const bytes_view *filter)
 PyObject *engine_topics_scan(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long first, places, most;
-    bytes_view filter;
-    if (take(count, 4) != 0 || unsigned_of(args[1], UINT32_MAX, &first) != 0 ||
+    HELD_VIEW filter = {0};
+    if (take(count, 4) != 0 || view_of(args[0], &filter) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &first) != 0 ||
         unsigned_of(args[2], UINT32_MAX, &places) != 0 || unsigned_of(args[3], UINT32_MAX, &most) != 0)
         return NULL;
     uint32_t made = self->engine->topics.made, found = 0, at = first < made ? (uint32_t)first : made,
              end = places < made - at ? at + (uint32_t)places : made,
              room = most < end - at ? (uint32_t)most : end - at;
     uint32_t *topics = malloc((room + 1) * sizeof *topics);
-    if (topics == NULL || bytes_of(args[0], &filter) != 0) {
-        free(topics);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
+    if (topics == NULL)
+        return PyErr_NoMemory();
     for (; at < end && found < room; at++)
         if (topic_matches(mq_slab_at(&self->engine->topics, at), &filter))
             topics[found++] = at;
-    bytes_done(&filter);
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)topics, found * (Py_ssize_t)sizeof *topics);
     free(topics);
     if (bytes == NULL)
@@ -261,22 +258,18 @@ PyObject *engine_topics_age(engine_object *self, PyObject *places)
     return list;
 }
 
-/* Calls `act` for each topic of `object`, a buffer of uint32.  How many said yes, or -1. */
-static Py_ssize_t each_topic(engine_object *self, PyObject *object, mq_session *session, uint32_t tag,
+/* Calls `act` for each topic of `ids`, uint32 each.  How many said yes. */
+static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_session *session, uint32_t tag,
                              bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
 {
-    bytes_view ids;
     Py_ssize_t yes = 0;
-    if (bytes_of(object, &ids) != 0)
-        return -1;
-    for (Py_ssize_t i = 0; i + 4 <= ids.length; i += 4) {
+    for (Py_ssize_t i = 0; i + 4 <= ids->length; i += 4) {
         uint32_t index;
-        memcpy(&index, (const char *)ids.bytes + i, sizeof index);
+        memcpy(&index, (const char *)ids->bytes + i, sizeof index);
         mq_topic *topic = mq_slab_at(&self->engine->topics, index);
         if (topic != NULL && topic->item.generation & 1)
             yes += act(self->engine, topic, session, tag);
     }
-    bytes_done(&ids);
     return yes;
 }
 
@@ -307,25 +300,20 @@ static PyObject *over_topics(engine_object *self, args_t args, Py_ssize_t count,
 {
     mq_session *session;
     unsigned long long tag;
-    if (take(count, 3) != 0 || session_from(self, args[1], &session) != 0 ||
+    HELD_VIEW ids = {0};
+    if (take(count, 3) != 0 || view_of(args[0], &ids) != 0 || session_from(self, args[1], &session) != 0 ||
         unsigned_of(args[2], UINT32_MAX, &tag) != 0)
         return NULL;
-    if (session == NULL)
-        return PyLong_FromLong(0);
-    Py_ssize_t yes = each_topic(self, args[0], session, (uint32_t)tag, act);
-    return yes < 0 ? NULL : PyLong_FromSsize_t(yes);
+    return PyLong_FromSsize_t(session == NULL ? 0 : each_topic(self, &ids, session, (uint32_t)tag, act));
 }
 
 PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    bytes_view sessions, tags;
-    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 || bytes_of(args[1], &sessions) != 0)
+    HELD_VIEW sessions = {0}, tags = {0};
+    if (take(count, 3) != 0 || view_of(args[1], &sessions) != 0 || view_of(args[2], &tags) != 0 ||
+        topic_from(self, args[0], &topic) != 0)
         return NULL;
-    if (bytes_of(args[2], &tags) != 0) {
-        bytes_done(&sessions);
-        return NULL;
-    }
     Py_ssize_t routes = sessions.length / 8 < tags.length / 4 ? sessions.length / 8 : tags.length / 4;
     for (Py_ssize_t i = 0; i < routes; i++) {
         uint64_t handle;
@@ -336,8 +324,6 @@ PyObject *engine_routes_new(engine_object *self, args_t args, Py_ssize_t count)
         if (session != NULL && !mq_route_add(self->engine, topic, session, tag))
             break;
     }
-    bytes_done(&sessions);
-    bytes_done(&tags);
     Py_RETURN_NONE;
 }
 
@@ -406,20 +392,14 @@ static mq_message message_of(const bytes_view *payload, const bytes_view *proper
 PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    bytes_view payload, properties;
+    HELD_VIEW payload = {0}, properties = {0};
     unsigned long long flags;
     uint64_t end;
-    if (take(count, 4) != 0 || topic_from(self, args[0], &topic) != 0 ||
-        unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 || bytes_of(args[1], &payload) != 0)
+    if (take(count, 4) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0)
         return NULL;
-    if (bytes_of(args[3], &properties) != 0) {
-        bytes_done(&payload);
-        return NULL;
-    }
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
     int result = mq_append(self->engine, topic, &message, &end);
-    bytes_done(&payload);
-    bytes_done(&properties);
     if (result == RB_TIMEOUT)
         self->engine->counters.dropped[MQ_DROP_FULL]++;
     if (result == RB_TOO_LARGE)
@@ -431,21 +411,15 @@ PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    bytes_view payload, properties;
+    HELD_VIEW payload = {0}, properties = {0};
     unsigned long long flags, timestamp_ns;
-    if (take(count, 5) != 0 || topic_from(self, args[0], &topic) != 0 ||
-        unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
-        unsigned_of(args[4], UINT64_MAX, &timestamp_ns) != 0 || bytes_of(args[1], &payload) != 0)
+    if (take(count, 5) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+        topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
+        unsigned_of(args[4], UINT64_MAX, &timestamp_ns) != 0)
         return NULL;
-    if (bytes_of(args[3], &properties) != 0) {
-        bytes_done(&payload);
-        return NULL;
-    }
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, timestamp_ns);
     if (topic->reserved || self->engine->limits.retained_max > 0)
         mq_retain(self->engine, topic, &message, 0);
-    bytes_done(&payload);
-    bytes_done(&properties);
     return PyBool_FromLong(topic->retained != NULL);
 }
 

@@ -8,6 +8,7 @@
  * clients, so the hash is keyed: nobody can make up names that collide; and both their number and their bytes
  * are bounded.  A level may cost edge.topics a dict, so levels count as well, where there are many.
  */
+#include "hash.h"
 #include "packets.h"
 
 #include <stdlib.h>
@@ -20,28 +21,9 @@
 
 /* ---- table ---- */
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-/* Folded multiplication of 16 bytes a step, as in wyhash, under this engine's key. */
 uint64_t mq_hash(const mq_engine *engine, const void *bytes, uint32_t length)
 {
-    const uint8_t *name = bytes;
-    uint64_t hash = engine->seed[0] ^ length, a, b;
-    uint32_t left = length;
-    for (; left > 16; left -= 16, name += 16) {
-        memcpy(&a, name, 8);
-        memcpy(&b, name + 8, 8);
-        hash = mix(a ^ engine->seed[1], b ^ hash);
-    }
-    uint8_t tail[16] = {0};
-    memcpy(tail, name, left);
-    memcpy(&a, tail, 8);
-    memcpy(&b, tail + 8, 8);
-    return mix(mix(a ^ engine->seed[1], b ^ hash), engine->seed[0] | 1);
+    return rb_hash(engine->seed, bytes, length);
 }
 
 static uint64_t table_word(const mq_topic *topic)

@@ -4,19 +4,22 @@
  *
  * Python is asked once for each topic and client; its answer is kept in a table of the connection, keyed by
  * the topic's place and generation, until the rules change.  A device that repeats its topic needs no hash,
- * nor does one that uses aliases.
+ * nor does one that uses aliases.  A client can choose places, as they are given in the order of new topics,
+ * so their hash is keyed as that of names.
  *
  * A topic alias stands for a name.  Beside it the topic is remembered, with its generation: a topic that was
  * recycled meanwhile is looked up again, and asked about if need be, by that name.
  */
+#include "hash.h"
 #include "packets.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static mq_verdict *verdict_place(const mq_connection *connection, uint32_t topic)
+static mq_verdict *verdict_place(const mq_engine *engine, const mq_connection *connection, uint32_t topic)
 {
-    uint32_t mask = connection->verdict_room - 1, at = topic * 0x9e3779b1u & mask;
+    uint32_t mask = connection->verdict_room - 1,
+             at = (uint32_t)rb_hash_mix(topic ^ engine->seed[0], engine->seed[1] | 1) & mask;
     while (connection->verdicts[at].topic != 0 && connection->verdicts[at].topic != topic + 1)
         at = (at + 1) & mask;
     return &connection->verdicts[at];
@@ -50,7 +53,7 @@ static bool verdicts_grow(mq_engine *engine, mq_connection *connection)
     connection->verdict_room = room;
     for (uint32_t i = 0; i < old_room; i++)
         if (old[i].topic != 0)
-            *verdict_place(connection, old[i].topic - 1) = old[i];
+            *verdict_place(engine, connection, old[i].topic - 1) = old[i];
     free(old);
     return true;
 }
@@ -74,7 +77,7 @@ void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topi
         return;
     if (connection->verdict_count >= connection->verdict_room / 4 * 3 && !verdicts_grow(engine, connection))
         return;
-    mq_verdict *place = verdict_place(connection, topic->item.index);
+    mq_verdict *place = verdict_place(engine, connection, topic->item.index);
     connection->verdict_count += place->topic == 0;
     *place = (mq_verdict){.topic = topic->item.index + 1,
                           .generation = (topic->item.generation & ~1u) | allowed};
@@ -87,8 +90,9 @@ static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *t
         verdicts_forget(engine, connection);
     if (connection->trusted)
         return last_set(connection, topic, true);
-    const mq_verdict *verdict = connection->verdict_room ? verdict_place(connection, topic->item.index)
-                                                         : NULL;
+    const mq_verdict *verdict = connection->verdict_room
+                                    ? verdict_place(engine, connection, topic->item.index)
+                                    : NULL;
     if (verdict == NULL || verdict->topic == 0 || (verdict->generation | 1) != topic->item.generation)
         return NULL;
     return last_set(connection, topic, verdict->generation & 1);
