@@ -65,6 +65,7 @@ from edge.mqtt import (
 from edge.mqtt.codec import decode_variable_integer
 from edge.mqtt.tables import PacketType
 from edge.own_messages import RETRY_S, OwnMessages
+from edge.owners import Owners, key_of
 from edge.pending import Call, Pending
 from edge.permissions import Permissions
 from edge.retained import Retained
@@ -114,6 +115,7 @@ class Broker:
         self.cold = ColdReads(engine, self.router.ring_of)
         self.own_messages = OwnMessages(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
+        self.owners = Owners(engine, clock)
         self.wills = Wills(self._publish_will, self.keeper)
         self.clients = Clients(engine, self.sessions, self.router, self.wills, self.keeper, clock)
         self._engine = engine
@@ -283,7 +285,10 @@ class Broker:
         self._pending.work(connection, connection, self._judge_steps(connection, name, all(allowed)))
 
     def _judge_steps(self, connection: int, name: str, allowed: bool) -> Steps[None]:
-        topic = yield from self.router.topic_steps(name)
+        client = self.clients.get(connection)
+        if client is None:
+            return
+        topic = yield from self.router.topic_steps(name, client.session.handle)
         if topic is None:
             self._engine.skip(connection, ReasonCode.QUOTA_EXCEEDED)
         else:
@@ -411,7 +416,7 @@ class Broker:
             if all(allowed):
                 properties, expiry_flag = message_of(will)
                 self.own_messages.publish(
-                    will.topic, will.payload, will.qos, will.retain, properties, expiry_flag
+                    will.topic, will.payload, will.qos, will.retain, properties, expiry_flag, key_of(facts)
                 )
             else:
                 log.info("a will is not published any more %s", pairs(client=facts.client_id))
@@ -426,6 +431,7 @@ class Broker:
         self.sys_topics.tick(now_s)
         self.keeper.tick(now_s)
         self.retained.report_refused()
+        self.owners.report_refused()
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, field
 
 from edge.config_listener import Listener, Tls
+from edge.config_quota import OwnerQuota, Quota
 from edge.config_reader import Problems, read_struct, read_toml
 from edge.config_rules import RING_SHARE, RULES, longest_packet_bytes
 from edge.directories import default_runtime_dir, default_state_dir
@@ -25,8 +26,8 @@ from edge.errors import ConfigError
 
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "Durability",
-    "Limits", "Listener", "Local", "Log", "Metrics", "Plugin", "Producer", "Sessions", "Stream", "Sys", "Tls",
-    "Zmq", "checked", "load", "parse",
+    "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
+    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -54,7 +55,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one client, or all of them, may take: nothing grows without bound, in [limits]."""
 
     # About 6 KiB each, and a file descriptor, for which `brim run` raises its soft limit.
-    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    # Three quarters of them, which one address may have, are enough for a gateway with 10,000 devices.
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 16_384
     # From accept to a whole CONNECT: a trickle of bytes must not hold a connection.
     connect_timeout_s: Annotated[int, Meta(ge=1, le=300)] = 5
     # Before CONNECT is accepted nobody may make us buffer more than this: its five fields at their longest,
@@ -87,6 +89,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
     # Their filters, and 128 bytes for each level of them.
     subscriptions_max_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 8 * MIB
+    # The same, of all clients together.
+    filters_max_bytes: Annotated[int, Meta(ge=KIB, le=64 * GIB)] = 256 * MIB
     # MQTT 5 topic aliases: how many a client may set, and how many we set towards one that takes some.
     topic_alias_max: Annotated[int, Meta(ge=0, le=65535)] = 32
     # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
@@ -100,7 +104,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # from one, which wait for the disk.
     in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100
     receive_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
-    sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000  # kept for clients that are away
+    # Sessions that outlast their connection, connected or not; beyond it new ones are refused.
+    sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 16_384
     session_expiry_s: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 7 * 86_400  # of a client that is away
     retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000  # retained messages
     retained_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB  # of them all
@@ -349,6 +354,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_dir: Path = field(default_factory=default_state_dir)  # log, checkpoints, epochs: disk
     listener: tuple[Listener, ...] = (Listener(),)
     limits: Limits = Limits()
+    quota: Quota = Quota()
     auth: Auth = Auth()
     sys: Sys = Sys()
     metrics: Metrics = Metrics()

@@ -22,12 +22,13 @@ import msgspec
 
 from edge.access import ClientFacts
 from edge.clients import Client, Clients, bytes_of
-from edge.engine import Engine, limits_of
+from edge.engine import Engine, Table, limits_of
 from edge.limits import BrokerLimits
 from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 from edge.mqtt import ConnAck, Connect, Properties, ReasonCode, Version, encode
 from edge.mqtt.properties import NO_PROPERTIES
+from edge.owners import key_of
 from edge.pending import Pending
 from edge.permissions import Permissions
 from edge.sessions import NEVER_S, Session, Sessions
@@ -134,8 +135,27 @@ class Connecting:
             self.refuse(connection, packet, facts, ReasonCode.NOT_AUTHORIZED)
         elif known is not None and known.facts.owner != facts.owner and not facts.may_replace(known.facts):
             self._refuse_identifier(connection, packet, facts, known.facts)
+        elif (words := self._quota_exceeded(packet, facts, known)) is not None:
+            refusal = Properties(reason_string=words)
+            self.refuse(connection, packet, facts, ReasonCode.QUOTA_EXCEEDED, refusal)
         else:
             self._accept(connection, packet, facts, data)
+
+    def _quota_exceeded(self, packet: Connect, facts: ClientFacts, known: Session | None) -> str | None:
+        """Why the owner of a client may have no connection or session more; None: it may.
+
+        What the client has already, it keeps: a connection that it takes over, a session that continues.
+        """
+        owner = key_of(facts)
+        held = known if known is not None and key_of(known.facts) == owner else None
+        if not (held and held.connection) and not self._engine.owner_may(owner, Table.CONNECTIONS, 1):
+            return "too many connections of one user or address: see [quota]"
+        lasts = self._sessions.allowed_s(_expiry_wanted_s(packet)) > 0
+        if lasts and not (held and held.expiry_s) and not self._engine.owner_may(owner, Table.SESSIONS, 1):
+            return (
+                "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
+            )
+        return None
 
     def _refuse_identifier(
         self, connection: int, packet: Connect, facts: ClientFacts, holder: ClientFacts
@@ -217,7 +237,7 @@ class Connecting:
         expiry_s = self._sessions.allowed_s(_expiry_wanted_s(packet))
         if session is None:
             return self._sessions.open(facts, expiry_s), False
-        session.facts, session.expiry_s = facts, expiry_s
+        self._sessions.resume(session, facts, expiry_s)
         return session, packet.version is not Version.V31  # which has no such flag
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:

@@ -21,7 +21,7 @@ from array import array
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from edge.engine_codes import CloseCause, DropCause, EventKind
+from edge.engine_codes import TABLES, CloseCause, DropCause, EventKind, Table
 from ringbuf import _ringbuf
 from ringbuf.core import ffi, lib
 
@@ -45,6 +45,7 @@ __all__ = [
     "Loop",
     "Peer",
     "SessionFacts",
+    "Table",
     "counters_of",
     "engine_of",
     "limits_of",
@@ -88,7 +89,7 @@ class SessionFacts(NamedTuple):
 class EngineLimits:
     """Bounds of the hot path.  Names and defaults as in the configuration file, where there are such."""
 
-    connections_max: int = 10_000
+    connections_max: int = 16_384
     connect_timeout_ms: int = 5_000
     connect_max_bytes: int = 384 * KIB
     packet_max_bytes: int = MIB
@@ -102,6 +103,11 @@ class EngineLimits:
     queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
     unfinished_max_bytes: int = 256 * MIB  # memory of packets that are not whole, of all connections
     spill_max_bytes: int = 64 * MIB  # copies of records that rings have overwritten and sessions wait for
+    sessions_max: int = 16_384  # that outlast their connection, connected or not
+    filters_max_bytes: int = 256 * MIB  # of the subscriptions of all sessions, as edge.router counts them
+    share_percent: int = 100  # of each table that one owner may have if it is alone; 100: there are no quotas
+    # Of one user, of one address: by Table; 0: as share_percent says.
+    owner_max: tuple[tuple[int, ...], ...] = ((0,) * TABLES,) * 2
 
 
 class Engine(Protocol):
@@ -232,8 +238,29 @@ class Engine(Protocol):
 
     # Sessions.
 
-    def session_open(self, queue_max: int, drop_newest: bool, /) -> int:
-        """Room for `queue_max` waiting records."""
+    def session_open(self, queue_max: int, drop_newest: bool, owner: bytes, /) -> int:
+        """Room for `queue_max` waiting records; it counts for `owner`, a key of edge.owners."""
+
+    def session_owner(self, session: int, owner: bytes, /) -> bool:
+        """Let it count for `owner` from now on, with all that it has."""
+
+    def session_lasts(self, session: int, lasts: bool, /) -> bool:
+        """Count it among those that outlast their connection, or no longer."""
+
+    def session_filters(self, session: int, size_bytes: int, /) -> bool:
+        """Set the bytes that its subscriptions count for."""
+
+    def session_may(self, session: int, table: int, more: int, /) -> bool:
+        """True if the owner of the session may take `more` of a Table.  A refusal is counted."""
+
+    def owner_may(self, owner: bytes, table: int, more: int, /) -> bool:
+        """The same; of Table.CONNECTIONS: one that is there, and counts for its address so far."""
+
+    def owner_refused(self, table: int, /) -> tuple[bytes, int] | None:
+        """The owner that was refused last, and its part of the table; None: there is none, or it is gone."""
+
+    def owners_top(self, table: int, count: int, /) -> list[tuple[bytes, int]]:
+        """Up to 64 owners and their parts of the table, largest first."""
 
     def session_close(self, session: int, /) -> bool:
         """Forget it, and close its connection."""
@@ -351,8 +378,11 @@ class Engine(Protocol):
 
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 
-    def topic_add(self, name: bytes, source: int, reserved: bool, /) -> int:
-        """A new topic, stored in `source`; NO_TOPIC when the table is full.  Reserved: not for clients."""
+    def topic_add(self, name: bytes, source: int, reserved: bool, session: int, /) -> int:
+        """A new topic, stored in `source`; NO_TOPIC when the table is full.  Reserved: not for clients.
+
+        It counts for the owner of `session`; 0: for none.
+        """
 
     def topic_find(self, name: bytes, /) -> int:
         """The topic, or NO_TOPIC."""
@@ -452,10 +482,11 @@ class Engine(Protocol):
         How many get it.  What retain() has set becomes news by this, without a record.
         """
 
-    def publish(self, topic: int, payload: bytes, flags: int, properties: bytes, /) -> int:
+    def publish(self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, /) -> int:
         """Append a message of this process and route it: OK, FULL (try again), or dropped and counted.
 
-        `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none.
+        `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none; what it retains
+        counts for `owner`, a key of edge.owners.
         """
 
 

@@ -9,7 +9,9 @@ from enum import IntEnum
 
 from ringbuf.core import lib
 
-__all__ = ["CloseCause", "DropCause", "EventKind"]
+__all__ = ["TABLES", "CloseCause", "DropCause", "EventKind", "Table"]
+
+TABLES: int = lib.MQ_OWNED
 
 
 class EventKind(IntEnum):
@@ -70,3 +72,43 @@ class DropCause(IntEnum):
     def words(self) -> str:
         """For logs and counters: `too large`."""
         return self.name.replace("_", " ").lower()
+
+
+class Table(IntEnum):
+    """A table that all clients share, of which an owner (edge.owners) has a part."""
+
+    OPENING = lib.MQ_OWNED_OPENING  # connections before CONNECT was accepted
+    CONNECTIONS = lib.MQ_OWNED_CONNECTIONS
+    SESSIONS = lib.MQ_OWNED_SESSIONS  # that outlast their connection
+    SUBSCRIPTION_BYTES = lib.MQ_OWNED_FILTER_BYTES
+    TOPICS = lib.MQ_OWNED_TOPICS
+    RETAINED = lib.MQ_OWNED_RETAINED
+    RETAINED_BYTES = lib.MQ_OWNED_RETAINED_BYTES
+    QUEUE_BYTES = lib.MQ_OWNED_QUEUE_BYTES
+
+    @property
+    def words(self) -> str:
+        """For logs and the status: `retained bytes`."""
+        return self.name.replace("_", " ").lower()
+
+    @property
+    def limit(self) -> str:
+        """The name of its size in EngineLimits."""
+        return _LIMITS[self]
+
+    @property
+    def setting(self) -> str:
+        """The setting that says how large it is."""
+        return f"limits.{_LIMITS[self]}"
+
+
+_LIMITS = {
+    Table.OPENING: "connections_max",
+    Table.CONNECTIONS: "connections_max",
+    Table.SESSIONS: "sessions_max",
+    Table.SUBSCRIPTION_BYTES: "filters_max_bytes",
+    Table.TOPICS: "topics_max",
+    Table.RETAINED: "retained_max",
+    Table.RETAINED_BYTES: "retained_max_bytes",
+    Table.QUEUE_BYTES: "queues_max_bytes",
+}

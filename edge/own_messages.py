@@ -25,6 +25,7 @@ class _Message:
     payload: bytes
     flags: int
     properties: bytes
+    owner: bytes = b""  # of edge.owners: what it retains counts for it
 
 
 class OwnMessages:
@@ -55,6 +56,7 @@ class OwnMessages:
         retain: bool = False,
         properties: bytes = b"",
         expiry_flag: int = 0,
+        owner: bytes = b"",
     ) -> bool:
         """Store a message and deliver it.  False: it was dropped, and counted.
 
@@ -62,7 +64,7 @@ class OwnMessages:
         makes publishers wait makes this one wait too.
         """
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
-        return self._publish(_Message(topic, payload, flags, properties))
+        return self._publish(_Message(topic, payload, flags, properties, owner))
 
     def store(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
@@ -92,7 +94,7 @@ class OwnMessages:
         if topic is None:
             self.dropped += 1
             return None
-        return self._engine.publish(topic, message.payload, message.flags, message.properties)
+        return self._engine.publish(topic, message.payload, message.flags, message.properties, message.owner)
 
     def _wait(self, message: _Message) -> bool:
         if len(self._waiting) >= WAITING_MAX:

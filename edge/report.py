@@ -88,7 +88,7 @@ class Reporter:
 
     async def gathered(self) -> Status:
         """Everything, as it stands."""
-        clients, counts = await asyncio.wrap_future(self.listener.ask(self._of_broker))
+        clients, counts, owners = await asyncio.wrap_future(self.listener.ask(self._of_broker))
         mqtt = self.stats.snapshot() | counts
         status: Status = {
             "version": self.version,
@@ -99,6 +99,7 @@ class Reporter:
             "listeners": [str(address) for address in self.listener.addresses],
             "rates": self._rates,
             "mqtt": mqtt,
+            "owners": owners,
             "clients": clients[:CLIENTS_SHOWN],
             "clients_not_shown": max(0, len(clients) - CLIENTS_SHOWN),
             "rings": [*self._partitions(), *self._producers()],
@@ -114,9 +115,10 @@ class Reporter:
         status["lost"] = _lost(status)
         return status
 
-    def _of_broker(self) -> tuple[list[Status], dict[str, int]]:
+    def _of_broker(self) -> tuple[list[Status], dict[str, int], Status]:
         """On the MQTT thread."""
-        return self._clients(), self.listener.broker.counts()
+        broker = self.listener.broker
+        return self._clients(), broker.counts(), broker.owners.top()
 
     def _clients(self) -> list[Status]:
         """Those in trouble first.  On the MQTT thread."""

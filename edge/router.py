@@ -18,7 +18,7 @@ from typing import Protocol
 
 from edge.access import Reach
 from edge.config import Durability
-from edge.engine import NO_TOPIC, Engine
+from edge.engine import NO_TOPIC, Engine, Table
 from edge.levels import Levels, gate_of
 from edge.mqtt import Subscription, split_share
 from edge.session_routes import SessionRoutes, is_tag
@@ -27,7 +27,7 @@ from edge.state.keeper import Keeper
 from edge.steps import Steps, at_once
 from edge.terms import OF_GROUP, QOS, RETAIN_AS_PUBLISHED, is_plain, tags, terms_of
 from edge.topics import SubscriptionTree, TopicNames, is_share
-from ringbuf import FLAG_RETAIN, Ring, Writer
+from ringbuf import Ring, Writer
 
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
@@ -123,10 +123,14 @@ class Router:
         """As topic_steps(), at once."""
         return at_once(self.topic_steps(name))
 
-    def topic_steps(self, name: str) -> Steps[int | None]:
-        """The id of a valid topic name, made known if need be; None: the table is full of topics in use."""
+    def topic_steps(self, name: str, session: int = 0) -> Steps[int | None]:
+        """The id of a valid topic name, made known if need be; None: the table is full of topics in use, or
+        the owner of `session`, for which a new topic counts, may have no more.
+        """
         data = name.encode()
         topic = self._engine.topic_find(data)
+        if topic == NO_TOPIC and session and not self._engine.session_may(session, Table.TOPICS, 1):
+            return None
         for attempt in range(ATTEMPTS):
             if topic != NO_TOPIC:
                 return topic
@@ -140,27 +144,22 @@ class Router:
                     and rules == self.routes.rules
                     and not self._tree.has_changed(changes, name)
                 ):
-                    return self._make(name, data, sessions, made)
+                    return self._make(name, session, sessions, made)
         return topic
 
-    def _make(self, name: str, data: bytes, sessions: array[int], tags: array[int]) -> int | None:
+    def _make(self, name: str, session: int, sessions: array[int], tags: array[int]) -> int | None:
+        data = name.encode()
         source = self.source_of(self._partition_of(name))
         reserved = name.startswith("$")  # the server's own [MQTT-4.7.2-1]
-        topic = self._engine.topic_add(data, source, reserved)
+        topic = self._engine.topic_add(data, source, reserved, session)
         if topic == NO_TOPIC and self._recycle():
-            topic = self._engine.topic_add(data, source, reserved)
+            topic = self._engine.topic_add(data, source, reserved, session)
         if topic == NO_TOPIC:
             return None
         self.names.add(name, topic)
         if sessions:
             self._engine.routes_new(topic, sessions, tags)
         return topic
-
-    def publish(self, topic: int, payload: bytes, qos: int, retain: bool) -> int:
-        """Store a message of the broker's own: engine.OK, engine.FULL (try again), else dropped and
-        counted.
-        """
-        return self._engine.publish(topic, payload, qos | (FLAG_RETAIN if retain else 0), b"")
 
     # ---- subscriptions ----
 
@@ -194,7 +193,8 @@ class Router:
         topic_filter, terms = subscription.topic_filter, terms_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = terms
-        session.filters_bytes += filter_bytes(topic_filter) if known is None else 0
+        if known is None:
+            self._count_filters(session, filter_bytes(topic_filter))
         self._keeper.subscribed(session, topic_filter)
         if is_share(topic_filter):
             yield from self._join(session, topic_filter, terms)
@@ -227,7 +227,7 @@ class Router:
 
     def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
         terms = session.subscriptions.pop(topic_filter)
-        session.filters_bytes -= filter_bytes(topic_filter)
+        self._count_filters(session, -filter_bytes(topic_filter))
         self._keeper.unsubscribed(session, [topic_filter])
         if is_share(topic_filter):
             yield from self._leave(session, topic_filter)
@@ -246,8 +246,12 @@ class Router:
                 self.later(leaving)
         own = [its for its in session.subscriptions if not is_share(its)]
         session.subscriptions.clear()
-        session.filters_bytes = 0
+        self._count_filters(session, -session.filters_bytes)
         self.later(self._forgetting(session, own))
+
+    def _count_filters(self, session: Session, more_bytes: int) -> None:
+        session.filters_bytes += more_bytes
+        self._engine.session_filters(session.handle, session.filters_bytes)
 
     def _forgetting(self, session: Session, topic_filters: list[str]) -> Steps[None]:
         for number, topic_filter in enumerate(topic_filters, 1):

@@ -4,8 +4,9 @@ Owns who is known by which client identifier, and for how long somebody who is a
 and the window of a session are the engine's (ringbuf/c/mqtt/session.c): lists of ring positions, never
 payloads.
 
-Invariants: a client identifier has at most one session; at most `sessions_max` of clients that are away are
-kept, who has been away longest goes first; each of those has one deadline, unless it never expires.
+Invariants: a client identifier has at most one session; no session ends because others come: when the table
+of those that outlast their connection is full, or the part of an owner, new ones are refused
+(edge.connecting); each session of a client that is away has one deadline, unless it never expires.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from edge.access import ClientFacts
 from edge.deadlines import Deadlines
 from edge.engine import Engine
+from edge.owners import key_of
 from edge.state.keeper import Keeper
 
 __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
@@ -30,7 +32,6 @@ class SessionLimits:
     queued_records_max: int = 100_000
     in_flight_max: int = 100  # paho and mosquitto take this many without a word
     drop_newest: bool = False  # a full queue drops its oldest record: the newest reading is what matters
-    sessions_max: int = 10_000  # of clients that are away
     session_expiry_s: int = 7 * 86_400  # the longest that a client may ask for; NEVER_S: for ever
 
 
@@ -59,7 +60,7 @@ class Sessions:
     """All sessions, by client identifier and by handle."""
 
     def __init__(self, engine: Engine, limits: SessionLimits, keeper: Keeper) -> None:
-        self.expired = 0  # of clients that stayed away for too long, or were one too many
+        self.expired = 0  # of clients that stayed away for too long
         self._engine = engine
         self._keeper = keeper
         self._limits = limits
@@ -104,10 +105,17 @@ class Sessions:
         """A new session; there must be none of that client."""
         client_id, limits = facts.client_id, self._limits
         assert client_id not in self._by_client
-        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest)
+        handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(facts))
         session = self._by_client[client_id] = Session(facts, handle, expiry_s)
+        self._engine.session_lasts(handle, expiry_s > 0)
         self._keeper.opened(session)
         return session
+
+    def resume(self, session: Session, facts: ClientFacts, expiry_s: int) -> None:
+        """Its client has come back, perhaps from another address and on other terms."""
+        session.facts, session.expiry_s = facts, expiry_s
+        self._engine.session_owner(session.handle, key_of(facts))
+        self._engine.session_lasts(session.handle, expiry_s > 0)
 
     def came(self, session: Session, connection: int) -> None:
         """Its client is connected."""
@@ -134,12 +142,7 @@ class Sessions:
         del self._by_client[client_id]
 
     def overdue(self, now_s: float) -> list[Session]:
-        """Who has been away for too long, or is one too many: longest away first."""
+        """Sessions whose clients have been away for too long, longest first."""
         due = [self._by_client[client_id] for client_id in self._deadlines.due(now_s)]
-        surplus = len(self._away) - len(due) - self._limits.sessions_max
-        if surplus > 0:
-            gone = set(map(id, due))
-            others = (session for session in self._away.values() if id(session) not in gone)
-            due += [session for session, _ in zip(others, range(surplus), strict=False)]
         self.expired += len(due)
         return due

@@ -25,7 +25,7 @@ _TOTALS = (
 _NOW = (
     "connections", "sessions", "topics", "topics_bytes", "retained",
     "retained_bytes", "queues_bytes", "spilled_records",
-    "spilled_bytes", "unfinished_bytes", "held", "blocked",
+    "spilled_bytes", "unfinished_bytes", "held", "blocked", "sessions_kept", "filter_bytes",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from operator import methodcaller
 
 from edge.access import Answer
 from edge.clients import Client, Clients
-from edge.engine import Engine
+from edge.engine import Engine, Table
 from edge.limits import BrokerLimits
 from edge.mqtt import (
     Properties,
@@ -159,6 +159,10 @@ class Subscribing:
         most = limits.subscriptions_max_bytes
         if client.session.filters_bytes + filter_bytes(topic_filter) > most:
             words = f"filters of a client take at most subscriptions_max_bytes = {most}"
+            return ReasonCode.QUOTA_EXCEEDED, words
+        more = filter_bytes(topic_filter)
+        if not self._engine.session_may(client.session.handle, Table.SUBSCRIPTION_BYTES, more):
+            words = "filters of all clients, or of one user or address, take too much: see filters_max_bytes"
             return ReasonCode.QUOTA_EXCEEDED, words
         return None, None
 

@@ -39,6 +39,7 @@ from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.logs import pairs
 from edge.mqtt.codec import PacketLimits
+from edge.owners import owner_max
 from edge.producers import ProducerRing, Producers
 from edge.refusals import Refusals
 from edge.report import Reporter
@@ -546,7 +547,7 @@ def _engine_limits(config: Config) -> EngineLimits:
         connections_max=limits.connections_max,
         connect_timeout_ms=limits.connect_timeout_s * 1000,
         connect_max_bytes=limits.connect_max_bytes,
-        packet_max_bytes=packet_max_bytes,
+        packet_max_bytes=config.packet_max_bytes,
         control_max_bytes=limits.control_packet_max_bytes,
         topics_max=limits.topics_max,
         topics_max_bytes=limits.topics_max_bytes,
@@ -557,6 +558,10 @@ def _engine_limits(config: Config) -> EngineLimits:
         queues_max_bytes=limits.queues_max_bytes,
         unfinished_max_bytes=max(limits.unfinished_max_bytes, 2 * longest),
         spill_max_bytes=limits.spill_max_bytes,
+        sessions_max=limits.sessions_max,
+        filters_max_bytes=limits.filters_max_bytes,
+        share_percent=config.quota.share_percent,
+        owner_max=owner_max(config.quota),
     )
 
 
@@ -565,7 +570,6 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         queued_records_max=limits.queued_records_max,
         in_flight_max=limits.in_flight_max,
         drop_newest=limits.queued_records_drop == "newest",
-        sessions_max=limits.sessions_max,
         session_expiry_s=limits.session_expiry_s,
     )
     return BrokerLimits(

@@ -22,6 +22,7 @@ from edge.terminal import escaped
 __all__ = ["add_arguments", "run"]
 
 QUIET_S = 10.0  # publishers wait, and no bridge says that its sink has taken something
+OWNER_SHARE = 10  # an owner that has less than such a part of a table is not shown
 TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 
 
@@ -91,6 +92,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
             f"rates    {count_in_words(rates['published'] + rates['sourced'])} messages/s in, "
             f"{count_in_words(rates['delivered'])} out"
         )
+    yield from _owner_lines(status["owners"])
     for facts in status["rings"]:
         yield from _ring_lines(facts, readers=readers)
     if status["zmq"]:
@@ -113,6 +115,14 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
     yield from (f"WARNING  {trouble}" for trouble in _troubles(status))
     if status["shortened"]:
         yield f"         (left out, to fit: {', '.join(status['shortened'])})"
+
+
+def _owner_lines(owners: dict[str, Any]) -> Iterator[str]:
+    """Users and addresses that have most of each table, if one has a tenth of it."""
+    for table, facts in owners.items():
+        if max(facts["owners"].values()) * OWNER_SHARE >= facts["room"]:
+            found = ", ".join(f"{owner} {count_in_words(has)}" for owner, has in facts["owners"].items())
+            yield f"most     {table} (room for {count_in_words(facts['room'])}): {found}"
 
 
 def _ring_lines(ring: dict[str, Any], *, readers: bool) -> Iterator[str]:

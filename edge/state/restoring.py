@@ -261,7 +261,8 @@ class _Restart:
 
     def _came(self, note: Came) -> None:
         if (session := self._sessions.get(note.number)) is not None:
-            session.facts, session.expiry_s, session.left_ns = note.facts, note.expiry_s, 0
+            self._broker.sessions.resume(session, note.facts, note.expiry_s)
+            session.left_ns = 0
 
     def _left(self, note: Left) -> None:
         if (session := self._sessions.get(note.number)) is not None:

@@ -105,6 +105,9 @@ MISTAKES = [
         ":5: bridge[0].options.r: 1 is not a string",
     ),
     ("a = = 1", ":1: file: not TOML: "),
+    ("[quota]\nshare_percent = 101", ":2: quota.share_percent: 101 is above the limit, 100"),
+    ("[quota.user]\nsessions_max = 0", ":2: quota.user.sessions_max: 0 is below the least, 1"),
+    ("[quota.users]\nsessions_max = 1", ":1: quota.users: there is no such setting; did you mean user?"),
 ]
 
 

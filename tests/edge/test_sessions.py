@@ -244,16 +244,21 @@ def overrun(bench: Bench) -> None:
 
 
 def test_sessions_of_clients_that_stay_away_expire_and_are_bounded() -> None:
-    limits = BrokerLimits(sessions=SessionLimits(sessions_max=3, session_expiry_s=100))
-    with Bench(limits=limits) as bench:
-        for i in range(5):
+    limits = BrokerLimits(sessions=SessionLimits(session_expiry_s=100))
+    with Bench(limits=limits, engine=EngineLimits(sessions_max=3)) as bench:
+        for i in range(3):
             bench.client(f"c{i}", clean_start=False).drop()
             bench.settle(1_000)
+        refused = bench.wire()
+        refused.send(Connect("c3", clean_start=False))
+        assert refused.received() == [ConnAck(False, ReasonCode.SERVER_UNAVAILABLE)]
         bench.settle(31_000)
-        assert sorted(session.client_id for session in bench.broker.sessions) == ["c2", "c3", "c4"]
-        bench.client("c3", clean_start=False, present=True, keep_alive_s=0)
+        assert sorted(session.client_id for session in bench.broker.sessions) == ["c0", "c1", "c2"]
+        bench.client("c2", clean_start=False, present=True, keep_alive_s=0)
+        bench.client("short").drop()  # its session ends with it
         bench.settle(100_000)
-        assert [session.client_id for session in bench.broker.sessions] == ["c3"]
+        assert [session.client_id for session in bench.broker.sessions] == ["c2"]
+        bench.client("c3", clean_start=False)
 
 
 def test_a_take_over_closes_the_old_connection_and_keeps_the_session(bench: Bench) -> None:

@@ -132,6 +132,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->sessions.item_bytes = sizeof(mq_session);
     engine->connections.item_bytes = sizeof(mq_connection);
     engine->grants.item_bytes = sizeof(mq_grant);
+    engine->owners.item_bytes = sizeof(mq_owner);
     engine->receive = malloc(MQ_CARRY_BYTES + MQ_READ_BYTES);
     if (engine->receive == NULL) {
         free(engine);
@@ -187,6 +188,7 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->sessions);
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->grants);
+    mq_owners_free(engine);
     mq_list *lists[] = {&engine->touched,          &engine->ready,   &engine->holding,
                         &engine->blocked,          &engine->closing, &engine->published,
                         &engine->passing,          &engine->limited, &engine->watched,
@@ -315,6 +317,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
         engine->next_deadline_ms = engine->now_ms + terms->idle_max_ms;
     mq_rate_begin(engine, connection);
     connection->session = session;
+    mq_connection_owned(engine, connection, mq_owner_again(session->owner), MQ_OWNED_CONNECTIONS);
     session->window = terms->window;
     session->connection = connection;
     mq_session_return(session);
@@ -354,6 +357,7 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection)
     connection_release(engine, connection);
     mq_bytes_free(engine, &connection->out);
     engine->listeners[connection->listener].connections--;
+    mq_connection_owned(engine, connection, NULL, MQ_OWNED_OPENING);
     mq_slab_give(&engine->connections, &connection->item);
 }
 

@@ -9,7 +9,7 @@
  * A gate says which one PUBACK and PUBREC wait for.  What was lost on its way upstream is never acknowledged.
  *
  * A ring that hides: its records are retained and routed when they are durable, in the order in which they
- * were committed.  Until then each is remembered with who published it, 24 bytes; the log holds the ring back
+ * were committed.  Until then each is remembered with who published it, 32 bytes; the log holds the ring back
  * up to what is durable, so there are never more than fit into the ring, and mq_unshown_reserve() sees that
  * none is overwritten in between.
  *
@@ -128,11 +128,13 @@ static void show(mq_engine *engine, uint32_t index, const mq_source *source, con
                           .properties_length = parts.properties_length,
                           .flags = record->flags,
                           .timestamp_ns = record->timestamp_ns,
-                          .publisher = mq_slab_get(&engine->sessions, it->publisher)};
+                          .publisher = mq_slab_get(&engine->sessions, it->publisher),
+                          .owner = it->owner};
     if (message.flags & RB_FLAG_RETAIN) {
         mq_retained_promise(engine, topic, &message, -1);
         mq_retain(engine, topic, &message, mq_where(index, it->position));
     }
+    mq_owner_drop(engine, it->owner);
     if (topic->route_count > 0)
         mq_route_record(engine, topic, mq_where(index, it->position), &message);
 }
@@ -192,7 +194,8 @@ void mq_unshown_add(mq_engine *engine, mq_source *source, mq_topic *topic, const
     *unshown_at(level, level->unshown_count++) = (mq_unshown){
         .position = source->writer->claim_at,
         .topic = mq_handle(&topic->item),
-        .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0};
+        .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
+        .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL)};
     topic->unshown++;
     if (message->flags & RB_FLAG_RETAIN)
         mq_retained_promise(engine, topic, message, 1);

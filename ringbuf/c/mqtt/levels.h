@@ -14,6 +14,7 @@ typedef struct mq_engine mq_engine;
 typedef struct mq_unshown { /* a record that no power cut may undo before it is shown */
     uint64_t position;
     uint64_t topic, publisher; /* handles; publisher 0: not a client */
+    struct mq_owner *owner;    /* with room promised for what it retains; NULL: none */
 } mq_unshown;
 
 typedef struct mq_level {

@@ -311,17 +311,27 @@ static peer peer_of(const struct sockaddr_storage *address)
     return found;
 }
 
+/* Until CONNECT says more, a connection is its address's. */
+static mq_owner *owner_of(mq_engine *engine, const peer *from)
+{
+    bool ip = from->family == AF_INET || from->family == AF_INET6;
+    return ip ? mq_owner_of_peer(engine, from->family == AF_INET6, from->address) : NULL;
+}
+
 /* NULL: it was not taken, and the socket is closed. */
 static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
 {
     mq_engine *engine = loop->engine;
-    bool full = mq_listener_full(engine, number);
+    mq_owner *owner = owner_of(engine, from);
+    bool full = mq_listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
     engine->counters.closed[MQ_CLOSE_LIMIT] += full;
     mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
     if (connection == NULL) {
+        mq_owner_drop(engine, owner);
         close(fd);
         return NULL;
     }
+    mq_connection_owned(engine, connection, owner, MQ_OWNED_OPENING);
     connection->interest = EPOLLIN;
     connection->address_family = from->family;
     connection->port = from->port;

@@ -23,6 +23,7 @@
  *   deliver.c     what a connection is sent next
  *   frame.c       a position -> a PUBLISH frame in a connection's output
  *   aliases.c     topic aliases of those frames
+ *   owners.c      how much of each table counts for one user or address
  *   slab.c        items that never move, and their handles
  *   events.c      what Python is asked, and that it receives it
  *   engine.c      memory, rings, sources, time
@@ -136,6 +137,8 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
     uint8_t *at; /* the entry, for mq_entry_at() and mq_entry_move() */
 } mq_walk;
 
+typedef struct mq_owner mq_owner;
+
 /* A message kept outside any ring: a retained one, or one that its ring has overwritten (spill.c, cold.c).
  * Counted by its topic, if that retains it, and by each entry that points to it.
  */
@@ -145,6 +148,7 @@ typedef struct mq_blob {
     uint32_t reserved : 1;            /* of a topic of the server's own: in no counter */
     uint64_t publisher;               /* session that published it, for no-local; 0: none */
     uint64_t origin;                  /* where its record stood in a ring; 0: in none */
+    mq_owner *owner;                  /* of a retained one; NULL: none */
     rb_record record;                 /* with key and payload behind it, as in a ring; no checksum */
 } mq_blob;
 
@@ -159,6 +163,7 @@ typedef struct mq_message {
     uint32_t flags;              /* RB_FLAG_*; PROPERTIES and EXPIRY as `properties` says */
     uint64_t timestamp_ns;       /* 0: now */
     const mq_session *publisher; /* NULL: not a client */
+    mq_owner *owner;             /* what it retains counts for; of a client, its session's.  NULL: none */
 } mq_message;
 
 typedef struct mq_member { /* of a group */
@@ -210,47 +215,14 @@ struct mq_session {
     mq_group *group;    /* whose queue this is, and no client's; NULL: a client's */
     mq_list shares;     /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
+    mq_owner *owner; /* NULL: none */
+    bool lasts;      /* it outlasts its connection: counted in sessions_kept */
+    uint64_t filter_bytes, queue_bytes; /* that count for its owner */
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
 };
 
-/* ---- grants ---- */
-
-typedef struct mq_grant { /* its number: index + 1 */
-    mq_item item;
-    uint32_t references; /* by routes, queue entries, and whoever has just taken it */
-    uint32_t next;       /* of those with the same place in engine->grant_table: index + 1; 0: the last */
-    uint32_t length;
-    uint64_t hash;
-    uint64_t group;       /* session of the shared subscription that it is for; 0: none */
-    uint8_t *identifiers; /* Subscription Identifier properties, as they stand in a PUBLISH */
-} mq_grant;
-
-#define MQ_GRANTS_MAX 0xffff00u /* what the upper 24 bits of a tag can name, in whole chunks of a slab */
-
-/* ---- topics ---- */
-
-typedef struct mq_route {
-    mq_session *session;
-    uint32_t generation;
-    uint32_t tag;
-} mq_route;
-
-typedef struct mq_topic {
-    mq_item item;
-    uint16_t length;
-    uint16_t source; /* where its records are written */
-    bool reserved;   /* not for clients */
-    bool used;       /* since the hand of the clock last passed */
-    bool changed;    /* what it retains, or that it retains nothing any more: in engine->retained_changed */
-    uint32_t key_hash;
-    uint32_t unshown; /* records of it that wait until they are durable: it is not forgotten */
-    uint64_t hash;
-    uint8_t *name;
-    mq_route *routes;
-    uint32_t route_count, route_room;
-    mq_blob *retained;
-} mq_topic;
+#include "topic.h"
 
 /* ---- connections ---- */
 
@@ -341,6 +313,8 @@ struct mq_connection {
     mq_alias *aliases;                  /* that the client has set: number n is at n - 1 */
     uint32_t publish_rate_max;          /* messages a second; 0: any */
     uint64_t rate_credit, rate_seen_ms; /* thousandths of messages it may send at once, as of then */
+    mq_owner *owner; /* it counts for it, in the table `owned_as`; NULL: none */
+    uint8_t owned_as;
     uint8_t listener;
     uint8_t address_family; /* AF_*; 0: none */
     uint16_t port;
@@ -405,7 +379,10 @@ struct mq_engine {
     uint64_t next_deadline_ms;
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
-    mq_slab topics, sessions, connections, grants;
+    mq_slab topics, sessions, connections, grants, owners;
+    uint32_t *owner_table; /* owner index + 1, by hash; chained through mq_owner.next */
+    uint32_t owner_room;
+    uint64_t quota_refused_to[MQ_OWNED]; /* handle of the owner that was refused last */
     uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint64_t retained_number;                   /* of the message that was retained last */
@@ -534,6 +511,7 @@ void mq_rate_begin(const mq_engine *engine, mq_connection *connection); /* CONNE
 /* acks.c */
 void mq_held_release(mq_engine *engine);
 
+#include "owners.h"
 #include "topics.h"
 
 /* queue.c */

@@ -80,6 +80,18 @@ enum { /* what PUBACK and PUBREC wait for */
        MQ_GATE_UPSTREAM = 2 /* the sinks of all bridges that drain the ring */
 };
 
+enum { /* tables that all clients share, of which an owner has a part (owners.c) */
+       MQ_OWNED_OPENING = 0, /* connections before CONNECT was accepted, by address */
+       MQ_OWNED_CONNECTIONS = 1,
+       MQ_OWNED_SESSIONS = 2, /* that outlast their connection */
+       MQ_OWNED_FILTER_BYTES = 3, /* of subscriptions */
+       MQ_OWNED_TOPICS = 4, /* by whose message made them known */
+       MQ_OWNED_RETAINED = 5,
+       MQ_OWNED_RETAINED_BYTES = 6,
+       MQ_OWNED_QUEUE_BYTES = 7,
+       MQ_OWNED = 8
+};
+
 enum {
     MQ_SOURCES_MAX = 4096, /* rings written here and elsewhere; 0 is the store of retained copies */
     MQ_LISTENERS_MAX = 16,
@@ -105,6 +117,10 @@ typedef struct mq_limits {
     uint64_t queues_max_bytes;   /* memory of all queues of positions */
     uint64_t unfinished_max_bytes; /* memory of packets that are not whole, of all connections: input.c */
     uint64_t spill_max_bytes;    /* of copies of records that rings have overwritten */
+    uint64_t sessions_max;       /* that outlast their connection */
+    uint64_t filters_max_bytes;  /* of the subscriptions of all sessions, as Python counts them */
+    uint32_t share_percent;      /* of each table that one owner may have if it is alone; 100: all */
+    uint64_t owner_max[2][8];    /* of one user, of one address: by MQ_OWNED_*; 0: as share_percent says */
 } mq_limits;
 
 /* What one listener allows.  0: what mq_limits says.  Another thread may take part in accepting: it counts
@@ -141,6 +157,7 @@ typedef struct mq_counters {
     uint64_t dropped[12];      /* by MQ_DROP_* */
     uint64_t closed[16];       /* by MQ_CLOSE_* */
     uint64_t turned_away[16];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
+    uint64_t quota_refused[8]; /* times that an owner was refused more of a table, by MQ_OWNED_* */
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that a connection was not read, to keep unfinished_max_bytes */
     uint64_t accept_rests;     /* times that accepting paused, because no more files may be open */
@@ -149,6 +166,7 @@ typedef struct mq_counters {
     uint64_t topics_bytes; /* as topics_max_bytes counts them */
     uint64_t retained, retained_bytes; /* of clients; bytes: with what was replaced and is still in flight */
     uint64_t queues_bytes; /* memory of all queues of positions */
+    uint64_t sessions_kept, filter_bytes; /* as sessions_max and filters_max_bytes count them */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
     uint64_t unfinished_bytes; /* memory of packets that are not whole, or wait to be parsed */
     uint64_t held;         /* acknowledgements that wait for a sync, or for a sink */

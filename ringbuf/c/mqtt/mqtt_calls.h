@@ -121,6 +121,18 @@ PyObject *engine_restore_end(engine_object *self, PyObject *argument);
 PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
 
+/* owner_calls.c */
+/* With a reference; NULL without an exception: the key is empty, or there is no memory. */
+mq_owner *owner_from(engine_object *self, PyObject *key);
+int session_owned(engine_object *self, mq_session *session, PyObject *key); /* 0, or -1 with an exception */
+PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_owner_refused(engine_object *self, PyObject *argument);
+PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count);
+
 /* queue_calls.c */
 PyObject *engine_replay_begin(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_replay_end(engine_object *self, args_t args, Py_ssize_t count);

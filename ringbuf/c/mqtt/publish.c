@@ -84,7 +84,8 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
     out->message = (mq_message){.payload = body + head,
                                 .payload_length = packet->length - head,
                                 .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
-                                .publisher = connection->session};
+                                .publisher = connection->session,
+                                .owner = connection->session->owner};
     out->name = body + 2;
     out->name_length = name_length;
     out->qos = qos;
@@ -199,7 +200,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
 
 /* Whether its acknowledgement is to say that there is no room to retain it.  What was stored before is only
  * acknowledged again. */
-static bool refuses_retained(const mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
+static bool refuses_retained(mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
                              const publish *publish)
 {
     return publish->message.flags & RB_FLAG_RETAIN && publish->qos > 0 && connection->version == 5 &&

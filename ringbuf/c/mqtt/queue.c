@@ -26,7 +26,7 @@
 
 _Static_assert(MQ_TOPICS_MAX <= 1u << 24, "an entry has three bytes for its topic");
 
-static mq_chunk *chunk_take(mq_engine *engine, uint32_t bytes)
+static mq_chunk *chunk_take(mq_engine *engine, mq_session *session, uint32_t bytes)
 {
     mq_chunk *chunk = engine->spare_chunks;
     if (bytes == MQ_CHUNK_MAX_BYTES && chunk != NULL) {
@@ -40,6 +40,8 @@ static mq_chunk *chunk_take(mq_engine *engine, uint32_t bytes)
     *chunk = (mq_chunk){.room = MQ_CHUNK_ROOM(bytes), .bytes = (uint16_t)(bytes / MQ_CHUNK_MIN_BYTES)};
     chunk->sources = UINT32_MAX;
     engine->counters.queues_bytes += bytes;
+    session->queue_bytes += bytes;
+    mq_owner_use(session->owner, MQ_OWNED_QUEUE_BYTES, bytes);
     return chunk;
 }
 
@@ -48,9 +50,11 @@ static uint32_t chunk_bytes(const mq_chunk *chunk)
     return chunk->bytes * MQ_CHUNK_MIN_BYTES;
 }
 
-static void chunk_give(mq_engine *engine, mq_chunk *chunk)
+static void chunk_give(mq_engine *engine, mq_session *session, mq_chunk *chunk)
 {
     engine->counters.queues_bytes -= chunk_bytes(chunk);
+    session->queue_bytes -= chunk_bytes(chunk);
+    mq_owner_use(session->owner, MQ_OWNED_QUEUE_BYTES, -(int64_t)chunk_bytes(chunk));
     if (chunk_bytes(chunk) == MQ_CHUNK_MAX_BYTES && engine->spare_chunk_count < SPARE_CHUNKS) {
         chunk->next = engine->spare_chunks;
         engine->spare_chunks = chunk;
@@ -97,16 +101,16 @@ static void front_pass(mq_engine *engine, mq_session *session)
     session->queue_out = session->front->entries;
     if (session->hot == chunk)
         session->hot = session->front;
-    chunk_give(engine, chunk);
+    chunk_give(engine, session, chunk);
 }
 
 /* Nothing is queued: from the beginning of one chunk again, of the smallest kind. */
 static void queue_emptied(mq_engine *engine, mq_session *session)
 {
     if (chunk_bytes(session->back) > MQ_CHUNK_MIN_BYTES) {
-        mq_chunk *smallest = chunk_take(engine, MQ_CHUNK_MIN_BYTES);
+        mq_chunk *smallest = chunk_take(engine, session, MQ_CHUNK_MIN_BYTES);
         if (smallest != NULL) {
-            chunk_give(engine, session->back);
+            chunk_give(engine, session, session->back);
             session->back = smallest;
         }
     }
@@ -147,9 +151,9 @@ static uint32_t next_bytes(const mq_session *session)
 static bool chunk_append(mq_engine *engine, mq_session *session)
 {
     uint32_t bytes = next_bytes(session);
-    if (engine->counters.queues_bytes + bytes > engine->limits.queues_max_bytes && !engine->journal.replaying)
+    if (!engine->journal.replaying && !mq_owner_may(engine, session->owner, MQ_OWNED_QUEUE_BYTES, bytes))
         return false;
-    mq_chunk *chunk = chunk_take(engine, bytes);
+    mq_chunk *chunk = chunk_take(engine, session, bytes);
     if (chunk == NULL)
         return false;
     if (session->back == NULL) {
@@ -226,7 +230,7 @@ static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *
     mq_chunk *rest = last->chunk->next;
     while (rest != NULL) {
         mq_chunk *next = rest->next;
-        chunk_give(engine, rest);
+        chunk_give(engine, session, rest);
         rest = next;
     }
     last->chunk->next = NULL;
@@ -274,7 +278,7 @@ void mq_queue_clear(mq_engine *engine, mq_session *session)
     while (session->front != NULL) {
         mq_chunk *chunk = session->front;
         session->front = chunk->next;
-        chunk_give(engine, chunk);
+        chunk_give(engine, session, chunk);
     }
     session->back = session->hot = NULL;
     session->queue_in = session->queue_out = NULL;

@@ -24,6 +24,10 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic)
     mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
     engine->counters.retained -= !topic->reserved;
     engine->replaced_bytes += topic->reserved ? 0 : topic->retained->bytes;
+    mq_owner_use(topic->retained->owner, MQ_OWNED_RETAINED, -1);
+    mq_owner_use(topic->retained->owner, MQ_OWNED_RETAINED_BYTES, -(int64_t)topic->retained->bytes);
+    mq_owner_drop(engine, topic->retained->owner);
+    topic->retained->owner = NULL;
     topic->retained = NULL;
     mq_entry_done(engine, &entry);
 }
@@ -44,7 +48,7 @@ static uint32_t blob_bytes(const mq_topic *topic, const mq_message *message)
            rb_payload_position(topic->length, message->properties_length) + message->payload_length;
 }
 
-bool mq_retained_fits(const mq_engine *engine, const mq_topic *topic, const mq_message *message)
+bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message *message)
 {
     const mq_limits *limits = &engine->limits;
     const mq_blob *old = topic->retained;
@@ -56,10 +60,8 @@ bool mq_retained_fits(const mq_engine *engine, const mq_topic *topic, const mq_m
     uint32_t bytes = blob_bytes(topic, message), old_bytes = old != NULL ? old->bytes : 0;
     if (message->payload_length == 0 || bytes <= old_bytes)
         return true;
-    uint64_t count = engine->counters.retained + engine->promised_retained,
-             used = engine->counters.retained_bytes - engine->replaced_bytes + engine->promised_bytes;
-    return count + (old == NULL) <= limits->retained_max &&
-           used + bytes - old_bytes <= limits->retained_max_bytes;
+    return (old != NULL || mq_owner_may(engine, message->owner, MQ_OWNED_RETAINED, 1)) &&
+           mq_owner_may(engine, message->owner, MQ_OWNED_RETAINED_BYTES, bytes - old_bytes);
 }
 
 void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_message *message, int sign)
@@ -68,6 +70,8 @@ void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_mess
         return;
     engine->promised_retained += (uint64_t)sign;
     engine->promised_bytes += (uint64_t)sign * blob_bytes(topic, message);
+    mq_owner_use(message->owner, MQ_OWNED_RETAINED, sign);
+    mq_owner_use(message->owner, MQ_OWNED_RETAINED_BYTES, sign * (int64_t)blob_bytes(topic, message));
 }
 
 /* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Out of memory: the
@@ -102,6 +106,10 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     topic->retained = blob;
     engine->counters.retained += !topic->reserved;
     engine->counters.retained_bytes += topic->reserved ? 0 : bytes;
+    if (!topic->reserved)
+        blob->owner = mq_owner_again(message->owner);
+    mq_owner_use(blob->owner, MQ_OWNED_RETAINED, 1);
+    mq_owner_use(blob->owner, MQ_OWNED_RETAINED_BYTES, bytes);
 }
 
 /* The next sweep gives it.  Without memory it does not. */

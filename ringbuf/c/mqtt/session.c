@@ -196,6 +196,9 @@ void mq_session_clear(mq_engine *engine, mq_session *session)
     mq_queue_clear(engine, session);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++)
         mq_entry_done(engine, &session->sent[n & (session->sent_room - 1)]);
+    mq_session_lasts(engine, session, false);
+    mq_session_filters(engine, session, 0);
+    mq_session_owned(engine, session, NULL);
     free(session->sent);
     free(session->received);
     session->sent = NULL;

@@ -13,11 +13,15 @@
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long queue_max;
-    if (take(count, 2) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
+    if (take(count, 3) != 0 || unsigned_of(args[0], 1u << 30, &queue_max) != 0)
         return NULL;
     mq_session *session = mq_slab_take(&self->engine->sessions);
     if (session == NULL)
         return PyErr_NoMemory();
+    if (session_owned(self, session, args[2]) != 0) {
+        mq_slab_give(&self->engine->sessions, &session->item);
+        return NULL;
+    }
     session->queue_max = (uint32_t)queue_max;
     session->drop_newest = args[1] == Py_True;
     return PyLong_FromUnsignedLongLong(mq_handle(&session->item));
@@ -137,7 +141,8 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
 {
     HELD_VIEW name = {0};
     unsigned long long source;
-    if (take(count, 3) != 0 || view_of(args[0], &name) != 0 ||
+    mq_session *session;
+    if (take(count, 4) != 0 || view_of(args[0], &name) != 0 || session_from(self, args[3], &session) != 0 ||
         unsigned_of(args[1], MQ_SOURCES_MAX - 1, &source) != 0)
         return NULL;
     const mq_source *ring = source < self->engine->source_count ? self->engine->sources[source] : NULL;
@@ -148,6 +153,8 @@ PyObject *engine_topic_add(engine_object *self, args_t args, Py_ssize_t count)
     } else {
         mq_topic *topic = mq_topic_add(self->engine, name.bytes, (uint32_t)name.length, (uint16_t)source,
                                        args[2] == Py_True);
+        if (topic != NULL && session != NULL && !topic->reserved)
+            mq_topic_owned(self->engine, topic, session->owner);
         result = PyLong_FromUnsignedLong(topic == NULL ? MQ_NO_TOPIC : topic->item.index);
     }
     return result;
@@ -395,11 +402,15 @@ PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
     HELD_VIEW payload = {0}, properties = {0};
     unsigned long long flags;
     uint64_t end;
-    if (take(count, 4) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+    if (take(count, 5) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
         topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0)
         return NULL;
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
+    mq_owner *owner = message.owner = owner_from(self, args[4]);
+    if (owner == NULL && PyErr_Occurred())
+        return NULL;
     int result = mq_append(self->engine, topic, &message, &end);
+    mq_owner_drop(self->engine, owner);
     if (result == RB_TIMEOUT)
         self->engine->counters.dropped[MQ_DROP_FULL]++;
     if (result == RB_TOO_LARGE)

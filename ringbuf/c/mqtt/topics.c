@@ -123,11 +123,20 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     return topic;
 }
 
+void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner)
+{
+    mq_owner_use(topic->owner, MQ_OWNED_TOPICS, -1);
+    mq_owner_drop(engine, topic->owner);
+    topic->owner = mq_owner_again(owner);
+    mq_owner_use(owner, MQ_OWNED_TOPICS, 1);
+}
+
 void mq_topic_free(mq_engine *engine, mq_topic *topic)
 {
     table_remove(engine, topic);
     mq_retained_forget(engine, topic);
     mq_routes_free(engine, topic);
+    mq_topic_owned(engine, topic, NULL);
     engine->counters.topics_bytes -= name_bytes(topic->name, topic->length);
     free(topic->name);
     mq_slab_give(&engine->topics, &topic->item);

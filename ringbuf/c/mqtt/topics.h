@@ -30,6 +30,7 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
 mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uint16_t source, bool reserved);
 bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length);
 void mq_topic_free(mq_engine *engine, mq_topic *topic);
+void mq_topic_owned(mq_engine *engine, mq_topic *topic, mq_owner *owner); /* it counts for `owner` */
 mq_topic *
 mq_topic_recyclable(mq_engine *engine); /* one that was not used lately and holds nothing; NULL: none */
 mq_topic *mq_topic_idle(mq_engine *engine,
@@ -58,7 +59,7 @@ uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, con
 /* retained.c */
 /* Whether the store has room for what `message` is to retain: asked before it is stored.  What it says holds
  * until the message is retained, if that is at once, or behind mq_retained_promise(). */
-bool mq_retained_fits(const mq_engine *engine, const mq_topic *topic, const mq_message *message);
+bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message *message);
 /* Room for a message that fits and is retained later; +1, and -1 when it is. */
 void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_message *message, int sign);
 /* Whatever the limits are: a restart puts back what was retained before.  `origin`: where its record is in a

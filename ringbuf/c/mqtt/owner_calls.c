@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Methods of the Python type Engine about owners (see engine_calls.c).  A key is bytes, b"" for no owner.
+ */
+#include "mqtt_calls.h"
+
+#define TOP_MAX 64
+
+mq_owner *owner_from(engine_object *self, PyObject *key)
+{
+    char *bytes; /* of a bytes object, for which no Python runs */
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(key, &bytes, &length) != 0)
+        return NULL;
+    return mq_owner_take(self->engine, bytes, (uint32_t)length);
+}
+
+int session_owned(engine_object *self, mq_session *session, PyObject *key)
+{
+    mq_owner *owner = owner_from(self, key);
+    if (owner == NULL && PyErr_Occurred())
+        return -1;
+    mq_session_owned(self->engine, session, owner);
+    return 0;
+}
+
+PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0 ||
+        (session != NULL && session_owned(self, session, args[1]) != 0))
+        return NULL;
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_session_lasts(self->engine, session, args[1] == Py_True);
+    return PyBool_FromLong(session != NULL);
+}
+
+PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    unsigned long long bytes;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &bytes) != 0)
+        return NULL;
+    if (session != NULL)
+        mq_session_filters(self->engine, session, bytes);
+    return PyBool_FromLong(session != NULL);
+}
+
+/* The table and the amount, behind the owner. */
+static int more_from(args_t args, Py_ssize_t count, uint32_t *table, unsigned long long *more)
+{
+    unsigned long long number;
+    if (take(count, 3) != 0 || unsigned_of(args[1], MQ_OWNED - 1, &number) != 0 ||
+        unsigned_of(args[2], UINT32_MAX, more) != 0)
+        return -1;
+    *table = (uint32_t)number;
+    return 0;
+}
+
+PyObject *engine_session_may(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    uint32_t table;
+    unsigned long long more;
+    if (more_from(args, count, &table, &more) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    return PyBool_FromLong(session == NULL || mq_owner_may(self->engine, session->owner, table, more));
+}
+
+PyObject *engine_owner_may(engine_object *self, args_t args, Py_ssize_t count)
+{
+    uint32_t table;
+    unsigned long long more;
+    mq_owner *owner = NULL;
+    if (more_from(args, count, &table, &more) != 0 ||
+        ((owner = owner_from(self, args[0])) == NULL && PyErr_Occurred()))
+        return NULL;
+    bool may = table == MQ_OWNED_CONNECTIONS ? mq_owner_may_attach(self->engine, owner)
+                                             : mq_owner_may(self->engine, owner, table, more);
+    mq_owner_drop(self->engine, owner);
+    return PyBool_FromLong(may);
+}
+
+static PyObject *key_of(const mq_owner *owner)
+{
+    return PyBytes_FromStringAndSize((const char *)owner->key, (Py_ssize_t)owner->length);
+}
+
+PyObject *engine_owner_refused(engine_object *self, PyObject *object)
+{
+    unsigned long long table;
+    if (unsigned_of(object, MQ_OWNED - 1, &table) != 0)
+        return NULL;
+    const mq_owner *owner = mq_slab_get(&self->engine->owners, self->engine->quota_refused_to[table]);
+    if (owner == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NK)", key_of(owner), (unsigned long long)owner->used[table]);
+}
+
+/* Puts `owner` among the `room` first, most first; how many there are. */
+static int rank(const mq_owner *top[], int found, int room, const mq_owner *owner, uint32_t table)
+{
+    int at = found < room ? found++ : room;
+    while (at > 0 && top[at - 1]->used[table] < owner->used[table]) {
+        if (at < room)
+            top[at] = top[at - 1];
+        at--;
+    }
+    if (at < room)
+        top[at] = owner;
+    return found;
+}
+
+PyObject *engine_owners_top(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long table, room;
+    if (take(count, 2) != 0 || unsigned_of(args[0], MQ_OWNED - 1, &table) != 0 ||
+        unsigned_of(args[1], TOP_MAX, &room) != 0)
+        return NULL;
+    const mq_owner *top[TOP_MAX + 1];
+    int found = 0;
+    for (uint32_t i = 0; i < self->engine->owners.made; i++) {
+        const mq_owner *owner = mq_slab_at(&self->engine->owners, i);
+        if (owner->item.generation & 1 && owner->used[table] > 0)
+            found = rank(top, found, (int)room, owner, (uint32_t)table);
+    }
+    PyObject *rows = PyList_New(0);
+    for (int i = 0; rows != NULL && i < found; i++) {
+        PyObject *row = Py_BuildValue("(NK)", key_of(top[i]), (unsigned long long)top[i]->used[table]);
+        if (row == NULL || PyList_Append(rows, row) != 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(row);
+    }
+    return rows;
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Owners: how much of each table that all clients share counts for whom.
+ *
+ * An owner is a user that has logged in, or an address (of IPv6 its /64).  Its key names it (edge/owners.py).
+ * It lives while a connection, a session, a topic or a retained message refers to it.
+ *
+ * The rule.  An owner may take more of a table while what it then has is at most share_percent /
+ * (100 - share_percent) times what is then free.  With 75, one owner gets three quarters of a table at most,
+ * the next one three quarters of the rest, and so on.  So the rule binds only when a table is nearly full,
+ * needs no list of owners, and evicts nothing.  Six owners of one attacker can fill a table; then new ones
+ * are refused.  The numbers in owner_max bind always.  Of topics only they do: a full table forgets idle
+ * topics, which loses nothing.
+ */
+#include "owners.h"
+
+#include <stdlib.h>
+
+#define TABLE_MIN 256u
+#define ADDRESS_BYTES 16u
+#define NETWORK_BYTES 8u /* of IPv6: what one site has at least */
+
+/* ---- owners by key ---- */
+
+static bool table_grow(mq_engine *engine)
+{
+    uint32_t room = engine->owner_room ? engine->owner_room * 2 : TABLE_MIN;
+    uint32_t *table = calloc(room, sizeof *table);
+    if (table == NULL)
+        return false;
+    for (uint32_t i = 0; i < engine->owners.made; i++) {
+        mq_owner *owner = mq_slab_at(&engine->owners, i);
+        if (!(owner->item.generation & 1))
+            continue;
+        uint32_t *place = &table[owner->hash & (room - 1)];
+        owner->next = *place;
+        *place = i + 1;
+    }
+    free(engine->owner_table);
+    engine->owner_table = table;
+    engine->owner_room = room;
+    return true;
+}
+
+static mq_owner *owner_new(mq_engine *engine, const void *key, uint32_t length, uint64_t hash)
+{
+    if (engine->owners.live >= engine->owner_room && !table_grow(engine))
+        return NULL;
+    uint8_t *copy = malloc(length);
+    mq_owner *owner = copy == NULL ? NULL : mq_slab_take(&engine->owners);
+    if (owner == NULL) {
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy, key, length);
+    uint32_t *place = &engine->owner_table[hash & (engine->owner_room - 1)];
+    owner->key = copy;
+    owner->length = length;
+    owner->hash = hash;
+    owner->next = *place;
+    *place = owner->item.index + 1;
+    return owner;
+}
+
+mq_owner *mq_owner_find(const mq_engine *engine, const void *key, uint32_t length)
+{
+    if (length == 0 || engine->owner_room == 0)
+        return NULL;
+    uint64_t hash = mq_hash(engine, key, length);
+    for (uint32_t at = engine->owner_table[hash & (engine->owner_room - 1)]; at != 0;) {
+        mq_owner *owner = mq_slab_at(&engine->owners, at - 1);
+        if (owner->hash == hash && owner->length == length && memcmp(owner->key, key, length) == 0)
+            return owner;
+        at = owner->next;
+    }
+    return NULL;
+}
+
+mq_owner *mq_owner_take(mq_engine *engine, const void *key, uint32_t length)
+{
+    mq_owner *owner = mq_owner_find(engine, key, length);
+    if (owner == NULL && length > 0)
+        owner = owner_new(engine, key, length, mq_hash(engine, key, length));
+    return mq_owner_again(owner);
+}
+
+mq_owner *mq_owner_again(mq_owner *owner)
+{
+    if (owner != NULL)
+        owner->references++;
+    return owner;
+}
+
+void mq_owner_drop(mq_engine *engine, mq_owner *owner)
+{
+    if (owner == NULL || --owner->references > 0)
+        return;
+    uint32_t *place = &engine->owner_table[owner->hash & (engine->owner_room - 1)];
+    while (*place != owner->item.index + 1)
+        place = &((mq_owner *)mq_slab_at(&engine->owners, *place - 1))->next;
+    *place = owner->next;
+    free(owner->key);
+    mq_slab_give(&engine->owners, &owner->item);
+}
+
+void mq_owners_free(mq_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->owners.made; i++) {
+        mq_owner *owner = mq_slab_at(&engine->owners, i);
+        if (owner->item.generation & 1)
+            free(owner->key);
+    }
+    mq_slab_free(&engine->owners);
+    free(engine->owner_table);
+}
+
+mq_owner *mq_owner_of_peer(mq_engine *engine, bool ip6, const uint8_t *address)
+{
+    uint8_t key[1 + ADDRESS_BYTES] = {MQ_OWNER_ADDRESS};
+    memcpy(key + 1, address, ip6 ? NETWORK_BYTES : 4);
+    return mq_owner_take(engine, key, 1 + (ip6 ? ADDRESS_BYTES : 4));
+}
+
+/* ---- the rule ---- */
+
+static uint64_t room_of(const mq_engine *engine, uint32_t table)
+{
+    const mq_limits *limits = &engine->limits;
+    const uint64_t rooms[MQ_OWNED] = {
+        [MQ_OWNED_OPENING] = limits->connections_max,
+        [MQ_OWNED_CONNECTIONS] = limits->connections_max,
+        [MQ_OWNED_SESSIONS] = limits->sessions_max,
+        [MQ_OWNED_FILTER_BYTES] = limits->filters_max_bytes,
+        [MQ_OWNED_TOPICS] = limits->topics_max,
+        [MQ_OWNED_RETAINED] = limits->retained_max,
+        [MQ_OWNED_RETAINED_BYTES] = limits->retained_max_bytes,
+        [MQ_OWNED_QUEUE_BYTES] = limits->queues_max_bytes,
+    };
+    return rooms[table];
+}
+
+static uint64_t used_of(const mq_engine *engine, uint32_t table)
+{
+    const uint64_t used[MQ_OWNED] = {
+        [MQ_OWNED_OPENING] = engine->connections.live,
+        [MQ_OWNED_CONNECTIONS] = engine->connections.live,
+        [MQ_OWNED_SESSIONS] = engine->counters.sessions_kept,
+        [MQ_OWNED_FILTER_BYTES] = engine->counters.filter_bytes,
+        [MQ_OWNED_TOPICS] = engine->topics.live,
+        [MQ_OWNED_RETAINED] = engine->counters.retained + engine->promised_retained,
+        [MQ_OWNED_RETAINED_BYTES] = engine->counters.retained_bytes - engine->replaced_bytes +
+                                    engine->promised_bytes,
+        [MQ_OWNED_QUEUE_BYTES] = engine->counters.queues_bytes,
+    };
+    return used[table];
+}
+
+static bool exceeds_share(const mq_engine *engine, uint32_t table, uint64_t own, uint64_t free_room)
+{
+    uint64_t percent = engine->limits.share_percent;
+    return percent < 100 && table != MQ_OWNED_TOPICS && own * (100 - percent) > free_room * percent;
+}
+
+/* False, counted: Python reports it.  A full store of retained messages has a report of its own. */
+static bool refused(mq_engine *engine, const mq_owner *owner, uint32_t table, bool full)
+{
+    if (full && (table == MQ_OWNED_RETAINED || table == MQ_OWNED_RETAINED_BYTES))
+        return false;
+    engine->counters.quota_refused[table]++;
+    engine->quota_refused_to[table] = owner != NULL ? mq_handle(&owner->item) : 0;
+    return false;
+}
+
+/* Whether `owner` may have `own` of a table of which `used` is in use then. */
+static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
+{
+    uint64_t room = room_of(engine, table);
+    if (used > room && table != MQ_OWNED_TOPICS)
+        return refused(engine, owner, table, true);
+    if (owner == NULL)
+        return true;
+    uint64_t most = engine->limits.owner_max[owner->key[0] == MQ_OWNER_ADDRESS][table];
+    if ((most == 0 || own <= most) && !exceeds_share(engine, table, own, room - used))
+        return true;
+    return refused(engine, owner, table, false);
+}
+
+bool mq_owner_may(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t more)
+{
+    uint64_t own = owner == NULL ? 0 : owner->used[table];
+    return within(engine, owner, table, own + more, used_of(engine, table) + more);
+}
+
+bool mq_owner_may_attach(mq_engine *engine, const mq_owner *owner)
+{
+    uint64_t own = owner == NULL ? 0 : owner->used[MQ_OWNED_CONNECTIONS];
+    return within(engine, owner, MQ_OWNED_CONNECTIONS, own + 1, used_of(engine, MQ_OWNED_CONNECTIONS));
+}
+
+void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)
+{
+    if (owner != NULL)
+        owner->used[table] += (uint64_t)more;
+}
+
+/* ---- who has something ---- */
+
+void mq_connection_owned(mq_engine *engine, mq_connection *connection, mq_owner *owner, uint32_t table)
+{
+    mq_owner_use(connection->owner, connection->owned_as, -1);
+    mq_owner_drop(engine, connection->owner);
+    connection->owner = owner;
+    connection->owned_as = (uint8_t)table;
+    mq_owner_use(owner, table, 1);
+}
+
+static void session_counts(const mq_session *session, int sign)
+{
+    mq_owner_use(session->owner, MQ_OWNED_SESSIONS, sign * (int64_t)session->lasts);
+    mq_owner_use(session->owner, MQ_OWNED_FILTER_BYTES, sign * (int64_t)session->filter_bytes);
+    mq_owner_use(session->owner, MQ_OWNED_QUEUE_BYTES, sign * (int64_t)session->queue_bytes);
+}
+
+void mq_session_owned(mq_engine *engine, mq_session *session, mq_owner *owner)
+{
+    session_counts(session, -1);
+    mq_owner_drop(engine, session->owner);
+    session->owner = owner;
+    session_counts(session, 1);
+}
+
+void mq_session_lasts(mq_engine *engine, mq_session *session, bool lasts)
+{
+    int64_t more = (int64_t)lasts - (int64_t)session->lasts;
+    engine->counters.sessions_kept += (uint64_t)more;
+    mq_owner_use(session->owner, MQ_OWNED_SESSIONS, more);
+    session->lasts = lasts;
+}
+
+void mq_session_filters(mq_engine *engine, mq_session *session, uint64_t bytes)
+{
+    int64_t more = (int64_t)bytes - (int64_t)session->filter_bytes;
+    engine->counters.filter_bytes += (uint64_t)more;
+    mq_owner_use(session->owner, MQ_OWNED_FILTER_BYTES, more);
+    session->filter_bytes = bytes;
+}
