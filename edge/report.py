@@ -150,7 +150,8 @@ class Reporter:
     def _zmq(self) -> Status | None:
         if self.zmq is None:
             return None
-        return {"endpoint": self.zmq.endpoint, **dataclasses.asdict(self.zmq.stats)}
+        stats = dataclasses.asdict(self.zmq.stats)
+        return {"endpoint": self.zmq.endpoint, **stats, "peers": self.zmq.peers()}
 
     def _local(self) -> Status | None:
         if self.local is None:

@@ -22,6 +22,7 @@ from edge.errors import EdgeError
 from edge.frames import VERSION, Header, PreviousOffsets, encode_header
 from edge.logs import pairs
 from edge.ring_poll import RingPoll
+from edge.zeromq_gate import GateLimits
 from edge.zeromq_server import ZmqServer
 from ringbuf import FLAG_QOS, FLAG_RETAIN, Bell, KeyFilter, Reader, Record, Ring
 from ringbuf.errors import Corrupt, Overrun
@@ -70,7 +71,8 @@ class ZmqPublisher:
         client_keys_dir: Path | None = None,
     ) -> None:
         self.stats = ZmqStats()
-        self._server = ZmqServer(zmq.XPUB, "zmq", endpoint, secret_key_file, client_keys_dir)
+        limits = GateLimits(1, SUBSCRIPTION_MAX_BYTES + 64)
+        self._server = ZmqServer(zmq.XPUB, "zmq", endpoint, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
@@ -87,6 +89,14 @@ class ZmqPublisher:
     def endpoint(self) -> str:
         """Where it is to be bound, and once it is, where it is."""
         return self._server.endpoint
+
+    def admit(self, descriptors: int) -> None:
+        """Accept no more subscribers than so many descriptors allow.  After start()."""
+        self._server.admit(descriptors)
+
+    def peers(self) -> dict[str, int]:
+        """Connections now, and those refused or ended by cause; empty where subscribers have keys."""
+        return self._server.peers()
 
     def add(self, ring: Ring, *, own: bool = True) -> None:
         """Publish `ring` too, from its next record on.  `own`: this process writes it; else it is checked.
@@ -131,8 +141,9 @@ class ZmqPublisher:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._poll.fileno(), zmq.POLLIN)
         while not self._stopping:
+            self._take_sources()  # first: at the first subscription all begin at their ends
             self._take_subscriptions()
-            self._take_sources()
+            self._server.look()
             if self._prefixes and sum([self._send_batch(source) for source in self._poll.readable()]):
                 continue
             if self._prefixes:
@@ -152,6 +163,7 @@ class ZmqPublisher:
             try:
                 message = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._server.drained()
                 break
             if message[:1] == b"\1" and len(self._prefixes) <= PREFIXES_MAX:
                 self._prefixes.add(message[1:])

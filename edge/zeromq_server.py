@@ -1,18 +1,20 @@
-"""What a ZeroMQ socket that Brim serves has: a context of its own, who may connect, an endpoint, a clean end.
+"""Server socket of ZeroMQ: a context of its own, keys or a gate for its peers, an endpoint, a clean end.
 
-Owns the context, the socket, the thread of ZeroMQ's that checks keys, and the file of an ipc endpoint.  Never
-sends or receives: that is the thread's whose socket it is.
+Owns the context, the socket, and the thread of ZeroMQ's that checks keys, or, without keys, the gate that
+limits what peers send (zeromq_gate.py).  Never sends or receives: that is for the thread that has the socket.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Protocol
 
 import zmq
 
 from edge.errors import EdgeError, PortTaken
+from edge.zeromq_gate import BACKLOG, Gate, GateLimits
 
 __all__ = ["ZmqServer"]
 
@@ -40,6 +42,7 @@ class ZmqServer:
         kind: int,
         table: str,
         endpoint: str,
+        limits: GateLimits,
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
@@ -50,8 +53,10 @@ class ZmqServer:
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
         self.socket.set(zmq.LINGER, LINGER_MS)
         self._authenticator: Stoppable | None = None
-        self._file: Path | None = None  # of an ipc endpoint that is bound
+        self._file: Path | None = None  # of an ipc endpoint that is bound without a gate
+        self._gate: Gate | None = None
         if keys is None or client_keys_dir is None:
+            self._gate = Gate(table, endpoint, limits)
             return
         try:
             self._authenticator = _let_in_only(self.socket, keys, client_keys_dir)
@@ -67,6 +72,9 @@ class ZmqServer:
     def bind(self) -> None:
         """Raises PortTaken, or EdgeError when ZeroMQ cannot bind there; close() is still to be called."""
         setting = f"{self._table}.endpoint"
+        if self._gate is not None:
+            self._bind_behind(self._gate)
+            return
         try:
             self.socket.bind(self.endpoint)
         except zmq.ZMQError as error:
@@ -79,6 +87,32 @@ class ZmqServer:
             self._file = Path(self.endpoint.removeprefix(IPC))
             self._file.chmod(0o660)
 
+    def _bind_behind(self, gate: Gate) -> None:
+        self.socket.set(zmq.IPC_FILTER_PID, os.getpid())
+        self.socket.set(zmq.BACKLOG, BACKLOG)
+        self.socket.bind(f"ipc://@{gate.inner}")
+        gate.open()
+        self.endpoint = gate.endpoint
+
+    def admit(self, descriptors: int) -> None:
+        """Accept no more peers than so many descriptors allow.  Any thread, after bind()."""
+        if self._gate is not None:
+            self._gate.admit(descriptors)
+
+    def drained(self) -> None:
+        """Report that the socket had no further message: peers that wait for it may go on."""
+        if self._gate is not None:
+            self._gate.drained()
+
+    def look(self) -> None:
+        """Log peers that exceeded a limit; now and then, from one thread."""
+        if self._gate is not None:
+            self._gate.look()
+
+    def peers(self) -> dict[str, int]:
+        """Gate.counts(); empty where peers have keys."""
+        return self._gate.counts() if self._gate is not None else {}
+
     def close(self) -> None:
         """What is queued has LINGER_MS.  May be called twice."""
         if self.closed:
@@ -87,6 +121,8 @@ class ZmqServer:
             self._authenticator.stop()
         self.socket.close()
         self._context.term()
+        if self._gate is not None:
+            self._gate.close(LINGER_MS)
         if self._file is not None:  # Else it may be another's.
             self._file.unlink(missing_ok=True)
 

@@ -122,6 +122,8 @@ class Assembly:
         self._restore_sessions(streams)
         self.budget = descriptors.budget(config, allowed, descriptors.open_now())
         limits_of(self.listener.broker.engine).connections_max = self.budget.clients
+        if self.zmq is not None:
+            self.zmq.admit(self.budget.peers)
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
@@ -416,6 +418,7 @@ class Assembly:
         endpoint = consumers_endpoint(self.config, streams, producers, self.listener, self.logs)
         self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
         endpoint.start()
+        endpoint.admit(self.budget.peers)
         if self._consumer_holds is not None:
             self._consumer_holds.groups = endpoint.all_groups
         return endpoint.groups

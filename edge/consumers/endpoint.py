@@ -29,6 +29,7 @@ from edge.consumers.service import Service
 from edge.errors import EdgeError
 from edge.log_throttle import LogThrottle
 from edge.ring_poll import RingPoll
+from edge.zeromq_gate import GateLimits
 from edge.zeromq_server import ZmqServer
 from ringbuf import Bell, Reader
 
@@ -40,6 +41,7 @@ FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the longest that MQTT has her
 SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
+UNREAD_MAX_MS = 30_000  # a peer that reads nothing for so long is disconnected
 TRACKED_MIN_BYTES = 4096  # shorter frames are copied, and not counted once ZeroMQ has them
 STATUS_S = 1.0
 GROUPS_SHOWN = 50
@@ -58,7 +60,8 @@ class ConsumersEndpoint:
         client_keys_dir: Path | None = None,
     ) -> None:
         """`make_service` is called with what wakes this endpoint."""
-        self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, secret_key_file, client_keys_dir)
+        limits = GateLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
+        self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
         self.unsent = 0  # answers that a peer had no room for, or was gone
         self._sent: deque[tuple[bytes, zmq.MessageTracker, int]] = deque()  # what ZeroMQ holds
@@ -98,6 +101,10 @@ class ConsumersEndpoint:
         """
         self._added.append((entry, listening))
         self._poll.wake()
+
+    def admit(self, descriptors: int) -> None:
+        """Accept no more peers than so many descriptors allow.  After start()."""
+        self._server.admit(descriptors)
 
     def call(self, function: Callable[[], object]) -> None:
         """Run `function` on the endpoint's thread, soon.  From any thread."""
@@ -193,6 +200,7 @@ class ConsumersEndpoint:
         return 0.0 if more or self._calls else pause_s
 
     def _tell_status(self) -> None:
+        self._server.look()
         self._groups = self._service.status()
         self._status_s = time.monotonic() + STATUS_S
 
@@ -208,6 +216,7 @@ class ConsumersEndpoint:
             try:
                 peer = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._server.drained()
                 return False
             frames: list[bytes] = []
             size = 0
