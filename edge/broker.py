@@ -81,6 +81,8 @@ __all__ = ["Broker", "BrokerLimits", "Watcher"]
 
 log = logging.getLogger(__name__)
 
+_OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
+
 REST_S = 10.0  # the longest between two looks at what the hot path has refused
 
 
@@ -238,6 +240,9 @@ class Broker:
     def _packet_of(self, client: Client, first_byte: int, body: bytes) -> None:
         if first_byte >> 4 == PacketType.CONNECT:  # whatever is in it, and whichever version it names
             raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
+        if first_byte >> 4 in _OF_SERVERS:  # it is not worth its decoding
+            words = f"a client does not send {PacketType(first_byte >> 4).name}"
+            raise ProtocolError(Rule.DIRECTION, words, client.version)
         packet = decode_packet(first_byte, body, client.version, self.limits.packets)
         if isinstance(packet, Subscribe):
             self._subscribing.subscribe(client, packet)

@@ -13,7 +13,7 @@ from edge.mqtt.codec import UNLIMITED, Body, Buffer, PacketLimits, encode_string
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.properties import NO_PROPERTIES, In, Properties, decode_properties
 from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
-from edge.mqtt.tables import FLAGS, PacketType, check_flags, checked_reason
+from edge.mqtt.tables import FLAGS, PacketType, check_flags, checked_reason, checked_reasons
 from edge.mqtt.topics import check_filter, check_name, split_share
 
 __all__ = ["decode_packet"]
@@ -197,16 +197,14 @@ def _suback(_first_byte: int, body: Body) -> p.SubAck:
     version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.SUBACK) if version is _V5 else NO_PROPERTIES
-    codes = bytes(body.rest())
+    codes = _codes(body)
     if not codes:
         raise ProtocolError(Rule.SUBACK_IS_NOT_EMPTY, "SUBACK without a code", version)
     if version is _V5:
-        return p.SubAck(
-            packet_id, tuple(checked_reason(code, PacketType.SUBACK) for code in codes), properties
-        )
+        return p.SubAck(packet_id, checked_reasons(codes, PacketType.SUBACK), properties)
     if wrong := set(codes) - {0, 1, 2, 0x80}:
         raise ProtocolError(Rule.SUBACK_CODE, f"SUBACK return code 0x{min(wrong):02x} is reserved", version)
-    return p.SubAck(packet_id, tuple(ReasonCode(code) for code in codes), properties)
+    return p.SubAck(packet_id, checked_reasons(codes, PacketType.SUBACK), properties)
 
 
 def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
@@ -230,10 +228,18 @@ def _unsuback(_first_byte: int, body: Body) -> p.UnsubAck:
         body.finish()
         return p.UnsubAck(packet_id)
     properties = decode_properties(body, In.UNSUBACK)
-    codes = tuple(checked_reason(code, PacketType.UNSUBACK) for code in bytes(body.rest()))
+    codes = checked_reasons(_codes(body), PacketType.UNSUBACK)
     if not codes:
         raise ProtocolError(Rule.UNSUBACK_CODE, "UNSUBACK without a code", version)
     return p.UnsubAck(packet_id, codes, properties)
+
+
+def _codes(body: Body) -> bytes:
+    """The reason codes that end a packet: one for each topic filter."""
+    codes = bytes(body.rest())
+    if codes:
+        _check_count(len(codes) - 1, body)
+    return codes
 
 
 def _pingreq(_first_byte: int, body: Body) -> p.PingReq:

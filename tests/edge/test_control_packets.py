@@ -333,3 +333,14 @@ def test_an_unsubscribe_of_many_filters_compares_none_of_them_with_each_other(
     monkeypatch.delattr(session_routes, "overlap")
     client.send(Unsubscribe(2, filters(500)))
     assert client.received() == [SubAck(1, (OK,) * 500), UnsubAck(2)]
+
+
+@pytest.mark.parametrize("first", [0x20, 0x90, 0xB0, 0xD0])
+def test_packets_of_servers_are_refused_without_being_decoded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """A SUBACK of a megabyte took 0.8 s to decode."""
+    client = bench.client5("c")
+    monkeypatch.setattr("edge.broker.decode_packet", None)
+    client.raw(bytes((first,)) + encode_variable_integer(5_000, V5) + bytes(5_000))
+    assert client.received() == [Disconnect(ReasonCode.PROTOCOL_ERROR)]

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from edge.mqtt import Properties, ProtocolError, Rule
+from edge.mqtt.codec import Body
+from edge.mqtt.properties import In
+from tests.support import fuzz_control
 from tests.support.c_programs import compiler_or_skip
 from tests.support.fuzz import TARGETS, expanded, program
 
@@ -17,6 +21,46 @@ def fuzzed(target: Path, corpus: Path, runs: int = RUNS) -> subprocess.Completed
     return subprocess.run(
         [str(target), *options, str(corpus)], capture_output=True, text=True, errors="replace", check=False
     )
+
+
+def test_hostile_control_packets_raise_and_cost_nothing_unexpected() -> None:
+    assert fuzz_control.fuzz(1, lambda number: number < 1_500) == 1_500
+
+
+def copying_decoder(body: Body, place: In) -> Properties:
+    """As it once was: each user property makes a copy of all before it."""
+    part = body.part(body.variable_integer())
+    user: tuple[tuple[str, str], ...] = ()
+    while part:
+        if part.variable_integer() != 0x26:
+            raise ProtocolError(Rule.PROPERTY_IS_KNOWN, "another property")
+        user = (*user, (part.string(), part.string()))
+    return Properties(user=user)
+
+
+def forgetful_check(count: int, body: Body) -> None:
+    """No limit."""
+
+
+@pytest.mark.parametrize(
+    ("place", "mistake"),
+    [
+        ("edge.mqtt.decode.decode_properties", copying_decoder),
+        ("edge.mqtt.decode._check_count", forgetful_check),
+    ],
+)
+def test_decoders_that_are_slow_or_without_limits_are_found(
+    monkeypatch: pytest.MonkeyPatch, place: str, mistake: object
+) -> None:
+    monkeypatch.setattr(place, mistake)
+    with pytest.raises(fuzz_control.Found, match="ms to decode in V"):
+        fuzz_control.fuzz(2, lambda number: number < 5_000, handled=False)
+
+
+def test_work_that_is_not_done_in_slices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.pending.TURN_S", 60.0)
+    with pytest.raises(fuzz_control.Found, match="between two polls"):
+        fuzz_control.fuzz(3, lambda number: number < 5_000)
 
 
 @pytest.fixture

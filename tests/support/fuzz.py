@@ -1,10 +1,11 @@
-"""Fuzzing of the C core by libFuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Fuzzing: of the C core by libFuzzer, under AddressSanitizer and UndefinedBehaviorSanitizer, and of Python.
 
     python -m tests.support.fuzz [TARGET ...] [--minutes 12]     # `./dev fuzz` is the same
 
-Needs clang.  The targets are tests/c/fuzz_*.c; each has its corpus in tests/c/corpus, one input a line, in
-hexadecimal, and besides what SEEDS says.  A run begins with both, and ends by adding to the corpus what
-reached something new.  What a target finds is written to the current directory, and the status is 1.
+The target `control` is Python (tests/support/fuzz_control.py).  The others need clang: tests/c/fuzz_*.c; each
+has its corpus in tests/c/corpus, one input a line, in hexadecimal, and besides what SEEDS says.  A run begins
+with both, and ends by adding to the corpus what reached something new.  What a target finds is written to
+the current directory, and the status is 1.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgpack
 from persistence.format import pack_extent
 from ringbuf.record import encode
 from tests.support.c_programs import MQTT, SCAN, UNPACK, compiled
+from tests.support.fuzz_control import campaign
 from tests.support.house import ROOT
 from tests.support.mqtt_vectors import vectors
 
@@ -30,6 +32,7 @@ __all__ = ["CORPUS", "TARGETS", "expanded", "program"]
 
 C = ROOT / "tests" / "c"
 CORPUS = C / "corpus"
+CONTROL = "control"
 TARGETS = tuple(sorted(it.stem.removeprefix("fuzz_") for it in C.glob("fuzz_*.c")))
 FLAGS = ("-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined")
 INPUT_BYTES_MAX = 4096
@@ -172,15 +175,20 @@ def _campaign(name: str, seconds: int, directory: Path) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command.  0: nothing found."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all if none")
+    known = (*TARGETS, CONTROL)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(known)}; all if none")
     parser.add_argument("--minutes", type=float, default=12.0, help="for each target; 12 if not given")
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.targets) - set(TARGETS):
-        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
+    if unknown := set(chosen.targets) - set(known):
+        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     os.nice(5)
     with tempfile.TemporaryDirectory(prefix="brim-fuzz-") as directory:
-        names = chosen.targets or TARGETS
-        found = [it for it in names if not _campaign(it, int(chosen.minutes * 60), Path(directory))]
+        names, seconds = chosen.targets or known, int(chosen.minutes * 60)
+        found = [
+            it
+            for it in names
+            if not (campaign(seconds) if it == CONTROL else _campaign(it, seconds, Path(directory)))
+        ]
         return 1 if found else 0
 
 
