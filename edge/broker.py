@@ -118,7 +118,7 @@ class Broker:
         self.own_messages = OwnMessages(engine, self.router)
         self.retained = Retained(engine, self.router, self.own_messages.topic_of, clock)
         self.owners = Owners(engine, clock)
-        self.wills = Wills(self._publish_will, self.keeper)
+        self.wills = Wills(self._publish_will, self.keeper, self.limits.wills, lambda: not self.own_messages)
         self.clients = Clients(engine, self.sessions, self.router, self.wills, self.keeper, clock)
         self._engine = engine
         self._clock = clock
@@ -384,8 +384,7 @@ class Broker:
         """
         for client in self.clients:
             self._end(client.connection, will=True, reason=ReasonCode.SERVER_SHUTTING_DOWN)
-        if not self.keeper.is_open:
-            self.wills.stop()
+        self.wills.stop(all_of_them=not self.keeper.is_open)
         self.cold.stop()
         self.keeper.stop()
 
@@ -401,6 +400,7 @@ class Broker:
             "sessions_expired": self.sessions.expired,
             "clients_most": self.clients.most,
             "wills_waiting": len(self.wills),
+            "wills_bytes": self.wills.held_bytes,
             "own_messages_waiting": len(self.own_messages),
             "own_messages_dropped": self.own_messages.dropped,
         }

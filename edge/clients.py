@@ -107,12 +107,17 @@ class Clients:
         """Who is at the other end, if it was accepted."""
         return self._by_connection.get(connection)
 
+    def refusal_of_will(self, will: Will) -> str:
+        """Why there is no memory for one more; "": there is."""
+        return self._wills.refusal(will)
+
     def come(self, client: Client) -> None:
         """It was accepted, and the engine delivers to it."""
         self._sessions.came(client.session, client.connection)
         self._wills.came_back(client.facts.client_id)
         self._by_connection[client.connection] = client
         if client.will is not None:
+            self._wills.accepted(client.will)
             self._keeper.will_of(client)
         self.most = max(self.most, len(self._by_connection))
         if self.watchers:
@@ -157,10 +162,10 @@ class Clients:
         self._engine.close(connection)
         if client is None:
             return
-        if client.will is not None:
-            self._keeper.will_done(client.facts.client_id)  # but if it waits, as the next line may say
         if will and client.will is not None:
             self._wills.left(client.facts, client.will, self._clock())
+        elif client.will is not None:
+            self._wills.discarded(client.facts, client.will)
         self.left(client.session)
         if self.watchers:
             self.tell(lambda watcher: watcher.disconnected(client.facts))

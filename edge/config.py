@@ -100,6 +100,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
     # Copies of QoS 1 and 2 records that a ring without a log overwrites while a client still waits for them.
     spill_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB
+    # Topic, payload and properties of one will, and of those of all clients.  As the memory fills, large ones
+    # are refused first.
+    will_max_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = 128 * KIB
+    wills_max_bytes: Annotated[int, Meta(ge=MIB, le=16 * GIB)] = 16 * MIB
     # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
     # from one, which wait for the disk.
     in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100

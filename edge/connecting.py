@@ -155,6 +155,8 @@ class Connecting:
             return (
                 "too many sessions, or too many of one user or address: see limits.sessions_max and [quota]"
             )
+        if packet.will is not None and (words := self._clients.refusal_of_will(packet.will)):
+            return words
         return None
 
     def _refuse_identifier(

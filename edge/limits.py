@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from edge.mqtt.codec import PacketLimits
 from edge.router import TopicLimits
 from edge.sessions import SessionLimits
+from edge.wills import WillLimits
 
 __all__ = ["BrokerLimits", "PacketLimits"]
 
@@ -25,4 +26,5 @@ class BrokerLimits:
     sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: there are none
     keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound
     sessions: SessionLimits = field(default_factory=SessionLimits)
+    wills: WillLimits = field(default_factory=WillLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)

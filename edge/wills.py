@@ -1,16 +1,23 @@
-"""Wills: what is published for clients that went without a word, and when.
+"""Wills: the memory they may take, and the time at which each is published.
 
 Owns the wills of clients that are away; that of a connected client is with its connection.  A will is
 published at the earlier of its delay and the end of its session [MQTT-3.1.3-9], and not at all if the client
 is back before.
 
-Invariants: a session has at most one will here; each is published once, or cancelled.
+A network that breaks ends thousands of connections at once.  Their wills are published in slices, SLICE_BYTES
+each time that the broker's thread has polled, and wait for room in the ring, in order.
+
+Memory.  All wills together are bounded.  As it fills, large ones are refused first: a will gets no more than
+a 64th of what is left, so that some clients with large wills do not keep those with small ones out.
+
+Invariants: a session has at most one will here; each is published once, or cancelled; the journal has it
+until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edge.access import ClientFacts
 from edge.deadlines import Deadlines
@@ -19,7 +26,30 @@ from edge.mqtt.properties import record_properties
 from edge.state.keeper import Keeper
 from ringbuf import FLAG_EXPIRY
 
-__all__ = ["Wills", "message_of"]
+__all__ = ["WillLimits", "Wills", "message_of", "will_bytes"]
+
+SLICE_BYTES = 256 << 10
+WILL_BYTES = 8 << 10  # of a slice for any will, however short: 32 of them
+SHARE = 64
+SMALL_BYTES = 512  # a will of that size is accepted as long as there is room at all
+OWN_BYTES = 512  # objects of one will
+
+
+@dataclass(frozen=True, slots=True)
+class WillLimits:
+    """Names as in the configuration file."""
+
+    will_max_bytes: int = 128 << 10  # of one
+    wills_max_bytes: int = 16 << 20  # of all of them
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """The will of a client that has gone, and the time at which it is due."""
+
+    facts: ClientFacts
+    will: Will
+    due_s: float
 
 
 def message_of(will: Will) -> tuple[bytes, int]:
@@ -30,63 +60,135 @@ def message_of(will: Will) -> tuple[bytes, int]:
     return record_properties(will.properties), FLAG_EXPIRY if expires else 0
 
 
+def will_bytes(will: Will) -> int:
+    """Memory of a will, about."""
+    user = sum(len(name) + len(value) + OWN_BYTES // 4 for name, value in will.properties.user)
+    return (
+        len(will.topic) + len(will.payload) + len(will.properties.correlation_data or b"") + user + OWN_BYTES
+    )
+
+
 class Wills:
     """Those that wait, by client identifier.  `publish` is told whose will it is."""
 
-    def __init__(self, publish: Callable[[ClientFacts, Will], None], keeper: Keeper) -> None:
+    def __init__(
+        self,
+        publish: Callable[[ClientFacts, Will], None],
+        keeper: Keeper,
+        limits: WillLimits | None = None,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`has_room`: False while messages of the broker wait for room in a ring."""
+        self.held_bytes = 0  # of all wills, those of connected clients included
         self._publish = publish
         self._keeper = keeper
-        self._waiting: dict[str, tuple[ClientFacts, Will, float]] = {}  # and when it is due
+        self._limits = limits or WillLimits()
+        self._has_room = has_room
+        self._slice_bytes = SLICE_BYTES  # left of this one
+        self._waiting: dict[str, _Left] = {}
+        self._due: dict[str, _Left] = {}  # to be published next, in order
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._due)
 
     @property
     def next_s(self) -> float:
         """When the next one is due."""
-        return self._deadlines.next_s
+        return float("-inf") if self._due else self._deadlines.next_s
+
+    # ---- of connected clients ----
+
+    def refusal(self, will: Will) -> str:
+        """Why there is no memory for one more; "": there is."""
+        size, limits = will_bytes(will), self._limits
+        if size > limits.will_max_bytes:
+            return f"a will of {size} bytes exceeds will_max_bytes = {limits.will_max_bytes}"
+        left = limits.wills_max_bytes - self.held_bytes
+        if size > left or size > max(SMALL_BYTES + OWN_BYTES, left // SHARE):
+            return f"a will of {size} bytes has no room; wills_max_bytes = {limits.wills_max_bytes}"
+        return ""
+
+    def accepted(self, will: Will) -> None:
+        """Its client is connected."""
+        self.held_bytes += will_bytes(will)
+
+    def discarded(self, facts: ClientFacts, will: Will) -> None:
+        """Its client has gone with a DISCONNECT."""
+        self._ended(facts.client_id, will)
+
+    # ---- of clients that have gone ----
 
     def left(self, facts: ClientFacts, will: Will, now_s: float) -> None:
         """The client has gone, and its session stays."""
         delay_s = will.properties.will_delay_interval_s or 0
         if delay_s == 0:
-            self._publish(facts, will)
+            self._soon(_Left(facts, will, now_s))
             return
-        self.wait(facts, will, now_s + delay_s)
+        self._wait(_Left(facts, will, now_s + delay_s))
 
-    def wait(self, facts: ClientFacts, will: Will, due_s: float) -> None:
-        """It is published then, if its client is not back before."""
-        self._waiting[facts.client_id] = (facts, will, due_s)
-        self._deadlines.set(facts.client_id, due_s)
-        self._keeper.will(facts, will, due_s)
+    def restored(self, facts: ClientFacts, will: Will, due_s: float) -> None:
+        """A will that an earlier life has left is published then, if its client is not back before."""
+        self.accepted(will)
+        self._wait(_Left(facts, will, due_s))
 
     def waiting(self) -> list[tuple[ClientFacts, Will, float]]:
         """Whose, which, and when it is due."""
-        return list(self._waiting.values())
+        return [(it.facts, it.will, it.due_s) for it in (*self._due.values(), *self._waiting.values())]
 
     def came_back(self, client_id: str) -> None:
-        """Its session goes on [MQTT-3.1.3-9]."""
-        if self._waiting.pop(client_id, None) is not None:
+        """Its session goes on [MQTT-3.1.3-9]; a will that was due comes before what the client says now."""
+        if (due := self._due.pop(client_id, None)) is not None:
+            self._now(due)
+        if (waiting := self._waiting.pop(client_id, None)) is not None:
             self._deadlines.cancel(client_id)
-            self._keeper.will_done(client_id)
+            self._ended(client_id, waiting.will)
 
     def session_ended(self, client_id: str) -> None:
         """It will not be back."""
         if (waiting := self._waiting.pop(client_id, None)) is not None:
             self._deadlines.cancel(client_id)
-            self._due(*waiting)
+            self._soon(waiting)
 
     def tick(self, now_s: float) -> None:
-        """Publish those that are due."""
+        """Publish those that are due, as many as one slice has room for."""
         for client_id in self._deadlines.due(now_s):
-            self._due(*self._waiting.pop(client_id))
+            self._due[client_id] = self._waiting.pop(client_id)
+        self._slice_bytes = SLICE_BYTES
+        while self._due and self._may_publish():
+            self._now(self._due.pop(next(iter(self._due))))
 
-    def _due(self, facts: ClientFacts, will: Will, _: float) -> None:
-        self._publish(facts, will)
-        self._keeper.will_done(facts.client_id)
-
-    def stop(self) -> None:
-        """Publish them all: for whoever reads the rings, their clients are gone."""
-        for client_id in list(self._waiting):
+    def stop(self, *, all_of_them: bool) -> None:
+        """Publish those that are due, or all: for whoever reads the rings, their clients are gone."""
+        for client_id in list(self._waiting) if all_of_them else ():
             self.session_ended(client_id)
+        while self._due:
+            self._now(self._due.pop(next(iter(self._due))))
+
+    def _wait(self, left: _Left) -> None:
+        client_id = left.facts.client_id
+        self._waiting[client_id] = left
+        self._deadlines.set(client_id, left.due_s)
+        self._keeper.will(left.facts, left.will, left.due_s)
+
+    def _soon(self, left: _Left) -> None:
+        """In this slice, or in one of the next."""
+        before = self._due.pop(left.facts.client_id, None)
+        if before is not None:
+            self._now(before)
+        if not self._due and self._may_publish():
+            self._now(left)
+        else:
+            self._due[left.facts.client_id] = left
+
+    def _may_publish(self) -> bool:
+        return self._slice_bytes > 0 and self._has_room()
+
+    def _now(self, left: _Left) -> None:
+        self._slice_bytes -= WILL_BYTES + len(left.will.payload)
+        self._publish(left.facts, left.will)
+        self._ended(left.facts.client_id, left.will)
+
+    def _ended(self, client_id: str, will: Will) -> None:
+        self.held_bytes -= will_bytes(will)
+        self._keeper.will_done(client_id)

@@ -50,6 +50,7 @@ from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
 from edge.state.retained_file import retained_in
 from edge.stats import Stats
 from edge.streams import Streams
+from edge.wills import WillLimits
 from edge.zeromq import ZmqPublisher
 from ringbuf import Ring
 
@@ -584,5 +585,6 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         sys_interval_s=sys_interval_s,
         keep_alive_max_s=limits.keep_alive_max_s,
         sessions=sessions,
+        wills=WillLimits(limits.will_max_bytes, limits.wills_max_bytes),
         topics=TopicLimits(limits.topic_max_bytes, limits.topic_levels_max, limits.topics_idle_s),
     )

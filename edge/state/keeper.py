@@ -8,9 +8,9 @@ restoring.py's.
     something happens -> noted in the journal -> the client is told
 
 A note that does not fit, or a journal that is full, is answered with a checkpoint, since that says
-everything; nobody is told anything meanwhile.  It is collected on the broker's thread, a copy of what there
-is, and written on another.  One that cannot be written is tried again, each RETRY_S; until it can, a journal
-that is full holds publishers up.
+everything; nobody is told anything meanwhile.  A snapshot is taken on the broker's thread (snapshot.py), and
+encoded and written on another.  One that cannot be written is tried again, each RETRY_S; until it can, a
+journal that is full holds publishers up.
 
 A journal that has a log is not full before that has `in_log_bytes` of it that no checkpoint says: what its
 ring has no longer, a restart reads there.
@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,8 +34,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from edge.access import ClientFacts
 from edge.engine import Engine
 from edge.logs import pairs
-from edge.mqtt import Connect, Version, Will, encode
-from edge.state.checkpoint import ENTRIES, NOTE, Frame, Origin, write_checkpoint
+from edge.mqtt import Will
+from edge.state.checkpoint import Origin, write_checkpoint
 from edge.state.notes import (
     Came,
     Closed,
@@ -48,9 +47,9 @@ from edge.state.notes import (
     Subscribed,
     Unsubscribed,
     WillDone,
-    WillWaits,
     note_bytes,
 )
+from edge.state.snapshot import KeptSession, KeptWill, Snapshot, will_note
 
 if TYPE_CHECKING:
     from edge.clients import Client, Clients
@@ -148,7 +147,7 @@ class Keeper:
         for handle, _ in kept.router.groups_of_kept():
             self._engine.session_keep(handle, True)
         try:
-            self._write(place.ring.extremes().end_position, self._frames())
+            self._write(place.ring.extremes().end_position, self._snapshot())
         except OSError:
             self._place = None
             raise
@@ -272,31 +271,22 @@ class Keeper:
     def will(self, facts: ClientFacts, will: Will, due_s: float) -> None:
         """It is published at `due_s`."""
         if self._place is not None:
-            self._note(self._will_note(facts, will, due_s))
+            self._note(will_note(KeptWill(facts, will, self._wall_ns_of(due_s))))
 
     def will_of(self, client: Client) -> None:
         """It is published if the broker dies before the client is gone, whether its session is kept or not:
         a crash closes its connection [MQTT-3.1.2-8], and the restart is the first that can [3.1.2.5].
         """
-        if self._place is not None and (note := self._will_of(client)) is not None:
-            self._note(note)
+        if self._place is not None and client.will is not None:
+            self._note(will_note(KeptWill(client.facts, client.will, 0, client.session.kept)))
 
     def will_done(self, client_id: str) -> None:
         """There is none of that client any more."""
         if self._place is not None:
             self._note(WillDone(client_id))
 
-    def _will_of(self, client: Client) -> WillWaits | None:
-        if (will := client.will) is None:
-            return None
-        if not client.session.kept:  # which ends with its connection, and then no delay holds
-            will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
-        return self._will_note(client.facts, will, None)
-
-    def _will_note(self, facts: ClientFacts, will: Will, due_s: float | None) -> WillWaits:
-        packet = encode(Connect(facts.client_id, version=Version.V5, will=will), Version.V5)
-        due_ns = 0 if due_s is None else self._wall_ns() + int((due_s - self._clock()) * 1e9)
-        return WillWaits(facts, packet, due_ns)
+    def _wall_ns_of(self, due_s: float) -> int:
+        return self._wall_ns() + int((due_s - self._clock()) * 1e9)
 
     # ---- writing ----
 
@@ -316,21 +306,21 @@ class Keeper:
             return
         offset = self._place.ring.extremes().end_offset
         self._round += 1
-        frames = self._frames()
+        snapshot = self._snapshot()
         if self._call is None or at_once:
             if self._thread is not None:  # what it writes is older, and must not come last
                 self._thread.shutdown()
                 self._thread = None
-            self._finish(self._round, position, offset, self._tried(position, frames))
+            self._finish(self._round, position, offset, self._tried(position, snapshot))
             return
         self._writing = True
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-state")
-        self._thread.submit(self._write_apart, self._call, self._round, position, offset, frames)
+        self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot)
 
-    def _write_apart(self, call: Call, number: int, position: int, offset: int, frames: list[Frame]) -> None:
+    def _write_apart(self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot) -> None:
         """On the thread."""
-        failed = self._tried(position, frames)
+        failed = self._tried(position, snapshot)
         call(partial(self._finish, number, position, offset, failed))
 
     def _finish(self, number: int, position: int, offset: int, failed: Exception | None) -> None:
@@ -352,53 +342,49 @@ class Keeper:
         assert self._place is not None
         return max(self._place.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
 
-    def _tried(self, position: int, frames: list[Frame]) -> Exception | None:
+    def _tried(self, position: int, snapshot: Snapshot) -> Exception | None:
         """Write the checkpoint; return the error: one that stayed on the thread would end all of them."""
         try:
-            self._write(position, frames)
+            self._write(position, snapshot)
         except Exception as error:  # noqa: BLE001
             return error
         return None
 
-    def _write(self, position: int, frames: list[Frame]) -> None:
+    def _write(self, position: int, snapshot: Snapshot) -> None:
         assert self._place is not None
         for path, sync in self._place.files:
             origin = Origin(self._place.ring.epoch, position, self._wall_ns())
-            self.checkpoint_bytes = write_checkpoint(path, origin, frames, sync=sync)
+            self.checkpoint_bytes = write_checkpoint(path, origin, snapshot.frames(), sync=sync)
         self.checkpoints += 1
 
-    def _frames(self) -> list[Frame]:
-        """All that is kept, in the order in which it can be done again."""
-        frames = [(NOTE, note_bytes(note)) for note in self._notes()]
+    def _snapshot(self) -> Snapshot:
+        """All that is kept."""
+        assert self._kept is not None
+        sessions, router, wills, clients = self._kept
+        self._unnamed.clear()
+        kept = [_kept_session(session) for session in sessions if session.kept]
+        waiting = [KeptWill(facts, will, self._wall_ns_of(due_s)) for facts, will, due_s in wills.waiting()]
+        connected = [KeptWill(it.facts, it.will, 0, it.session.kept) for it in clients if it.will is not None]
+        groups = [
+            GroupOpened(_number(handle), shared_filter) for handle, shared_filter in router.groups_of_kept()
+        ]
+        self.held = len(kept) + len(waiting)
+        return Snapshot(
+            self._sources_note(self.sources), kept, groups, connected + waiting, list(self._sections())
+        )
+
+    def _sections(self) -> Iterator[bytes]:
         first: int | None = 0
         while first is not None:
             entries, first = self._engine.journal_sections(first, SECTION_BYTES)
             if entries:
-                frames.append((ENTRIES, entries))
-        return frames
+                yield entries
 
-    def _notes(self) -> Iterable[Note]:
-        assert self._kept is not None
-        sessions, router, wills, clients = self._kept
-        self.held = sum(session.kept for session in sessions) + len(wills)
-        self._unnamed.clear()
-        yield self._sources_note(self.sources)
-        for session in sessions:
-            if not session.kept:
-                continue
-            number = _number(session.handle)
-            yield Opened(number, session.facts, session.expiry_s)
-            for topic_filter, terms in session.subscriptions.items():
-                yield Subscribed(number, topic_filter, terms)
-            if not session.connection:
-                yield Left(number, session.expiry_s, session.left_ns)
-        for handle, shared_filter in router.groups_of_kept():
-            yield GroupOpened(_number(handle), shared_filter)
-        for client in clients:
-            if (note := self._will_of(client)) is not None:
-                yield note
-        for facts, will, due_s in wills.waiting():
-            yield self._will_note(facts, will, due_s)
+
+def _kept_session(session: Session) -> KeptSession:
+    left_ns = None if session.connection else session.left_ns
+    number, subscriptions = _number(session.handle), session.subscriptions.copy()
+    return KeptSession(number, session.facts, session.expiry_s, subscriptions, left_ns)
 
 
 def _number(handle: int) -> int:

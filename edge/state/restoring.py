@@ -384,7 +384,7 @@ class _Restart:
         for facts, will, due_ns in self._wills.values():
             delay_ns = (will.properties.will_delay_interval_s or 0) * 1_000_000_000
             at_ns = due_ns or self._found.alive_ns + delay_ns
-            self._broker.wills.wait(facts, will, now_s + (at_ns - now_ns) / 1e9)
+            self._broker.wills.restored(facts, will, now_s + (at_ns - now_ns) / 1e9)
 
     def _forget_sources(self) -> None:
         """Past rings that nothing waits for."""

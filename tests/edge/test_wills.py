@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from edge.access import ClientFacts
+from edge.broker import BrokerLimits
 from edge.engine import DropCause
 from edge.mqtt import (
+    ConnAck,
     Connect,
     Disconnect,
     Properties,
@@ -17,6 +19,7 @@ from edge.mqtt import (
     Version,
     Will,
 )
+from edge.wills import WillLimits, will_bytes
 from tests.support.mqtt_bench import Bench, Wire
 
 DELAYED = Will("gone", b"bye", properties=Properties(will_delay_interval_s=10))
@@ -112,6 +115,7 @@ def test_the_broker_counts_wills_that_wait_and_sessions_that_have_expired(bench:
         "sessions_expired": 1,
         "clients_most": 1,
         "wills_waiting": 1,
+        "wills_bytes": will_bytes(DELAYED),
         "own_messages_waiting": 0,
         "own_messages_dropped": 0,
     }
@@ -215,3 +219,105 @@ def test_a_stop_does_not_wait_for_any_will(bench: Bench) -> None:
     bench.client5("here", will=DELAYED, expiry_s=60)
     bench.broker.stop()
     assert bench.records() == [("gone", b"bye"), ("gone", b"bye")]
+
+
+# ---- memory ----
+
+SMALL = WillLimits(will_max_bytes=4_096, wills_max_bytes=400_000)
+
+
+@pytest.mark.parametrize("version", [Version.V311, Version.V5])
+def test_a_will_beyond_the_limit_of_one_client_is_refused(version: Version) -> None:
+    with Bench(limits=BrokerLimits(wills=SMALL)) as bench:
+        wire = bench.wire(version)
+        wire.send(Connect("c", version=version, will=Will("t", bytes(4_000)), keep_alive_s=0))
+        answer = wire.answer()
+        assert isinstance(answer, ConnAck)
+        expected = ReasonCode.QUOTA_EXCEEDED if version is Version.V5 else ReasonCode.SERVER_UNAVAILABLE
+        assert answer.reason_code is expected
+        assert not wire.is_open
+        assert bench.broker.wills.held_bytes == 0
+        if version is Version.V5:
+            assert "will_max_bytes = 4096" in (answer.properties.reason_string or "")
+
+
+def test_all_wills_have_a_limit_and_large_ones_are_refused_before_small_ones() -> None:
+    def is_let_in(client_id: str, size: int) -> bool:
+        wire = bench.wire()
+        wire.send(Connect(client_id, will=Will("t", bytes(size)), keep_alive_s=0))
+        answer = wire.answer()
+        return isinstance(answer, ConnAck) and not answer.reason_code.failed
+
+    with Bench(limits=BrokerLimits(wills=SMALL)) as bench:
+        large = sum(is_let_in(f"large-{n}", 3_000) for n in range(100))
+        small = sum(is_let_in(f"small-{n}", 100) for n in range(600))
+        assert 10 < large < 60
+        assert small > 200
+        assert 0.9 * SMALL.wills_max_bytes < bench.broker.wills.held_bytes <= SMALL.wills_max_bytes
+        for client in bench.broker.clients:
+            bench.broker.clients.end(client.connection, will=False)
+        assert bench.broker.wills.held_bytes == 0
+        assert is_let_in("again", 1_000)
+
+
+def test_the_memory_of_a_will_is_counted_until_it_is_published_or_cancelled(bench: Bench) -> None:
+    wills = bench.broker.wills
+    bench.client("c", will=Will("gone", b"bye")).drop()
+    assert wills.held_bytes == 0
+    bench.client5("c", will=DELAYED, expiry_s=60).drop()
+    assert wills.held_bytes == will_bytes(DELAYED)
+    bench.client5("c", expiry_s=60, clean_start=False, present=True)
+    assert wills.held_bytes == 0
+    bench.client5("c", will=DELAYED, expiry_s=60, clean_start=False, present=True).drop()
+    bench.settle(11_000)
+    assert wills.held_bytes == 0
+    assert bench.records() == [("gone", b"bye"), ("gone", b"bye")]
+
+
+# ---- many at once ----
+
+
+def lost_at_once(bench: Bench, count: int, payload: bytes) -> None:
+    """So many clients are lost in one turn of the broker's thread."""
+    wires = [bench.client(f"c{n}", will=Will(f"gone/{n}", payload), keep_alive_s=0) for n in range(count)]
+    for wire in wires:
+        bench.broker.clients.end(wire.handle, will=True)
+
+
+def test_many_wills_at_once_are_published_in_slices_in_order() -> None:
+    with Bench(capacity_bytes=8 << 20) as bench:
+        lost_at_once(bench, 300, bytes(2_000))
+        first = len(bench.records())
+        assert 0 < first < 50
+        bench.broker.tick()
+        assert first < len(bench.records()) < 100
+        assert bench.broker.tick() == 0.0  # at once
+        bench.client("c299")  # which is back before its will was published: that comes first
+        while len(bench.broker.wills):
+            bench.broker.tick()
+        topics = [topic for topic, _ in bench.records()]
+        assert topics.index("gone/299") < topics.index("gone/200")
+        assert sorted(topics) == sorted(f"gone/{n}" for n in range(300))
+        assert [it for it in topics if it != "gone/299"] == [f"gone/{n}" for n in range(299)]
+
+
+def test_no_will_is_dropped_while_the_ring_is_full() -> None:
+    block = {"when_full": "block", "queue_timeout_ms": 3_600_000}
+    with Bench(capacity_bytes=1 << 16, writer=block) as bench:
+        reader = bench.partition.ring.reader(gating=True)
+        lost_at_once(bench, 2_000, bytes(200))
+        found = 0
+        while found < 2_000:
+            bench.settle(5)
+            while reader.poll() is not None:
+                found += 1
+        reader.close()
+        assert bench.broker.own_messages.dropped == 0
+        assert len(bench.broker.wills) == 0
+
+
+def test_a_stop_publishes_wills_that_are_due_although_others_wait(bench: Bench) -> None:
+    lost_at_once(bench, 100, bytes(100))
+    assert len(bench.records()) < 100
+    bench.broker.stop()
+    assert len(bench.records()) == 100

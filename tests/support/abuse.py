@@ -7,13 +7,16 @@ security advisories of other brokers.
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from typing import Any
 
 from edge.mqtt import (
+    ConnAck,
     Connect,
     Disconnect,
     Packet,
@@ -24,6 +27,7 @@ from edge.mqtt import (
     Subscription,
     Unsubscribe,
     Version,
+    Will,
     encode,
 )
 from edge.mqtt.codec import encode_variable_integer
@@ -33,6 +37,8 @@ __all__ = ["ABUSES", "connected"]
 PATIENCE_S = 30.0
 V5 = Version.V5
 CONNACK_BYTES_MAX = 1 << 12
+CROWD_FILES = 16_384
+SENDING_S = 20.0  # for a crowd that the broker reads slowly
 
 
 def plain(port: int) -> socket.socket:
@@ -349,6 +355,113 @@ def filter_bomb(port: int, size: int) -> dict[str, int]:
         return {"published": size, "alive": answered(fuse) and answered(bomb)}
 
 
+# ---- crowds ----
+
+
+def many_files() -> None:
+    """Let this process have a socket for each client of a crowd."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, CROWD_FILES)), hard))
+
+
+def crowd(down: ExitStack, port: int, size: int, then: bytes = b"", **fields: Any) -> list[socket.socket]:
+    """`size` connections from one address, as fast as they can be made; `then` follows each CONNECT."""
+    many_files()
+    clients = []
+    for n in range(size):
+        client = down.enter_context(plain(port))
+        with suppress(OSError):
+            client.sendall(encode(Connect(f"crowd-{n}", keep_alive_s=0, **fields)) + then)
+        clients.append(client)
+    return clients
+
+
+def welcomed(clients: Iterable[socket.socket]) -> int:
+    """Clients that CONNACK lets in."""
+    count = 0
+    for client in clients:
+        with suppress(OSError):
+            count += client.recv(4) == encode(ConnAck(False))
+    return count
+
+
+def connection_crowd(port: int, size: int) -> dict[str, int]:
+    """`size` connections from one address, which end all at once."""
+    with ExitStack() as down:
+        clients = crowd(down, port, size)
+        return {"opened": size, "let_in": welcomed(clients)}
+
+
+def half_packets(port: int, size: int) -> dict[str, int]:
+    """`size` clients with 520 KB of a PUBLISH of 1 MB each."""
+    data = memoryview(encode(Publish("half", bytes(1 << 20))))[:520_000]
+    with ExitStack() as down:
+        clients = crowd(down, port, size)
+        let_in = welcomed(clients)
+        left = dict.fromkeys(clients, data)
+        deadline = time.monotonic() + SENDING_S
+        while left and time.monotonic() < deadline:
+            for client in writable(left):
+                try:
+                    left[client] = left[client][client.send(left[client][: 1 << 16], socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    del left[client]
+                    continue
+                if not left[client]:
+                    del left[client]
+        return {"opened": size, "let_in": let_in}
+
+
+def writable(clients: Iterable[socket.socket]) -> list[socket.socket]:
+    """Those that take bytes now; select() knows no descriptor above 1,023."""
+    poll = select.poll()
+    known = {client.fileno(): client for client in clients}
+    for fd in known:
+        poll.register(fd, select.POLLOUT)
+    return [known[fd] for fd, _ in poll.poll(100)]
+
+
+def large_wills(port: int, size: int) -> dict[str, int]:
+    """`size` clients with wills of 64 KiB, which are all lost at once."""
+    with ExitStack() as down:
+        clients = crowd(down, port, size, will=Will("gone", bytes(65_000)))
+        return {"opened": size, "let_in": welcomed(clients)}
+
+
+def deaf_crowd(port: int, size: int) -> dict[str, int]:
+    """100 clients subscribe, and read nothing of `size` MB that is for each of them."""
+    with ExitStack() as down, connected(port, "loud") as loud:
+        clients = crowd(down, port, 100, encode(Subscribe(1, (Subscription("deaf", 0),))))
+        assert welcomed(clients) == 100
+        block = packed(Publish("deaf", bytes(1_000)) for _ in range(1_000))
+        for _ in range(size):
+            loud.sendall(block)
+        return {"published_mb": size, "alive": answered(loud)}
+
+
+def mute_crowd(port: int, size: int) -> dict[str, int]:
+    """100 clients subscribe with QoS 1, and acknowledge nothing of `size` thousand messages for each."""
+    with ExitStack() as down, connected(port, "talker") as talker:
+        clients = crowd(down, port, 100, encode(Subscribe(1, (Subscription("mute", 1),))))
+        assert welcomed(clients) == 100
+        for start in range(size):
+            block = (
+                Publish("mute", b"x" * 20, 1, packet_id=start * 1_000 % 60_000 + n + 1) for n in range(1_000)
+            )
+            talker.sendall(packed(block))
+            drained(talker)
+        return {"published": size * 1_000, "alive": answered(talker)}
+
+
+def drained(client: socket.socket) -> None:
+    """Forget what the broker has answered by now."""
+    while select.select([client], [], [], 0)[0]:
+        if not client.recv(1 << 16):
+            return
+
+
 def polite(port: int, size: int) -> dict[str, int]:
     """No abuse: what the others are compared with."""
     for n in range(size):
@@ -363,6 +476,7 @@ ABUSES: dict[str, Callable[[int, int], dict[str, int]]] = {
         polite, silent_connections, trickled_connect, huge_claims, garbage, huge_publish, many_subscriptions,
         deep_topic, many_topics, many_retained, never_reads, never_acknowledges, never_releases, take_overs,
         connect_storm, subscription_churn, heavy_properties,
+        connection_crowd, half_packets, large_wills, deaf_crowd, mute_crowd,
         connect_properties, subscribe_properties, four_mb_of_filters, filter_bomb,
     )
 }  # fmt: skip

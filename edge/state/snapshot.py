@@ -1,0 +1,82 @@
+"""Session snapshot: what a checkpoint says, taken in one turn of the broker's thread and encoded on another.
+
+Owns references to what cannot change: client facts, wills, entries of the hot path; and copies of what can,
+the subscriptions of each session.  Encoding takes ten times as long as taking, and 64 KiB for a large will:
+it is done while the file is written, one note at a time.
+
+Invariant: a snapshot may be read again, with the same result, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from edge.access import ClientFacts
+from edge.mqtt import Connect, Version, Will, encode
+from edge.state.checkpoint import ENTRIES, NOTE, Frame
+from edge.state.notes import GroupOpened, Left, Note, Opened, Sources, Subscribed, WillWaits, note_bytes
+
+__all__ = ["KeptSession", "KeptWill", "Snapshot", "will_note"]
+
+
+class KeptSession(NamedTuple):
+    """A session that outlasts its connection."""
+
+    number: int
+    facts: ClientFacts
+    expiry_s: int
+    subscriptions: dict[str, int]  # terms by filter; nobody else's
+    left_ns: int | None  # of the wall clock; None: its client is connected
+
+
+class KeptWill(NamedTuple):
+    """A will that is not published yet."""
+
+    facts: ClientFacts
+    will: Will
+    due_ns: int  # of the wall clock; 0: its client is connected
+    delayed: bool = True  # the session outlasts the connection, and the delay of the will holds
+
+
+class Snapshot(NamedTuple):
+    """All that is kept, in the order in which it can be done again."""
+
+    sources: Sources
+    sessions: list[KeptSession]
+    groups: list[GroupOpened]
+    wills: list[KeptWill]
+    sections: list[bytes]  # of the hot path
+
+    def frames(self) -> Iterator[Frame]:
+        """As they stand in the file."""
+        for note in self._notes():
+            yield NOTE, note_bytes(note)
+        for section in self.sections:
+            yield ENTRIES, section
+
+    def _notes(self) -> Iterator[Note]:
+        yield self.sources
+        for session in self.sessions:
+            yield from _notes_of(session)
+        yield from self.groups
+        for kept in self.wills:
+            yield will_note(kept)
+
+
+def _notes_of(session: KeptSession) -> Iterable[Note]:
+    yield Opened(session.number, session.facts, session.expiry_s)
+    for topic_filter, terms in session.subscriptions.items():
+        yield Subscribed(session.number, topic_filter, terms)
+    if session.left_ns is not None:
+        yield Left(session.number, session.expiry_s, session.left_ns)
+
+
+def will_note(kept: KeptWill) -> WillWaits:
+    """The note of a will, which a CONNECT packet of MQTT 5 carries."""
+    will = kept.will
+    if not kept.delayed:
+        will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
+    packet = encode(Connect(kept.facts.client_id, version=Version.V5, will=will), Version.V5)
+    return WillWaits(kept.facts, packet, kept.due_ns)
