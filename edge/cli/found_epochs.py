@@ -20,7 +20,7 @@ from edge.consumers.journal import bodies_in
 from edge.consumers.offsets import PlaceBody, decode_body
 from edge.epochs import EPOCH_MARGIN, EPOCH_MAX
 from edge.state.checkpoint import NOTE, parse_checkpoint
-from edge.state.home import FILE_NAME, RETAINED_NAME
+from edge.state.home import FILE_NAMES, RETAINED_NAME
 from edge.state.notes import Sources, note_of
 from edge.state.retained_file import marks_in
 from ringbuf.ring import epoch_in
@@ -36,8 +36,7 @@ def highest_epoch(config: Config, log_epochs: Iterable[int]) -> int:
         lambda: map(epoch_in, config.runtime_dir.glob("*.ring*")),
         lambda: (it.epoch for path in state.glob("bridge/*.checkpoint") for it in cursors_in(path) or ()),
         lambda: _consumer_epochs(state / "consumers" / "offsets"),
-        lambda: _session_epochs(config.runtime_dir / FILE_NAME),
-        lambda: _session_epochs(state / FILE_NAME),
+        lambda: _session_epochs([config.runtime_dir, state]),
         lambda: (epoch for epoch, _ in marks_in(state / RETAINED_NAME).values()),
         lambda: _times(state),
     ]
@@ -52,13 +51,14 @@ def _consumer_epochs(path: Path) -> Iterator[int]:
                 yield body.epoch
 
 
-def _session_epochs(path: Path) -> Iterator[int]:
-    with suppress(OSError, ValueError, msgspec.MsgspecError):
-        found = parse_checkpoint(memoryview(path.read_bytes()))
-        yield found.origin.epoch
-        for kind, body in found.frames:
-            if kind == NOTE and isinstance(note := note_of(body), Sources):
-                yield from (epoch for _, epoch, _ in note.rings.values())
+def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
+    for path in (directory / name for directory in directories for name in FILE_NAMES):
+        with suppress(OSError, ValueError, msgspec.MsgspecError):
+            found = parse_checkpoint(memoryview(path.read_bytes()))
+            yield found.origin.epoch
+            for kind, body in found.frames:
+                if kind == NOTE and isinstance(note := note_of(body), Sources):
+                    yield from (epoch for _, epoch, _ in note.rings.values())
 
 
 def _times(directory: Path) -> Iterator[int]:

@@ -12,8 +12,8 @@
     Frame: u32 length, u32 crc32c of kind and body, seeded with the header's; u8 kind; body.  Little-endian.
     Kinds: "n" a note, "h" entries of the hot path, "." the end, without which the file is not whole.
 
-A file is replaced as a whole: written beside it, synced where it has to outlive a power cut, renamed.  What
-is not whole is put aside, never a refusal to start.
+A file is replaced as a whole: written next to it, synced where it has to outlive a power cut, renamed.  One
+that is not whole is renamed to NAME.bad, never a refusal to start.
 """
 
 from __future__ import annotations
@@ -93,21 +93,23 @@ def write_checkpoint(path: Path, origin: Origin, frames: Iterable[Frame], *, syn
     return size
 
 
-def read_checkpoint(path: Path) -> Checkpoint | None:
-    """What the file says; None: there is none, or it was put aside, with a warning."""
+def read_checkpoint(path: Path, damaged: list[Path] | None = None) -> Checkpoint | None:
+    """What the file says; None: there is none, or it was renamed, with a warning, and added to `damaged`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.error("sessions cannot be read, begun anew %s", pairs(file=path, reason=error))
+        log.error("session checkpoint not readable %s", pairs(file=path, reason=error))
         return None
     try:
         return parse_checkpoint(memoryview(data))
     except ValueError as error:
         aside = path.with_name(f"{path.name}.bad")
         path.replace(aside)
-        log.error("sessions unreadable, begun anew %s", pairs(file=path, reason=error, kept=aside))
+        log.warning("session checkpoint damaged %s", pairs(file=path, reason=error, kept=aside))
+        if damaged is not None:
+            damaged.append(path)
         return None
 
 

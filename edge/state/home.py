@@ -3,6 +3,7 @@
     runtime_dir/sessions.ring    the journal (edge/state/keeper.py); the rest of it may be in its log
     runtime_dir/sessions.state   the checkpoint, while nothing has to outlive a power cut; else it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
+    .../sessions.state.copy      the same again: a damaged file costs nothing
     state_dir/retained.state     retained messages (edge/state/retained_file.py)
 
 Owns these names.  A file in the place that is not used any more is removed: it would come back years later.
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 SESSIONS_RING = "sessions"
 FILE_NAME = "sessions.state"
+FILE_NAMES = (FILE_NAME, f"{FILE_NAME}.copy")
 RETAINED_NAME = "retained.state"
 IN_LOG_TIMES = 16  # a journal's ring may have so many times its size behind a checkpoint, if it has a log
 
@@ -54,7 +56,8 @@ def forget_state(config: Config) -> None:
     ring_file(config.runtime_dir / SESSIONS_RING).unlink(missing_ok=True)
     cursor_file(config.runtime_dir / SESSIONS_RING).unlink(missing_ok=True)
     for directory in (config.runtime_dir, config.state_dir):
-        (directory / FILE_NAME).unlink(missing_ok=True)
+        for name in FILE_NAMES:
+            (directory / name).unlink(missing_ok=True)
     (config.state_dir / RETAINED_NAME).unlink(missing_ok=True)
 
 
@@ -72,7 +75,8 @@ class StateHome:
         past: LoggedRecords | None = None,
     ) -> None:
         self.level = state_level(config)
-        self._files = [config.runtime_dir / FILE_NAME, config.state_dir / FILE_NAME]
+        directories = config.runtime_dir, config.state_dir
+        self._places = [[directory / name for name in FILE_NAMES] for directory in directories]
         self._sync_interval_ms = min(stream.sync_interval_ms for stream in config.stream)
         self._sync_bytes = min(stream.synced_after_bytes for stream in config.stream)
         self.ring, self._writer = ring_to_write(
@@ -90,8 +94,9 @@ class StateHome:
         self._closed = False
 
     @property
-    def _file(self) -> Path:
-        return self._files[self.level != "process"]
+    def _files(self) -> list[Path]:
+        """The checkpoint and its copy, in the place that is used."""
+        return self._places[self.level != "process"]
 
     def source(self) -> Source:
         """The journal, as the log takes it."""
@@ -106,7 +111,7 @@ class StateHome:
 
     def find(self, past: PastLog | None) -> Found:
         """Reads what there is, before anybody writes."""
-        self._found = find(self._files, self.ring, past)
+        self._found = find(self._places, self.ring, past)
         return self._found
 
     def knows(self, ring: Ring) -> bool:
@@ -123,7 +128,7 @@ class StateHome:
         self._found = Found()
         self._keeper = broker.keeper
         broker.keeper.on_checkpoint = self._checkpointed
-        files = ((self._file, self.level != "process"),)
+        files = tuple((file, self.level != "process") for file in self._files)
         in_log_bytes = 0 if self.level == "process" else IN_LOG_TIMES * self.ring.capacity_bytes
         place = Place(self.ring, self._writer, files, self.level == "disk", in_log_bytes)
         try:
@@ -131,9 +136,8 @@ class StateHome:
         except OSError as error:
             log.error("sessions cannot be written down, and end with the broker %s", pairs(reason=error))
             return
-        for file in self._files:
-            if file != self._file:
-                file.unlink(missing_ok=True)
+        for file in self._places[self.level == "process"]:
+            file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Gives the ring back, and leaves no files behind where nothing is kept.  May be called twice."""
@@ -144,7 +148,8 @@ class StateHome:
         extremes = self.ring.extremes()
         self.ring.close()
         if self._keeper is not None and self._keeper.held == 0:
-            self._file.unlink(missing_ok=True)
+            for file in self._files:
+                file.unlink(missing_ok=True)
             self.ring.unlink()
         elif extremes.end_offset == self.ring.first_offset:  # a checkpoint says it all
             self.ring.unlink()

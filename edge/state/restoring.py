@@ -103,13 +103,15 @@ class Restored(NamedTuple):
 # ---- finding ----
 
 
-def find(files: Iterable[Path], ring: Ring, past: PastLog | None) -> Found:
+def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> Found:
     """What the newest of the checkpoint files, and the journal behind it, say.
+
+    `places`: those where a checkpoint may be, each with the names of its copies.
 
     The journal is `ring`, if the checkpoint is of this life of it, and what only the log has of that or of an
     earlier one.
     """
-    checkpoints = [it for it in map(read_checkpoint, files) if it is not None]
+    checkpoints = [it for files in places for it in _copies(files)]
     if not checkpoints:
         return Found()
     latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
@@ -127,6 +129,18 @@ def find(files: Iterable[Path], ring: Ring, past: PastLog | None) -> Found:
     for kind, body in found.frames:
         if kind == NOTE and isinstance(note := _note(body), Sources):
             found.rings.update((name, epoch) for name, epoch, _ in note.rings.values())
+    return found
+
+
+def _copies(files: Iterable[Path]) -> list[Checkpoint]:
+    """The checkpoint in each file of a place that is whole."""
+    damaged: list[Path] = []
+    found = [it for it in (read_checkpoint(file, damaged) for file in files) if it is not None]
+    for file in damaged:
+        if found:
+            log.warning("session checkpoint damaged, its copy is used %s", pairs(file=file))
+        else:
+            log.error("session checkpoint damaged, sessions are lost %s", pairs(file=file))
     return found
 
 

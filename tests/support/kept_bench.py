@@ -61,7 +61,7 @@ class Lives:
         bench = self.bench = Bench(directory=self.directory, now_ms=self.now_ms, **self._options)
         file = self.directory / "sessions.state"
         writer = ring.writer()
-        self.found = find([file], ring, self.past)
+        self.found = find([[file]], ring, self.past)
         self.restored = restore(
             bench.broker,
             self.found,

@@ -8,6 +8,7 @@ import pytest
 
 from edge.access import ClientFacts
 from edge.state.checkpoint import ENTRIES, NOTE, Origin, read_checkpoint, write_checkpoint
+from edge.state.home import FILE_NAMES
 from edge.state.notes import (
     Came,
     Closed,
@@ -23,6 +24,8 @@ from edge.state.notes import (
     note_bytes,
     note_of,
 )
+from edge.state.restoring import find
+from ringbuf import Ring
 from tests.support.house import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v1.state"
@@ -70,3 +73,24 @@ def test_half_a_file_is_none(tmp_path: Path) -> None:
     file = tmp_path / "sessions.state"
     file.write_bytes(GOLDEN.read_bytes()[:-3])
     assert read_checkpoint(file) is None
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_damaged_checkpoint_costs_nothing_while_its_copy_is_whole(
+    damaged: int, tmp_path: Path, runtime_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [tmp_path / name for name in FILE_NAMES]
+    whole = GOLDEN.read_bytes()
+    with Ring.create(runtime_directory / "sessions", capacity_bytes=1 << 16, epoch=7) as ring:
+        for at in range(len(whole)):
+            for file in files:
+                file.write_bytes(whole)
+            data = bytearray(whole)
+            data[at] ^= 1 << at % 8
+            files[damaged].write_bytes(data)
+            assert find([files], ring, None).frames == FRAMES
+        assert "its copy is used" in caplog.text
+        for file in files:
+            file.write_bytes(b"")
+        assert find([files], ring, None).frames == []
+        assert "sessions are lost" in caplog.text
