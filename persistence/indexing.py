@@ -119,6 +119,7 @@ class Indexer:
         news = [it for it in table.damage if (it.segment, it.place) not in reader.damaged]
         for damage in news:
             refused = keep_aside(self._files, self._directory, damage)
-            log.error("damage found segment=%s place=%d %s", name, damage.place, refused)
+            if refused:
+                log.error("damaged bytes not copied segment=%s place=%d %s", name, damage.place, refused)
         reader.note(news)
         return made

@@ -9,6 +9,7 @@ Threads: any may read while the log thread publishes; `lock` is held for look-up
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from bisect import bisect_right
@@ -25,6 +26,8 @@ from persistence.scan import Damage, SegmentTable, follow_table, open_table, rea
 from persistence.segment import Pending
 
 __all__ = ["Shelf", "Shelved"]
+
+log = logging.getLogger(__name__)
 
 DAMAGED_MOST = 1024  # places remembered
 FOOTERS_MOST = 256  # of which the directory is kept in memory: some KB each
@@ -140,12 +143,19 @@ class Shelf:
             self._segments = [it for it in self._segments if it.base != base]
 
     def note(self, damage: Sequence[Damage]) -> None:
-        """Counts damaged places, each once, and forgets the first when there are very many."""
+        """Counts and reports damaged places, each once, and forgets the first when there are very many."""
         with self._noting:
+            news = [it for it in damage if (it.segment, it.place) not in self.damaged]
             for it in damage:
                 self.damaged[it.segment, it.place] = it
             while len(self.damaged) > DAMAGED_MOST:
                 del self.damaged[next(iter(self.damaged))]
+
+        for it in news:
+            lost = ",".join(f"{first}-{end - 1}" for first, end in it.lost) or "unknown"
+            where = os.path.join(self.directory, it.segment)
+            text = "damage found in the log segment=%s place=%d bytes=%d ring=%s records_kept=%d lost=%s"
+            log.error(text, where, it.place, it.length, it.ring_name or "unknown", it.kept, lost)
 
     def damage_of(self, name: str) -> tuple[Damage, ...]:
         """Damaged places known in one segment."""
