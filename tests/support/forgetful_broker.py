@@ -8,7 +8,7 @@ from edge.cli import main
 from ringbuf.ring import cursor_file, ring_file
 
 
-def forget(path: Path) -> None:
+def forget(path: Path, _: object) -> None:
     """The ring is gone."""
     ring_file(path).unlink(missing_ok=True)
     cursor_file(path).unlink(missing_ok=True)

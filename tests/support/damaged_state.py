@@ -1,0 +1,271 @@
+"""Damage of one file of a broker's state, and what may follow from it.
+
+A DamagedState makes its base once (state_base.py) and keeps an image of it.  Each case copies the image to
+the place where it was made, damages one file of one kind, lets a broker live on it (state_life.py), and
+compares what users saw with what the broker had been given:
+
+    it starts and serves; nothing is false; what is lost was hit; what is lost is reported
+
+What was hit are the messages whose record has a byte in the damaged part of the file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from persistence.footer import FOOTER_MAGIC
+from ringbuf.constants import HEADER_BYTES
+from tests.support.state_base import READERS, RINGS, Base, Ending, make_base, says_the_truth
+from tests.support.state_life import LAST, Seen, live
+
+__all__ = ["KINDS", "Case", "DamagedState"]
+
+Pair = tuple[str, bytes]
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "ring": ("run/memory-0.ring", "run/lazy-0.ring", "run/safe-0.ring"),
+    "cursors": ("run/*.cursors",),
+    "epochs": ("state/epochs", "state/epochs.copy"),
+    "segments": ("state/log/*.log",),
+    "footers": ("state/log/*.log",),
+    "session snapshot": ("state/sessions.state*",),
+    "session journal": ("run/sessions.ring", "state/log/sessions/*.log"),
+    "retained store": ("state/retained.state",),
+    "offsets": ("state/consumers/offsets",),
+    "bridge checkpoint": ("state/bridge/lake.checkpoint",),
+    "log checkpoint": ("state/log/checkpoint", "state/log/sessions/checkpoint"),
+}
+
+DAMAGES = {  # how, and how often
+    "bit": 25,
+    "byte": 15,
+    "zeros": 15,
+    "block": 15,
+    "cut": 10,
+    "empty": 5,
+    "grown": 10,
+    "removed": 5,
+}
+ZEROS_MAX, BLOCK_BYTES, GROWTH_MAX, PAGE_BYTES = 4096, 512, 20_000, 4096
+HEADER_MAX = 100  # before a payload: headers of its record and, alone in a run, of the extent; its topic
+
+
+class Hit(NamedTuple):
+    """A part of a file."""
+
+    path: Path
+    begin: int
+    end: int
+
+
+@dataclass
+class Case:
+    """One damage, and what was wrong."""
+
+    kind: str
+    damage: str
+    text: str
+    wrong: list[str]
+    lost: int
+    seen: Seen
+
+
+class DamagedState:
+    """A base, damaged again and again.  A context manager: directories of its own below `directory`."""
+
+    def __init__(self, directory: Path, ending: Ending) -> None:
+        self._place = directory / f"{ending}-place"
+        self._image = directory / f"{ending}-image"
+        self._place.mkdir(mode=0o750)
+        self.base: Base = make_base(self._place, ending)
+        self._place.rename(self._image)
+        self._published = {(it.topic, it.payload) for its in self.base.sent.values() for it in its}
+        self._whole = self._live(stops=True)
+        if wrong := self._wrong(self._whole, _Permitted()):
+            raise AssertionError(f"without damage: {wrong}: {self._whole.trouble} {self._whole.lines}")
+
+    def try_one(self, kind: str, seed: str) -> Case:
+        """One case of that kind; the same seed is the same damage to the same layout."""
+        rng = Random(f"{kind} {seed}")
+        self._copy()
+        try:
+            files = sorted(it for glob in KINDS[kind] for it in self._place.glob(glob))
+            if kind == "footers":
+                files = [it for it in files if FOOTER_MAGIC in it.read_bytes()]
+            if not files:
+                return Case(kind, "none", "no such file", [], 0, Seen())
+            path = rng.choice(files)
+            first = path.read_bytes().rfind(FOOTER_MAGIC) if kind == "footers" else 0
+            choices = {
+                name: it for name, it in DAMAGES.items() if first == 0 or name not in ("empty", "removed")
+            }
+            damage = rng.choices([*choices], [*choices.values()])[0]
+            hit = self._damage(path, damage, first, rng)
+            permitted = self._permitted(kind, hit)
+            text = f"{kind} {seed}: {damage} of {path.relative_to(self._place)} at {hit.begin} to {hit.end}"
+            seen = live(self._place, len(self.base.retained), stops=rng.random() < 0.2)
+        finally:
+            shutil.rmtree(self._place)
+        wrong = [f"{text}: {it}" for it in self._wrong(seen, permitted)]
+        return Case(kind, damage, text, wrong, sum(map(len, self._lost(seen).values())), seen)
+
+    def _copy(self) -> None:
+        shutil.copytree(self._image, self._place)
+
+    def _live(self, *, stops: bool) -> Seen:
+        self._copy()
+        try:
+            return live(self._place, len(self.base.retained), stops=stops)
+        finally:
+            shutil.rmtree(self._place)
+
+    # ---- damage ----
+
+    def _damage(self, path: Path, damage: str, first: int, rng: Random) -> Hit:
+        data = bytearray(path.read_bytes())
+        begin, end = self._place_in(data, first, rng), len(data)
+        if damage == "removed":
+            path.unlink()
+            return Hit(path, 0, end)
+        if damage == "grown":
+            data += rng.randbytes(rng.randrange(1, GROWTH_MAX))
+            begin = end
+        elif damage in ("cut", "empty"):
+            begin = begin if damage == "cut" else 0
+            del data[begin:]
+        else:
+            begin, end = _changed(data, begin, damage, rng)
+        path.write_bytes(data)
+        return Hit(path, begin, end)
+
+    def _place_in(self, data: bytearray, first: int, rng: Random) -> int:
+        """Mostly where there is something."""
+        pages = [at for at in range(first, len(data), PAGE_BYTES) if any(data[at : at + PAGE_BYTES])]
+        if not pages or rng.random() < 0.1:
+            return rng.randrange(first, len(data))
+        page = rng.choice(pages)
+        return rng.randrange(page, min(page + PAGE_BYTES, len(data)))
+
+    # ---- what may follow ----
+
+    def _permitted(self, kind: str, hit: Hit) -> _Permitted:
+        image = self._image / hit.path.relative_to(self._place)
+        messages = frozenset(self._hit(image.read_bytes(), hit))
+        if kind == "ring" and hit.path.name == "memory-0.ring":
+            if not hit.path.exists() or hit.path.stat().st_size < HEADER_BYTES:
+                messages = frozenset((it.topic, it.payload) for it in self.base.sent["memory-0"])
+            return _Permitted(messages=messages)
+        if kind in ("segments", "retained store"):
+            return _Permitted(messages=messages)
+        if kind == "offsets":
+            return _Permitted(offsets=True)
+        return _Permitted()
+
+    def _hit(self, data: bytes, hit: Hit) -> Iterator[Pair]:
+        for its in self.base.sent.values():
+            for it in its:
+                at = data.find(it.payload)
+                while at >= 0:
+                    if at - HEADER_MAX < hit.end and hit.begin < at + len(it.payload):
+                        yield it.topic, it.payload
+                    at = data.find(it.payload, at + 1)
+
+    # ---- what was seen ----
+
+    def _lost(self, seen: Seen) -> dict[str, set[Pair]]:
+        """Messages that should have been seen, by where."""
+        base = self.base
+        lost: dict[str, set[Pair]] = {}
+        for name in READERS:
+            wanted = {(it.topic, it.payload) for it in base.waiting[name]}
+            lost[f"queue of {name}"] = wanted - set(seen.delivered.get(name, ()))
+        lost["in flight"] = {(it.topic, it.payload) for it in base.in_flight} - set(
+            seen.delivered.get("flight", ())
+        )
+        lost["retained"] = set(base.retained.items()) - set(seen.retained.items())
+        for name in RINGS[1:]:
+            lost[f"log of {name}"] = {(it.topic, it.payload) for it in base.sent[name]} - set(
+                seen.logs.get(name, ())
+            )
+        held = {(it.topic, it.payload) for it in base.sent["memory-0"]}
+        lost["ring memory-0"] = held - set(seen.rings.get("memory-0", ()))
+        return {where: messages for where, messages in lost.items() if messages}
+
+    def _wrong(self, seen: Seen, permitted: _Permitted) -> list[str]:
+        checks = (self._works, self._is_true, self._lost_more, self._is_silent, self._goes_back)
+        return [it for check in checks for it in check(seen, permitted)]
+
+    def _works(self, seen: Seen, _: _Permitted) -> Iterable[str]:
+        return seen.trouble
+
+    def _is_true(self, seen: Seen, _: _Permitted) -> Iterable[str]:
+        shown = [*seen.delivered.values(), seen.retained.items(), *seen.rings.values(), *seen.logs.values()]
+        for topic, payload in (it for its in shown for it in its):
+            known = (topic, payload) in self._published or _is_of_users(topic, payload)
+            if not known or not says_the_truth(topic, payload):
+                yield f"false: {topic} {payload[:40]!r}"
+        for message, times in Counter(seen.delivered.get("flight", ())).items():
+            if times > 1:
+                yield f"doubled at QoS 2: {message[0]} {message[1][:20]!r}"
+        for place in seen.drained:
+            yield f"drained twice: {place}"
+
+    def _lost_more(self, seen: Seen, permitted: _Permitted) -> Iterable[str]:
+        for where, messages in self._lost(seen).items():
+            if more := messages - permitted.messages:
+                yield f"lost {len(more)} of {where} that were not hit"
+        for name in {*READERS, "flight", "publisher"} - set(seen.present):
+            if not permitted.sessions:
+                yield f"lost session {name}"
+        for line in seen.lines:
+            if line.startswith("USER") and not permitted.sessions:
+                yield line
+
+    def _is_silent(self, seen: Seen, _: _Permitted) -> Iterable[str]:
+        if self._lost(seen) and not seen.lines and not seen.lost:
+            yield "lost something and reported nothing"
+
+    def _goes_back(self, seen: Seen, permitted: _Permitted) -> Iterable[str]:
+        """Epochs only rise, and a group is nowhere ahead of what it has done."""
+        if not hasattr(self, "_whole"):
+            return
+        for name, epoch in seen.epochs.items():
+            if epoch < self._whole.epochs[name]:
+                yield f"epoch of {name} went back from {self._whole.epochs[name]} to {epoch}"
+        if seen.floor != self.base.committed and not (permitted.offsets and seen.floor < self.base.committed):
+            yield f"the group was at {self.base.committed} and is at {seen.floor}"
+
+
+class _Permitted(NamedTuple):
+    """What a damage may cost."""
+
+    messages: frozenset[Pair] = frozenset()
+    sessions: bool = False
+    offsets: bool = False
+
+
+def _is_of_users(topic: str, payload: bytes) -> bool:
+    """Whether a life's own users have published it."""
+    number = payload.split(b" ", 2)[1:2]
+    return (topic.endswith("/p") and number == [b"0"]) or number == [b"%d" % LAST]
+
+
+def _changed(data: bytearray, begin: int, damage: str, rng: Random) -> tuple[int, int]:
+    """Change a part of the data in place."""
+    if damage == "block":
+        begin -= begin % BLOCK_BYTES
+        end = min(begin + BLOCK_BYTES, len(data))
+        data[begin:end] = rng.randbytes(end - begin)
+    elif damage == "zeros":
+        end = min(begin + rng.randrange(1, ZEROS_MAX), len(data))
+        data[begin:end] = bytes(end - begin)
+    else:
+        end = begin + 1
+        data[begin] ^= 1 << rng.randrange(8) if damage == "bit" else rng.randrange(1, 256)
+    return begin, end
