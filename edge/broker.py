@@ -39,7 +39,7 @@ from edge.authenticating import Authenticating
 from edge.clients import Client, Clients, Watcher
 from edge.cold import ColdReads
 from edge.connecting import Connecting
-from edge.engine import CloseCause, Engine, Event, EventKind
+from edge.engine import CloseCause, Engine, Event, EventKind, limits_of
 from edge.limits import BrokerLimits
 from edge.logs import pairs
 from edge.mqtt import (
@@ -121,6 +121,7 @@ class Broker:
         self.wills = Wills(self._publish_will, self.keeper, self.limits.wills, lambda: not self.own_messages)
         self.clients = Clients(engine, self.sessions, self.router, self.wills, self.keeper, clock)
         self._engine = engine
+        self._engine_limits = limits_of(engine)
         self._clock = clock
         self._permissions = Permissions(engine, authenticator, enhanced, access)
         self._pending = Pending(engine, call, self._guarded)
@@ -420,8 +421,9 @@ class Broker:
         def judged(allowed: list[bool]) -> None:
             if all(allowed):
                 properties, expiry_flag = message_of(will)
+                qos = min(will.qos, self._engine_limits.qos_max)  # MQTT 3.1.1 cannot be told of qos_max
                 self.own_messages.publish(
-                    will.topic, will.payload, will.qos, will.retain, properties, expiry_flag, key_of(facts)
+                    will.topic, will.payload, qos, will.retain, properties, expiry_flag, key_of(facts)
                 )
             else:
                 log.info("a will is not published any more %s", pairs(client=facts.client_id))

@@ -76,6 +76,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Beyond it clients wait in line, and the oldest packets end with their connections (0x97).
     unfinished_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
+    allow_empty_client_id: bool = True  # false: clients without an identifier are refused
+    # The highest QoS of what clients publish, and of what their subscriptions are granted.
+    qos_max: Annotated[int, Meta(ge=0, le=2)] = 2
+    # Of what clients publish; not set: what fits into packet_max_bytes.
+    payload_max_bytes: Annotated[int, Meta(ge=1, le=256 * MIB)] | None = None
     client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 65535  # all that MQTT allows
     topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = 65535  # all that MQTT allows
     topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 201  # 200 slashes, which Mosquitto takes as well
@@ -107,6 +112,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
     # from one, which wait for the disk.
     in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100
+    # And so many bytes of them to one client: beyond it the next waits for an acknowledgement; 0: any.
+    in_flight_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 0
     receive_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
     # Sessions that outlast their connection, connected or not; beyond it new ones are refused.
     sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 16_384

@@ -38,6 +38,7 @@ __all__ = ["Connecting"]
 log = logging.getLogger(__name__)
 
 RECEIVE_MAXIMUM = 65_535  # what absent says [MQTT-3.1.2.11.3]
+QOS_MAX = 2  # likewise
 ANSWERS_KEPT = 64
 
 
@@ -86,6 +87,9 @@ class Connecting:
         policy = self._permissions.policies.get(facts.listener)
         if policy is not None and policy.redirect_to is not None:
             return ReasonCode.USE_ANOTHER_SERVER, Properties(server_reference=policy.redirect_to)
+        if not packet.client_id and not self._limits.empty_client_ids:
+            words = "a client identifier is required here: limits.allow_empty_client_id = false"
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, Properties(reason_string=words)
         most = self._limits.client_id_max_bytes
         if (length := len(facts.client_id.encode())) > most:
             words = f"a client identifier of {length} bytes exceeds client_id_max_bytes = {most}"
@@ -93,7 +97,7 @@ class Connecting:
         if (trouble := self._sessions.trouble) and _expiry_wanted_s(packet):
             words = f"sessions cannot be kept now: {trouble}"
             return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
-        if packet.will is not None and len(packet.will.payload) > self._packet_max_bytes(facts):
+        if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(facts):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
         return self._refusal_of_will(packet)
 
@@ -104,6 +108,8 @@ class Connecting:
             return None
         if will.retain and not self._engine_limits.retained_max:  # [MQTT-3.2.2-13]
             return ReasonCode.RETAIN_NOT_SUPPORTED, NO_PROPERTIES
+        if will.qos > self._engine_limits.qos_max:  # [MQTT-3.2.2-12]
+            return ReasonCode.QOS_NOT_SUPPORTED, NO_PROPERTIES
         return None
 
     def _let_in(self, connection: int, packet: Connect, facts: ClientFacts, allowed: list[bool]) -> None:
@@ -269,6 +275,7 @@ class Connecting:
             _unless(self._engine_limits.receive_max, RECEIVE_MAXIMUM),
             self._packet_max_bytes(facts),
             self._engine_limits.alias_max or None,
+            _unless(self._engine_limits.qos_max, QOS_MAX),
             None if self._engine_limits.retained_max else 0,
             _unless(self._keep_alive_s(packet), packet.keep_alive_s),
         )
@@ -289,6 +296,10 @@ class Connecting:
         most: int = self._engine_limits.packet_max_bytes
         return most if policy is None or policy.packet_max_bytes is None else policy.packet_max_bytes
 
+    def _will_max_bytes(self, facts: ClientFacts) -> int:
+        most = self._packet_max_bytes(facts)
+        return min(most, self._engine_limits.payload_max_bytes or most)
+
     def _keep_alive_s(self, packet: Connect) -> int:
         """What holds: who can be told a shorter one is [MQTT-3.1.2-21]; others have what they asked for."""
         most = self._limits.keep_alive_max_s
@@ -306,6 +317,7 @@ def _accepted(
     receive_max: int | None,
     packet_max_bytes: int,
     alias_max: int | None,
+    qos_max: int | None,
     retain_available: int | None,
     keep_alive_s: int | None,
 ) -> ConnAck:
@@ -314,6 +326,7 @@ def _accepted(
         receive_maximum=receive_max,
         maximum_packet_size_bytes=packet_max_bytes,
         topic_alias_maximum=alias_max,
+        maximum_qos=qos_max,
         retain_available=retain_available,
         server_keep_alive_s=keep_alive_s,
     )

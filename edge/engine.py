@@ -105,6 +105,9 @@ class EngineLimits:
     spill_max_bytes: int = 64 * MIB  # copies of records that rings have overwritten and sessions wait for
     sessions_max: int = 16_384  # that outlast their connection, connected or not
     filters_max_bytes: int = 256 * MIB  # of the subscriptions of all sessions, as edge.router counts them
+    qos_max: int = 2  # of PUBLISH from clients
+    payload_max_bytes: int = 0  # likewise; 0: what fits into a packet
+    in_flight_max_bytes: int = 0  # QoS 1 and 2, to one client; 0: as many messages as its window takes
     share_percent: int = 100  # of each table that one owner may have if it is alone; 100: there are no quotas
     # Of one user, of one address: by Table; 0: as share_percent says.
     owner_max: tuple[tuple[int, ...], ...] = ((0,) * TABLES,) * 2

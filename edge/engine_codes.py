@@ -44,6 +44,7 @@ class CloseCause(IntEnum):
     TOPIC_ALIAS = lib.MQ_CLOSE_ALIAS
     RECEIVE_MAXIMUM = lib.MQ_CLOSE_RECEIVE_MAXIMUM
     RETAIN = lib.MQ_CLOSE_RETAIN
+    QOS = lib.MQ_CLOSE_QOS
     UNFINISHED = lib.MQ_CLOSE_UNFINISHED
 
     @property

@@ -11,12 +11,13 @@ and the routes of topics never disagree.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 
 from edge.access import Answer
 from edge.clients import Client, Clients
-from edge.engine import Engine, Table
+from edge.engine import Engine, Table, limits_of
 from edge.limits import BrokerLimits
 from edge.mqtt import (
     Properties,
@@ -53,6 +54,7 @@ class Subscribing:
         limits: BrokerLimits,
     ) -> None:
         self._engine = engine
+        self._engine_limits = limits_of(engine)
         self._clients = clients
         self._router = router
         self._retained = retained
@@ -71,7 +73,7 @@ class Subscribing:
     def _asked(self, client: Client, packet: Subscribe) -> Steps[None]:
         """Ask the access list about each filter, once."""
         alike: dict[str, list[Subscription]] = {}
-        for subscription in packet.subscriptions:
+        for subscription in map(self._granted, packet.subscriptions):
             alike.setdefault(subscription.topic_filter, []).append(subscription)
         answers: list[Answer] = []
         for topic_filter in alike:
@@ -80,6 +82,11 @@ class Subscribing:
             yield
         then = partial(self._judged, client, packet, alike)
         self._pending.when(client.connection, answers, False, then)
+
+    def _granted(self, subscription: Subscription) -> Subscription:
+        """The same at the highest QoS that is served, at most."""
+        most: int = self._engine_limits.qos_max
+        return subscription if subscription.qos <= most else replace(subscription, qos=most)
 
     def _judged(
         self, client: Client, packet: Subscribe, alike: dict[str, list[Subscription]], allowed: list[bool]
@@ -110,7 +117,8 @@ class Subscribing:
                 refused[topic_filter] = code
             why = why or words
             yield
-        codes = tuple(refused.get(its.topic_filter, ReasonCode(its.qos)) for its in packet.subscriptions)
+        granted = map(self._granted, packet.subscriptions)
+        codes = tuple(refused.get(its.topic_filter, ReasonCode(its.qos)) for its in granted)
         if self._clients.get(client.connection) is not client:
             return
         self._clients.say(client, SubAck(packet.packet_id, codes, Properties(reason_string=why)))

@@ -562,6 +562,9 @@ def _engine_limits(config: Config) -> EngineLimits:
         queues_max_bytes=limits.queues_max_bytes,
         unfinished_max_bytes=max(limits.unfinished_max_bytes, 2 * longest),
         spill_max_bytes=limits.spill_max_bytes,
+        qos_max=limits.qos_max,
+        payload_max_bytes=limits.payload_max_bytes or 0,
+        in_flight_max_bytes=limits.in_flight_max_bytes,
         sessions_max=limits.sessions_max,
         filters_max_bytes=limits.filters_max_bytes,
         share_percent=config.quota.share_percent,
@@ -578,6 +581,7 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
     )
     return BrokerLimits(
         client_id_max_bytes=limits.client_id_max_bytes,
+        empty_client_ids=limits.allow_empty_client_id,
         subscriptions_max=limits.subscriptions_max,
         subscriptions_max_bytes=limits.subscriptions_max_bytes,
         packets=PacketLimits(limits.user_properties_max, limits.packet_filters_max),

@@ -45,7 +45,7 @@ static uint8_t reason_of(uint32_t cause)
         [MQ_CLOSE_UNJUDGED] = 0x80,
         [MQ_CLOSE_ALIAS] = 0x94,
         [MQ_CLOSE_RECEIVE_MAXIMUM] = 0x93,
-        [MQ_CLOSE_RETAIN] = 0x9a,
+        [MQ_CLOSE_RETAIN] = 0x9a,     [MQ_CLOSE_QOS] = 0x9b,
         [MQ_CLOSE_UNFINISHED] = 0x97,
     };
     return reasons[cause];

@@ -62,10 +62,13 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     mq_session *session = connection->session;
     mq_entry *sent = NULL;
     uint16_t identifier = 0;
-    if (result == MQ_BUILT && entry->tag & MQ_TAG_QOS && (sent = mq_sent_add(session, &identifier)) == NULL)
+    if (result == MQ_BUILT && entry->tag & MQ_TAG_QOS &&
+        (sent = mq_sent_add(engine, session, &identifier)) == NULL)
         result = MQ_NO_MEMORY;
-    if (sent != NULL)
+    if (sent != NULL) {
         *sent = *entry; /* the references go along */
+        mq_sent_measured(session, sent, mq_frame_bytes(frame));
+    }
     if (session->kept || entry->tag & MQ_TAG_SHARED) {
         mq_journal_sent(engine, session, entry, sent != NULL, queued);
         if (sent != NULL && (entry->tag & MQ_TAG_QOS) == 2)
@@ -152,6 +155,8 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
         result = prepare(engine, connection, entry, true, &frame);
         if (result == MQ_BUILT)
             result = mq_frame_put(engine, connection, entry, &frame, identifier, true);
+        if (result == MQ_BUILT)
+            mq_sent_measured(session, entry, mq_frame_bytes(&frame));
         if (stops(result))
             return result;
         engine->counters.redelivered += result == MQ_BUILT;
@@ -177,8 +182,11 @@ static bool may_resend(const mq_session *session)
 
 /* Whether the window lets a message go.  Its span is bounded too: a client that never acknowledges one
  * message must not make us keep the gaps of all after it. */
-static bool window_open(const mq_session *session, uint32_t tag)
+static bool window_open(const mq_engine *engine, const mq_session *session, uint32_t tag)
 {
+    uint64_t most = engine->limits.in_flight_max_bytes;
+    if (tag & MQ_TAG_QOS && most != 0 && session->in_flight_bytes >= most)
+        return false;
     uint64_t span = session->sent_next - session->sent_first, span_max = 4ull * session->window;
     return !(tag & MQ_TAG_QOS) ||
            (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
@@ -196,7 +204,7 @@ static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, m
         mq_found found = mq_replay_find(engine, session, &entry);
         if (found != MQ_FOUND)
             return found == MQ_FOUND_LATER ? MQ_LATER : MQ_BUILT;
-        if (!window_open(session, entry.tag))
+        if (!window_open(engine, session, entry.tag))
             return MQ_FULL_WINDOW;
         result = prepare(engine, connection, &entry, false, &frame);
         if (stops(result))
@@ -212,7 +220,7 @@ static mq_built deliver_queued(mq_engine *engine, mq_connection *connection, mq_
     mq_built result = MQ_BUILT;
     do {
         while (session->queue_count > 0 && !stops(result)) {
-            if (!window_open(session, mq_queue_front(session).tag))
+            if (!window_open(engine, session, mq_queue_front(session).tag))
                 return MQ_FULL_WINDOW;
             result = deliver_next(engine, connection, session);
         }

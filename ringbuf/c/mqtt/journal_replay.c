@@ -155,7 +155,7 @@ static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq
 static void send(mq_engine *engine, mq_session *session, mq_entry entry)
 {
     uint16_t identifier;
-    mq_entry *sent = mq_sent_add(session, &identifier);
+    mq_entry *sent = mq_sent_add(engine, session, &identifier);
     if (sent == NULL)
         return;
     *sent = entry;

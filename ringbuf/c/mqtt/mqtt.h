@@ -206,6 +206,8 @@ struct mq_session {
     mq_entry *sent; /* in flight: number n is at n & (sent_room - 1), its identifier is n % 65535 + 1 */
     uint64_t sent_first, sent_next,
         resend; /* numbers; resend..sent_next is to be sent again after a reconnect */
+    uint32_t *sent_bytes; /* of those in flight, where in_flight_max_bytes is set; else NULL */
+    uint64_t in_flight_bytes;
     uint32_t sent_room, in_flight, window;
     uint32_t unsent;   /* of those in flight: not sent on this connection yet, numbers from `resend` on */
     uint8_t *received; /* QoS 2 identifiers that PUBREL has not freed yet: 8 KiB of bits; NULL: few */
@@ -556,7 +558,9 @@ void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t s
 void mq_session_return(mq_session *session); /* a connection was attached: redeliver */
 void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry, uint32_t cause);
 void mq_entry_done(mq_engine *engine, const mq_entry *entry); /* it counts for its blob and grant no longer */
-mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier); /* NULL: no memory */
+mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier); /* NULL: no memory */
+/* An entry in flight takes so many bytes, if that was not known. */
+void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes);
 mq_entry *mq_sent_find(mq_session *session, uint16_t identifier); /* NULL: not in flight */
 void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry);
 bool mq_received_mark(mq_session *session, uint16_t identifier, bool *again); /* false: no memory */

@@ -44,7 +44,8 @@ enum {                      /* why a connection was closed */
        MQ_CLOSE_RECEIVE_MAXIMUM = 13, /* MQTT 5: more unfinished exchanges than the Receive Maximum */
        MQ_CLOSE_RETAIN = 14,          /* MQTT 5: RETAIN, and retained_max is 0 */
        MQ_CLOSE_UNFINISHED = 15, /* all unfinished packets together are at their limit, and this is old */
-       MQ_CLOSE_CAUSES = 16
+       MQ_CLOSE_QOS = 16, /* a PUBLISH at a QoS above qos_max */
+       MQ_CLOSE_CAUSES = 17
 };
 
 enum {                        /* why a message did not reach a ring, or a record not its subscriber */
@@ -119,6 +120,9 @@ typedef struct mq_limits {
     uint64_t spill_max_bytes;    /* of copies of records that rings have overwritten */
     uint64_t sessions_max;       /* that outlast their connection */
     uint64_t filters_max_bytes;  /* of the subscriptions of all sessions, as Python counts them */
+    uint32_t qos_max;            /* of PUBLISH from clients: 0, 1 or 2 */
+    uint32_t payload_max_bytes;  /* of PUBLISH from clients; 0: what fits into a packet */
+    uint64_t in_flight_max_bytes; /* QoS 1 and 2, to one client: no more goes out beyond it; 0: any */
     uint32_t share_percent;      /* of each table that one owner may have if it is alone; 100: all */
     uint64_t owner_max[2][8];    /* of one user, of one address: by MQ_OWNED_*; 0: as share_percent says */
 } mq_limits;
@@ -155,8 +159,8 @@ typedef struct mq_counters {
     uint64_t spilled;          /* records copied out before their ring overwrote them */
     uint64_t thawed;           /* records that came back from the log, each time */
     uint64_t dropped[12];      /* by MQ_DROP_* */
-    uint64_t closed[16];       /* by MQ_CLOSE_* */
-    uint64_t turned_away[16];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
+    uint64_t closed[17];       /* by MQ_CLOSE_* */
+    uint64_t turned_away[17];  /* by MQ_CLOSE_*, before they were adopted: written by another thread alone */
     uint64_t quota_refused[8]; /* times that an owner was refused more of a table, by MQ_OWNED_* */
     uint64_t wakeups;          /* returns of epoll_wait */
     uint64_t input_waits;      /* times that a connection was not read, to keep unfinished_max_bytes */

@@ -198,6 +198,14 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     return true;
 }
 
+/* A payload that no client may send.  What was stored before is only acknowledged again. */
+static bool exceeds_payload(const mq_engine *engine, const mq_connection *connection, const publish *publish)
+{
+    return engine->limits.payload_max_bytes != 0 &&
+           publish->message.payload_length > engine->limits.payload_max_bytes &&
+           !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
+}
+
 /* Whether its acknowledgement is to say that there is no room to retain it.  What was stored before is only
  * acknowledged again. */
 static bool refuses_retained(mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
@@ -297,12 +305,16 @@ static inline bool serve_publish(mq_engine *engine, mq_connection *connection, c
         cause = MQ_CLOSE_RECEIVE_MAXIMUM;
     if (cause == 0 && packet->first & 1 && engine->limits.retained_max == 0 && connection->version == 5)
         cause = MQ_CLOSE_RETAIN; /* 3.2.2-14 */
+    if (cause == 0 && publish.qos > engine->limits.qos_max)
+        cause = MQ_CLOSE_QOS; /* 3.2.2-11 */
     if (cause != 0)
         return mq_refuse(engine, connection, cause);
     if (connection->skip_reason != 0)
         return skip(engine, connection, &publish);
     if (is_refused(connection, publish.alias))
         return drop(engine, connection, &publish, MQ_DROP_TOPIC_NAME, MQ_REASON_TOPIC_NAME);
+    if (exceeds_payload(engine, connection, &publish))
+        return drop(engine, connection, &publish, MQ_DROP_TOO_LARGE, MQ_REASON_QUOTA);
     mq_topic *topic = topic_of(engine, connection, packet, &publish);
     if (topic == NULL)
         return false;

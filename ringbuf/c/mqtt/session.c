@@ -33,28 +33,48 @@ void mq_entry_drop(mq_engine *engine, mq_session *session, const mq_entry *entry
 
 /* ---- window ---- */
 
-static bool sent_grow(mq_session *session)
+static bool sent_grow(const mq_engine *engine, mq_session *session)
 {
     uint32_t room = session->sent_room ? session->sent_room * 2 : MQ_WINDOW_MIN;
     mq_entry *sent = malloc(room * sizeof *sent);
-    if (sent == NULL)
+    uint32_t *bytes = engine->limits.in_flight_max_bytes ? calloc(room, sizeof *bytes) : NULL;
+    if (sent == NULL || (bytes == NULL && engine->limits.in_flight_max_bytes)) {
+        free(sent);
+        free(bytes);
         return false;
-    for (uint64_t n = session->sent_first; n < session->sent_next; n++)
+    }
+    for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         sent[n & (room - 1)] = session->sent[n & (session->sent_room - 1)];
+        if (bytes != NULL)
+            bytes[n & (room - 1)] = session->sent_bytes[n & (session->sent_room - 1)];
+    }
     free(session->sent);
+    free(session->sent_bytes);
+    session->sent_bytes = bytes;
     session->sent = sent;
     session->sent_room = room;
     return true;
 }
 
-mq_entry *mq_sent_add(mq_session *session, uint16_t *identifier)
+mq_entry *mq_sent_add(mq_engine *engine, mq_session *session, uint16_t *identifier)
 {
-    if (session->sent_next - session->sent_first == session->sent_room && !sent_grow(session))
+    if (session->sent_next - session->sent_first == session->sent_room && !sent_grow(engine, session))
         return NULL;
+    if (session->sent_bytes != NULL)
+        session->sent_bytes[session->sent_next & (session->sent_room - 1)] = 0;
     *identifier = (uint16_t)(session->sent_next % IDENTIFIERS + 1);
     session->in_flight++;
     session->resend = session->sent_next + 1;
     return &session->sent[session->sent_next++ & (session->sent_room - 1)];
+}
+
+void mq_sent_measured(mq_session *session, const mq_entry *entry, uint32_t bytes)
+{
+    uint32_t *known = session->sent_bytes == NULL ? NULL : &session->sent_bytes[entry - session->sent];
+    if (known == NULL || *known != 0)
+        return;
+    *known = bytes;
+    session->in_flight_bytes += bytes;
 }
 
 mq_entry *mq_sent_find(mq_session *session, uint16_t identifier)
@@ -76,6 +96,10 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
     mq_entry_done(engine, entry);
     *entry = (mq_entry){.where = MQ_NOWHERE};
     session->in_flight--;
+    if (session->sent_bytes != NULL) {
+        session->in_flight_bytes -= session->sent_bytes[place];
+        session->sent_bytes[place] = 0;
+    }
     while (session->sent_first < session->sent_next) {
         const mq_entry *first = &session->sent[session->sent_first & (session->sent_room - 1)];
         if (first->where != MQ_NOWHERE || first->tag & MQ_TAG_RELEASED)
@@ -86,6 +110,8 @@ void mq_sent_done(mq_engine *engine, mq_session *session, mq_entry *entry)
     }
     if (session->sent_room > MQ_WINDOW_MIN) {
         free(session->sent);
+        free(session->sent_bytes);
+        session->sent_bytes = NULL;
         session->sent = NULL;
         session->sent_room = 0;
     }
@@ -200,7 +226,9 @@ void mq_session_clear(mq_engine *engine, mq_session *session)
     mq_session_filters(engine, session, 0);
     mq_session_owned(engine, session, NULL);
     free(session->sent);
+    free(session->sent_bytes);
     free(session->received);
+    session->sent_bytes = NULL;
     session->sent = NULL;
     session->received = NULL;
 }
