@@ -19,18 +19,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from edge.config import Log as ConfigLog
 from edge.config import Stream
 from edge.errors import EdgeError
 from edge.log_status import TOTALS, log_facts, sys_numbers, together
 from edge.logs import pairs
 from persistence import Log, LogError, LogReader, LogThread, RingEnd, Source
+from persistence.files import OsFiles
 from persistence.foreign import CopiedRing, ForeignWriter
+from persistence.free_room import DiskRules, floors, segment_bytes_for
 from persistence.merged import MergedReader
 from persistence.placement import home, is_shared, logs_in
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
-__all__ = ["LogSet", "Placing", "log_source"]
+__all__ = ["LogSet", "Placing", "disk_rules", "log_source"]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Placing(NamedTuple):
     segment_bytes: int
     retain_bytes: int
     direct: bool = True
+    disk: DiskRules = DiskRules(101, 101, 101)
 
 
 class LogSet:
@@ -228,13 +232,10 @@ class LogSet:
         return self._homes.setdefault(ring_name, found)
 
     def _open(self, directory: Path) -> None:
-        opened = Log(
-            directory,
-            worker=len(self._logs),
-            segment_bytes=self.placing.segment_bytes,
-            retain_bytes=self.placing.retain_bytes,
-            direct=self.placing.direct,
-        )
+        try:
+            opened = self._log_in(directory)
+        except OSError as error:
+            raise EdgeError(f"log {directory}: {error}", hint="see [log] directory") from error
         try:
             report = opened.recover()
         except (LogError, OSError) as error:
@@ -248,9 +249,33 @@ class LogSet:
         for it in self._logs.values():
             it.go_on_behind(self._ends)
 
+    def _log_in(self, directory: Path) -> Log:
+        """Raises OSError: the directory cannot be made."""
+        files, placing = OsFiles(), self.placing
+        files.makedirs(str(directory))
+        segment_bytes = segment_bytes_for(files, str(directory), placing.segment_bytes)
+        if segment_bytes < placing.segment_bytes:
+            sizes = pairs(segment_bytes=segment_bytes, configured=placing.segment_bytes, directory=directory)
+            log.info("segments are smaller on a small disk %s", sizes)
+        opened = Log(
+            directory,
+            files,
+            worker=len(self._logs),
+            segment_bytes=segment_bytes,
+            retain_bytes=placing.retain_bytes,
+            direct=placing.direct,
+        )
+        opened.floor = lambda total_bytes: floors(placing.disk, total_bytes, segment_bytes).read_only
+        return opened
+
     def _changed(self) -> None:
         if self.on_change is not None:
             self.on_change()
+
+
+def disk_rules(log: ConfigLog) -> DiskRules:
+    """What [log] says of the disk."""
+    return DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
 
 
 def log_source(ring: Ring, stream: Stream) -> Source:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import Config
-from edge.log_set import LogSet
+from edge.log_set import LogSet, disk_rules
 from edge.ring_files import stream_of
 from persistence.idle import IdleProcess
 from persistence.log import Log
-from persistence.retention import DiskRules, Floor, StreamRules
+from persistence.retention import Floor, StreamRules
 from persistence.upkeep import Upkeep, UpkeepRules, UpkeepThread
 
 __all__ = ["LogUpkeep"]
@@ -46,7 +46,7 @@ class LogUpkeep:
             retain_s=log.retain_s,
             segment_age_s=log.segment_age_s,
             archive=log.archive,
-            disk=DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent),
+            disk=disk_rules(log),
             scrub_bytes_per_s=log.scrub_bytes_per_s,
             scrub_interval_s=log.scrub_interval_s,
         )

@@ -11,11 +11,14 @@
         NotArchived       a segment that stays as it is; the message says why
         Stopped           somebody asked to stop before it was done
 
-Errors of the disk are not among them: they stay OSError, on their way to LogWriter, which alone decides what
-becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside and skipped.
+Errors of the disk are not among them: they stay OSError (NoRoom is one), on their way to LogWriter, which
+alone decides what becomes of them (writer.py).  Damage in files is no error either: it is counted, kept aside
+and skipped.
 """
 
 from __future__ import annotations
+
+import errno
 
 __all__ = [
     "ArchiveUnavailable",
@@ -25,10 +28,21 @@ __all__ = [
     "LogClosed",
     "LogError",
     "LogLocked",
+    "NoRoom",
     "NotArchived",
     "Stopped",
     "TooManyRings",
 ]
+
+
+class NoRoom(OSError):
+    """A segment would leave fewer than `floor` bytes of the disk free (free_room.py)."""
+
+    def __init__(self, floor: int) -> None:
+        super().__init__(errno.ENOSPC, f"{floor} bytes of the disk are kept free")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class LogError(Exception):

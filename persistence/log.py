@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from persistence.checkpoint import write_checkpoint
-from persistence.errors import LogClosed, LogLocked
+from persistence.errors import LogClosed, LogLocked, NoRoom
 from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry, SegmentHeader, ring_id_of
 from persistence.reading import Epoch, LogReader, RingEnd
@@ -432,6 +432,7 @@ class Log(Tended):
         header = SegmentHeader(self.worker, base, self._generation, self._salt(), self._clock_ns())
         opening = Pending.catalogue(self._durable)
         carried = self._queue[: self._carried]
+        self._require_room()
         handle, temporary = self._room.take()
         try:
             active = ActiveSegment.begin(
@@ -458,6 +459,13 @@ class Log(Tended):
         self.durable_position = active.end_position
         self._stats.segments_begun += 1
         return active
+
+    def _require_room(self) -> None:
+        """Raises OSError: no segment is ready, and another one would take what the disk is to keep free."""
+        size = max(self.segment_bytes, self._queue[0].size if self._queue else 0)
+        if not self._room.ready and not self.has_room(size):
+            self._stats.failed_writes += 1
+            raise NoRoom(self.floor(self.files.disk(self.directory)[1]) if self.floor else 0)
 
     def _batch(self, active: ActiveSegment) -> list[Pending]:
         """What goes into the active segment with one write; empty: it is full."""

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 from persistence.files import Files
+from persistence.free_room import require_room
 from persistence.scan import Damage
 
 __all__ = ["QUARANTINE", "Quarantined", "keep_aside", "quarantined"]
@@ -50,6 +51,7 @@ def keep_aside(files: Files, directory: str, damage: Damage) -> str:
             files.close(source)
         found = time.strftime("%FT%TZ", time.gmtime())
         facts = {**damage._asdict(), "copied_bytes": len(data), "found": found}
+        require_room(files, folder, len(data))
         _write(files, f"{name}.bytes", data)
         _write(files, f"{name}.json", json.dumps(facts, indent=1).encode())
     except OSError as error:

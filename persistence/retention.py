@@ -32,23 +32,17 @@ if TYPE_CHECKING:
     from persistence.log import Log
 
 __all__ = [
-    "DiskRules",
-    "DiskStep",
     "Floor",
     "Loss",
     "Removal",
     "Retention",
     "StreamRules",
-    "disk_step",
     "keep_within",
 ]
 
 SEGMENT_COSTS_BYTES = 64 << 10  # a file of less counts as that much: crashes in a loop make many small ones
 ARCHIVE_COSTS_BYTES = 4 << 10
 HOLD_BYTES = 1 << 30
-DISK_COUNTS_BYTES = 64 << 30  # of a disk: a tenth of a large one is more room than a log has any use for
-
-DiskStep = Literal["ok", "warn", "delete", "read_only"]
 
 
 def keep_within(log: Log, retain_bytes: int) -> None:
@@ -64,30 +58,6 @@ def keep_within(log: Log, retain_bytes: int) -> None:
             return
         total -= max(sealed[base], SEGMENT_COSTS_BYTES)
         log.remove(base)
-
-
-# ---- the disk ----
-
-
-class DiskRules(NamedTuple):
-    """At which use of the disk, in percent, which step is taken: RocketMQ's three.  Of a disk that is larger
-    than DISK_COUNTS_BYTES, only so much counts, so that the steps are taken when that much less is free.
-    """
-
-    warn_percent: int = 75  # say so
-    delete_percent: int = 85  # let the oldest go, whatever the rules say
-    read_only_percent: int = 95  # take no records, rather than fill the disk of others
-
-
-def disk_step(rules: DiskRules, free_bytes: int, total_bytes: int) -> DiskStep:
-    """What a disk with that much room asks for."""
-    counted = min(total_bytes, DISK_COUNTS_BYTES)
-    used_percent = 100 * (1 - min(free_bytes, counted) / counted) if counted else 0.0
-    if used_percent >= rules.read_only_percent:
-        return "read_only"
-    if used_percent >= rules.delete_percent:
-        return "delete"
-    return "warn" if used_percent >= rules.warn_percent else "ok"
 
 
 # ---- streams ----

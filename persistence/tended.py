@@ -49,6 +49,7 @@ class Tended:
         self.on_indexed.append(self._size_again)
         self.on_sealed: list[Callable[[int], object]] = [self._indexer.add]
         self._room = Room(files, directory, segment_bytes)
+        self.floor: Callable[[int], int] | None = None  # of a disk's bytes, those that stay free; None: none
         self._sizes: dict[int, int] = {}  # of sealed segments, by base
         self._sizing = threading.Lock()  # over _sizes
         self._sealed: queue.SimpleQueue[int] = queue.SimpleQueue()  # and on_sealed does not know yet
@@ -82,6 +83,19 @@ class Tended:
         with self._sizing:
             self._sizes.pop(base, None)
         self._stats.segments_removed += 1
+
+    def has_room(self, size: int) -> bool:
+        """True if `size` bytes more leave free what `floor` says.  Also where the disk does not answer: the
+        write will say why.
+        """
+        if self.floor is None:
+            return True
+        try:
+            free_bytes, total_bytes = self.files.disk(self.directory)
+        except OSError:
+            return True
+        floor = self.floor(total_bytes)
+        return not floor or free_bytes - size >= floor
 
     @property
     def wants_tending(self) -> bool:
@@ -118,6 +132,8 @@ class Tended:
     def wants_prepared(self) -> bool:
         """Whether prepare() would do something."""
         if self._active is None or self._lock is None or not self._room.wanted:
+            return False
+        if not self.has_room(self.segment_bytes):
             return False
         return not self._room.ready or not self._one_goes()
 

@@ -29,12 +29,13 @@ from typing import NamedTuple, Protocol
 
 from persistence.ages import Ages
 from persistence.archive import Archived, check_available
-from persistence.errors import ArchiveUnavailable, LogError
+from persistence.errors import ArchiveUnavailable, LogError, NoRoom
 from persistence.facts import SegmentFacts
 from persistence.format import segment_name
+from persistence.free_room import DiskRules, DiskStep, disk_step, floors
 from persistence.idle import Failed, Job, Worker
 from persistence.log import Log
-from persistence.retention import DiskRules, DiskStep, Floor, Removal, Retention, StreamRules, disk_step
+from persistence.retention import Floor, Removal, Retention, StreamRules
 from persistence.scrub import Scrubbed, Turns
 
 __all__ = ["Upkeep", "UpkeepRules", "UpkeepThread"]
@@ -211,12 +212,14 @@ class Upkeep:
 
     def _look_at_disk(self) -> None:
         free_bytes, total_bytes = self.log.files.disk(self.log.directory)
-        before, self.step_of_disk = self.step_of_disk, disk_step(self.rules.disk, free_bytes, total_bytes)
+        step = disk_step(self.rules.disk, free_bytes, total_bytes, self.log.segment_bytes)
+        before, self.step_of_disk = self.step_of_disk, step
         if self.step_of_disk == before:
             return
         if "read_only" in {before, self.step_of_disk}:
             full = self.step_of_disk == "read_only"
-            self._block(f"{self.rules.disk.read_only_percent} % of the disk are in use" if full else "")
+            floor = floors(self.rules.disk, total_bytes, self.log.segment_bytes).read_only
+            self._block(str(NoRoom(floor)) if full else "")
         tell = log.info if self.step_of_disk == "ok" else log.warning
         tell(
             "room on the disk directory=%s step=%s free_bytes=%d",
@@ -322,7 +325,7 @@ class Upkeep:
 
     def _archive_next(self, segments: Sequence[SegmentFacts]) -> Job | None:
         """The oldest segment that can be, not the last one."""
-        if not self._archives or self.step_of_disk == "read_only":
+        if not self._archives or not self.log.has_room(self.log.segment_bytes):
             return None
         for segment, following in pairwise(segments):
             if segment.state in {"sealed", "flushed"} and segment.base not in self.refused:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from persistence.errors import EpochConflict, TooManyRings
+from persistence.errors import EpochConflict, NoRoom, TooManyRings
 from persistence.log import Log
 from persistence.reading import from_offset
 from persistence.stats import LogState
@@ -504,6 +504,8 @@ class LogWriter:
     def _failed(self, error: OSError, now: int) -> None:
         code = errno.errorcode.get(error.errno or 0, "?")
         words = self.blocked or _REASONS.get(error.errno or 0, error.strerror or str(error))
+        if isinstance(error, NoRoom):
+            words = str(error)
         reason = f"{words} ({code})"
         again = bool(self.state.failures)
         self.state.failed(reason, read_only=again)

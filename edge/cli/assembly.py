@@ -231,10 +231,11 @@ class Assembly:
         rings = logged_rings(self.config)
         if not rings:
             return
-        from edge.log_set import LogSet, Placing
+        from edge.log_set import LogSet, Placing, disk_rules
 
         settings = self.config.log
-        placing = Placing(settings.workers, settings.segment_bytes, 0, settings.direct)  # Upkeep removes.
+        disk, keep_all = disk_rules(settings), 0  # upkeep removes
+        placing = Placing(settings.workers, settings.segment_bytes, keep_all, settings.direct, disk)
         self.logs = LogSet(self.config.log_directory, placing)
         self._down.callback(self.logs.close)
         self.logs.open(rings)

@@ -34,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from persistence.files import Files
+from persistence.free_room import require_room
 from ringbuf import crc32c
 
 __all__ = ["BODY_MAX_BYTES", "Journal", "bodies_in", "pack_header", "pack_record"]
@@ -171,7 +172,9 @@ class Journal:
             files.unlink(name)  # of a try that failed: none of its bytes are to be trusted
         handle = files.open(name, create=True)
         try:
-            end = self._write(handle, [pack_header(), *map(pack_record, bodies)], 0)
+            parts = [pack_header(), *map(pack_record, bodies)]
+            require_room(files, self._directory, sum(map(len, parts)))
+            end = self._write(handle, parts, 0)
             files.fdatasync(handle)
         except OSError:
             files.close(handle)

@@ -28,6 +28,8 @@ from typing import NamedTuple
 from edge.directories import sync_directory
 from edge.logs import pairs
 from edge.state.notes import STATE_VERSION
+from persistence.files import OsFiles
+from persistence.free_room import require_room
 from ringbuf import crc32c
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMSESS"
+BUFFER_BYTES = 1 << 20
 NOTE, ENTRIES, END = b"n", b"h", b"."
 
 _HEADER = struct.Struct("<8sIIQQ")
@@ -74,10 +77,11 @@ def write_checkpoint(path: Path, origin: Origin, frames: Iterable[Frame], *, syn
     seed = crc32c(header)
     temporary = path.with_name(f"{path.name}.new")
     try:
-        with temporary.open("wb", buffering=1 << 20) as file:
+        with temporary.open("wb", buffering=BUFFER_BYTES) as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(header + _CRC.pack(seed))
             for kind, body in (*frames, (END, b"")):
+                require_room(OsFiles(), str(path.parent), len(body) + file.tell() % BUFFER_BYTES)
                 file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind))
                 file.write(body)
             size = file.tell()

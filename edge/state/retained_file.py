@@ -32,6 +32,8 @@ from edge.directories import sync_directory
 from edge.engine import counters_of
 from edge.logs import pairs
 from edge.state.restoring import NEVER_ENDS, RANGE_BYTES, PastLog
+from persistence.files import OsFiles
+from persistence.free_room import require_room
 from ringbuf import FLAG_PROPERTIES, FLAG_RETAIN, Range, Ring, crc32c
 
 if TYPE_CHECKING:
@@ -307,6 +309,7 @@ class _Written:
         if self._file is None or not records:
             return
         try:
+            require_room(OsFiles(), str(self.path.parent), len(records))
             self._put(self._file, b"r", records)
         except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)

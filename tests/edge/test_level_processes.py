@@ -322,7 +322,7 @@ def test_the_log_leaves_the_disk_room_says_so_and_resumes_when_there_is_some(pla
                 os.posix_fallocate(file.fileno(), 0, 33 << 20)
             for it in publishers.values():
                 assert it.until_refused() == QUOTA
-            assert place.status()["log"]["reason"] == "50 % of the disk are in use (ENOSPC)"
+            assert place.status()["log"]["reason"] == f"{32 << 20} bytes of the disk are kept free (ENOSPC)"
             assert "WARNING  the log cannot be written" in shown_status(place).stdout
             assert os.statvfs(disk).f_bavail > 0, "the disk itself was full"
             ballast.unlink()

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from persistence.facts import RingFacts, SegmentFacts
-from persistence.retention import DiskRules, Floor, Retention, StreamRules, disk_step
+from persistence.free_room import DiskRules, disk_step
+from persistence.retention import Floor, Retention, StreamRules
 from persistence.upkeep import UpkeepRules
 from tests.support.logs import Written
 from tests.support.upkeeps import SECOND_NS, Clocks, Kept, stream_of
@@ -278,18 +279,18 @@ def test_the_disk_s_three_steps() -> None:
     kept = Kept(filled(20), UpkeepRules(retain_bytes=0), (StreamRules("a", retain_s=1 << 40),))
     files = kept.written.files
     before = len(kept.bases())
-    files.total_bytes, files.free_bytes = 1000, 200
+    files.total_bytes, files.free_bytes = 1000 << 20, 200 << 20
     kept.steps(3)
     assert (kept.upkeep.step_of_disk, len(kept.bases()), kept.blocked) == ("warn", before, "")
-    files.free_bytes = 100
+    files.free_bytes = 100 << 20
     kept.steps(3)
     assert (kept.upkeep.step_of_disk, len(kept.bases()), kept.blocked) == ("delete", before - 3, "")
     assert kept.upkeep.early["a"] > 0
     assert kept.upkeep.early["b"] == 0
-    files.free_bytes = 10
+    files.free_bytes = 10 << 20
     kept.steps(1)
-    assert kept.blocked == "95 % of the disk are in use"
-    files.free_bytes = 900
+    assert kept.blocked == f"{50 << 20} bytes of the disk are kept free"
+    files.free_bytes = 900 << 20
     kept.steps(1)
     assert (kept.upkeep.step_of_disk, kept.blocked) == ("ok", "")
     assert kept.upkeep.status()["early_records"] == {"a": kept.upkeep.early["a"]}
