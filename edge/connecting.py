@@ -97,6 +97,9 @@ class Connecting:
         if (trouble := self._sessions.trouble) and _expiry_wanted_s(packet):
             words = f"sessions cannot be kept now: {trouble}"
             return ReasonCode.SERVER_UNAVAILABLE, Properties(reason_string=words)
+        if not self._sessions.fits(facts, packet.will):
+            words = "client identifier, user name and will are too long for sessions.journal_bytes"
+            return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string=words)
         if packet.will is not None and len(packet.will.payload) > self._will_max_bytes(facts):
             return ReasonCode.PACKET_TOO_LARGE, Properties(reason_string="the will is too large to be sent")
         return self._refusal_of_will(packet)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from edge.access import ClientFacts
 from edge.deadlines import Deadlines
 from edge.engine import Engine
+from edge.mqtt import Will
 from edge.owners import key_of
 from edge.state.keeper import Keeper
 
@@ -82,6 +83,10 @@ class Sessions:
     def trouble(self) -> str:
         """Why no session that outlasts its connection can be promised now; "": it can."""
         return self._keeper.trouble
+
+    def fits(self, facts: ClientFacts, will: Will | None) -> bool:
+        """True if a client of that length can be written down."""
+        return self._keeper.fits(facts, will)
 
     @property
     def away(self) -> int:

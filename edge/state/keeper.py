@@ -31,6 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from edge.access import ClientFacts
 from edge.engine import Engine
 from edge.logs import pairs
@@ -65,6 +67,8 @@ log = logging.getLogger(__name__)
 SECTION_BYTES = 1 << 20  # of entries in one frame of a checkpoint, about
 DUE_SHARE = 8  # of the journal: a checkpoint is due no earlier than after so much of it
 RETRY_S = 1.0
+NOTE_SHARE = 8  # of the journal: mq_journal_note() takes half of the longest record, which is a quarter
+NOTE_HEAD_BYTES = 64
 
 Call = Callable[[Callable[[], object]], None]
 
@@ -289,6 +293,16 @@ class Keeper:
         return self._wall_ns() + int((due_s - self._clock()) * 1e9)
 
     # ---- writing ----
+
+    def fits(self, facts: ClientFacts, will: Will | None) -> bool:
+        """False if notes of this client would be too long for the journal: each would cost a checkpoint."""
+        if self._place is None:
+            return True
+        most = self._place.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
+        proven = msgspec.structs.replace(facts, identity=facts.username)  # as it is after authentication
+        if len(note_bytes(Opened(0, proven, 0))) > most:
+            return False
+        return will is None or len(note_bytes(will_note(KeptWill(proven, will, 0)))) <= most
 
     def _note(self, note: Note) -> None:
         if self._place is not None and not self._engine.journal_note(note_bytes(note)):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from edge.mqtt import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription
+from edge.mqtt import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription, Version, Will
 from edge.state import keeper
 from edge.state.checkpoint import write_checkpoint
 from persistence import Log, LogWriter, Source
@@ -259,3 +259,20 @@ def test_what_was_acknowledged_is_found_in_checkpoint_log_and_ring_after_any_cra
         found = everything(reader(bench))
         assert found == sorted(set(found))
         assert set(ledger.acknowledged) <= set(found) <= set(range(ledger.sent))
+
+
+@pytest.mark.parametrize("version", [Version.V311, Version.V5])
+def test_a_client_too_long_for_the_journal_is_refused_and_costs_no_checkpoint(version: Version) -> None:
+    will = Will("t", bytes(JOURNAL_BYTES // 8))
+    with Lives(journal_bytes=JOURNAL_BYTES) as lives:
+        bench = lives.start()
+        before = bench.broker.keeper.checkpoints
+        for fields in ({"will": will}, {"username": "u" * (JOURNAL_BYTES // 16)}):
+            wire = bench.wire(version)
+            wire.send(Connect("c", version=version, **fields))
+            answer = wire.answer()
+            assert isinstance(answer, ConnAck)
+            assert answer.reason_code.failed
+            assert not wire.is_open
+        assert bench.broker.keeper.checkpoints == before
+        bench.client("c", will=Will("t", bytes(JOURNAL_BYTES // 8 - 200)))
