@@ -155,7 +155,8 @@ def test_a_copy_restores_what_was_damaged(runtime_directory: Path) -> None:
             for at in range(damage.position, damage.end_position):
                 place = at % CAPACITY_BYTES
                 memory[place] = left.image[HEADER_BYTES + place]
-            return not restored.append(damage)
+            restored.append(damage)
+            return True
 
         with Ring.reattach(left.path, restore) as ring:
             assert ring.check is not None
@@ -178,7 +179,9 @@ def test_a_reader_is_told_of_a_gap_and_passes_it(runtime_directory: Path) -> Non
             with pytest.raises(Overrun) as caught:
                 reader.poll()
             assert caught.value.lost == reader.lost == lost
-            assert reader.poll().offset == last + 1
+            after = reader.poll()
+            assert after is not None
+            assert after.offset == last + 1
         with ring.reader(start="oldest") as reader:
             assert [it.offset + it.count for it in reader.ranges(1 << 20)] == [first]
             with pytest.raises(Overrun):
