@@ -182,6 +182,8 @@ class Listener:
         future: Future[T] = Future()
 
         def run() -> None:
+            if not future.set_running_or_notify_cancel():  # the asker has left meanwhile
+                return
             try:
                 future.set_result(function())
             except Exception as error:  # noqa: BLE001 - it is the asker's

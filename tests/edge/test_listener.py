@@ -324,6 +324,20 @@ def test_other_threads_publish_and_ask() -> None:
         assert [(row.client_id, row.subscriptions, row.delivered) for row in rows] == [("c", 1, 1)]
 
 
+def test_an_answer_that_is_no_longer_awaited_is_dropped_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with served() as there:
+        busy, seen = threading.Event(), []
+        there.listener.call(lambda: busy.wait(PATIENCE_S))
+        left = there.listener.ask(lambda: seen.append("left"))
+        assert left.cancel()
+        busy.set()
+        assert there.listener.ask(lambda: 1).result(PATIENCE_S) == 1
+    assert seen == []
+    assert "failed" not in caplog.text
+
+
 def test_a_call_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with served() as there, there.client() as client:
         there.listener.call(lambda: 1 / 0)
