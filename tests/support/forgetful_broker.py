@@ -8,8 +8,9 @@ from edge.cli import main
 from ringbuf.ring import cursor_file, ring_file
 
 
-def forget(path: Path, _: object) -> None:
-    """The ring is gone."""
+def forget(path: Path, past: object) -> None:
+    """Remove the ring, whatever the log `past` has of it."""
+    del past
     ring_file(path).unlink(missing_ok=True)
     cursor_file(path).unlink(missing_ok=True)
 
