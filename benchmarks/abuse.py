@@ -23,7 +23,7 @@ from typing import Self
 
 import psutil
 
-from tests.support.abuse import ABUSES, forget_retained
+from tests.support.abuse import ABUSES, UNDO
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 from tests.support.directories import memory_directory
@@ -39,6 +39,8 @@ SIZES = {
     "deep_topic": 65_000,
     "many_topics": 1_000_000,
     "many_retained": 100_000,
+    "retained_topics": 300_000,
+    "many_sessions": 100_000,
     "never_reads": 200,
     "never_acknowledges": 1_000,
     "never_releases": 60_000,
@@ -103,8 +105,8 @@ def one(name: str, broker: BrimProcess, honest: ModuleChild) -> dict[str, float]
     took_s = time.monotonic() - begin_s
     while (row := felt(honest))["sent"] == 0:  # it was over before one of them was due
         time.sleep(0.05)
-    if name == "many_retained":
-        forget_retained(broker.port, SIZES[name])
+    if name in UNDO:
+        UNDO[name](broker.port, SIZES[name])
     time.sleep(QUIET_S)
     after = psutil.Process(broker.pid).memory_info().rss
     sizes = {"before_mib": before / MIB, "most_mib": memory.most / MIB, "after_mib": after / MIB}

@@ -118,6 +118,7 @@ class Router:
         self._aged_s = 0.0  # when they were looked at last
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
+        self.subscription_count = 0  # of all sessions
 
     def topic_of(self, name: str) -> int | None:
         """As topic_steps(), at once."""
@@ -194,7 +195,7 @@ class Router:
         known = session.subscriptions.get(topic_filter)
         session.subscriptions[topic_filter] = terms
         if known is None:
-            self._count_filters(session, filter_bytes(topic_filter))
+            self._count_filters(session, 1, filter_bytes(topic_filter))
         self._keeper.subscribed(session, topic_filter)
         if is_share(topic_filter):
             yield from self._join(session, topic_filter, terms)
@@ -227,7 +228,7 @@ class Router:
 
     def _remove(self, session: Session, topic_filter: str) -> Steps[None]:
         terms = session.subscriptions.pop(topic_filter)
-        self._count_filters(session, -filter_bytes(topic_filter))
+        self._count_filters(session, -1, -filter_bytes(topic_filter))
         self._keeper.unsubscribed(session, [topic_filter])
         if is_share(topic_filter):
             yield from self._leave(session, topic_filter)
@@ -245,11 +246,12 @@ class Router:
             if next(leaving, _ENDED) is not _ENDED:  # the engine must know before the session is closed
                 self.later(leaving)
         own = [its for its in session.subscriptions if not is_share(its)]
+        self._count_filters(session, -len(session.subscriptions), -session.filters_bytes)
         session.subscriptions.clear()
-        self._count_filters(session, -session.filters_bytes)
         self.later(self._forgetting(session, own))
 
-    def _count_filters(self, session: Session, more_bytes: int) -> None:
+    def _count_filters(self, session: Session, more: int, more_bytes: int) -> None:
+        self.subscription_count += more
         session.filters_bytes += more_bytes
         self._engine.session_filters(session.handle, session.filters_bytes)
 

@@ -151,7 +151,7 @@ class SysTopics:
             "store/messages/count": now["retained"],
             "store/messages/bytes": now["retained_bytes"],
             "messages/stored": now["retained"],
-            "subscriptions/count": sum(len(session.subscriptions) for session in self._sessions),
+            "subscriptions/count": self._router.subscription_count,
             "shared_subscriptions/count": self._router.shared_count,
             "heap/current": resident,
             "heap/maximum": max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, resident),

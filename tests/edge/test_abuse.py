@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.support.abuse import ABUSES, forget_retained
+from tests.support.abuse import ABUSES, UNDO
 from tests.support.brim_process import BrimProcess
 from tests.support.children import ModuleChild
 
@@ -27,6 +27,7 @@ queued_records_max = 5000
 retained_max = 2000
 retained_max_bytes = "1 MiB"
 receive_max = 200
+sessions_max = 300
 [[stream]]
 name = "small"
 topics = ["#"]
@@ -44,6 +45,8 @@ CASES = [
     ("deep_topic", 60_000, 4, lambda it: it["refused"] == 2),
     ("many_topics", 60_000, 32, lambda it: it["alive"]),
     ("many_retained", 5_000, 12, lambda it: it["alive"]),
+    ("retained_topics", 8_000, 12, lambda it: it["alive"]),
+    ("many_sessions", 500, 8, lambda it: it["accepted"] == 225),
     ("never_reads", 20, 8, lambda it: it["alive"]),
     ("never_acknowledges", 30, 8, lambda it: it["alive"]),
     ("never_releases", 3_000, 8, lambda it: it["closed"] == 1),
@@ -96,8 +99,8 @@ def test_honest_clients_go_on_while_one_does(
         seen = ABUSES[name](broker.port, size)
         grown = process.memory_info().rss - before
         felt = report(honest)
-    if name == "many_retained":
-        forget_retained(broker.port, size)
+    if name in UNDO:
+        UNDO[name](broker.port, size)
     assert is_right(seen), seen
     assert felt["lost"] == 0, felt
     assert grown < growth_mib * MIB, f"{grown / MIB:.1f} MiB more"

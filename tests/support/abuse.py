@@ -32,7 +32,7 @@ from edge.mqtt import (
 )
 from edge.mqtt.codec import encode_variable_integer
 
-__all__ = ["ABUSES", "connected"]
+__all__ = ["ABUSES", "UNDO", "connected"]
 
 PATIENCE_S = 30.0
 V5 = Version.V5
@@ -194,12 +194,40 @@ def many_retained(port: int, size: int) -> dict[str, int]:
         return {"published": size, "alive": answered(client)}
 
 
+def retained_topics(port: int, size: int) -> dict[str, int]:
+    """A retained message of a byte on each of `size` topics: beyond the quota it is delivered only."""
+    with connected(port, "collector") as client:
+        for start in range(0, size, 500):
+            client.sendall(packed(Publish(f"r/{n}", b"x", retain=True) for n in range(start, start + 500)))
+        return {"published": size, "alive": answered(client)}
+
+
 def forget_retained(port: int, size: int) -> None:
-    """Undo many_retained()."""
+    """Undo many_retained() and retained_topics()."""
     with connected(port, "tidy") as client:
         for start in range(0, size, 1_000):
             client.sendall(packed(Publish(f"r/{n}", b"", retain=True) for n in range(start, start + 1_000)))
         assert answered(client)
+
+
+def many_sessions(port: int, size: int) -> dict[str, int]:
+    """`size` client identifiers, each with a session and a subscription that are to be kept."""
+    filters = encode(Subscribe(1, (Subscription("sessions/+", 1),)))
+    accepted = 0
+    for n in range(size):
+        with plain(port) as client:
+            client.sendall(encode(Connect(f"session-{n}", clean_start=False)) + filters)
+            accepted += client.recv(4)[3:4] == b"\0" and client.recv(5)[:1] == b"\x90"
+    return {"opened": size, "accepted": accepted}
+
+
+def forget_sessions(port: int, size: int) -> None:
+    """Undo many_sessions()."""
+    for n in range(size):
+        with plain(port) as client:
+            client.sendall(encode(Connect(f"session-{n}")))
+            if client.recv(4)[3:4] != b"\0":
+                return
 
 
 # ---- reading and acknowledging, or not ----
@@ -474,9 +502,17 @@ ABUSES: dict[str, Callable[[int, int], dict[str, int]]] = {
     function.__name__: function
     for function in (
         polite, silent_connections, trickled_connect, huge_claims, garbage, huge_publish, many_subscriptions,
-        deep_topic, many_topics, many_retained, never_reads, never_acknowledges, never_releases, take_overs,
+        deep_topic, many_topics, many_retained,
+        retained_topics, many_sessions, never_reads, never_acknowledges, never_releases, take_overs,
         connect_storm, subscription_churn, heavy_properties,
         connection_crowd, half_packets, large_wills, deaf_crowd, mute_crowd,
         connect_properties, subscribe_properties, four_mb_of_filters, filter_bomb,
     )
 }  # fmt: skip
+
+# What some leave behind, taken back: by the same port and size.
+UNDO: dict[str, Callable[[int, int], None]] = {
+    "many_retained": forget_retained,
+    "retained_topics": forget_retained,
+    "many_sessions": forget_sessions,
+}

@@ -15,7 +15,8 @@ from edge.cli import EXIT_NO_BROKER, EXIT_UNUSABLE, main
 from edge.control import RemoveSession
 from edge.control import encode as request_bytes
 from edge.directories import control_socket
-from edge.mqtt import Connect, Subscribe, Subscription, encode
+from edge.mqtt import Connect, Publish, Subscribe, Subscription, encode
+from edge.report import CLIENTS_PAGE, CLIENTS_SHOWN
 from tests.support.abuse import connected
 from tests.support.brim_process import BrimProcess
 from tests.support.children import Child
@@ -85,3 +86,22 @@ async def test_another_user_may_not_remove_a_session(
     with Child(FOREIGN, path, request_bytes(RemoveSession("plc-1")).hex()) as foreign:
         assert "may not remove sessions" in await asyncio.to_thread(foreign.line)
     assert "plc-1: away" in brim(capsys, broker)[1]
+
+
+def test_the_status_shows_clients_in_trouble_and_counts_all_others(
+    broker: BrimProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are collected a page at a time."""
+    for n in range(CLIENTS_PAGE + 50):
+        connected(broker.port, f"away-{n:04}", clean_start=False).close()
+    with connected(broker.port, "late", clean_start=False) as client:
+        client.sendall(encode(Subscribe(1, (Subscription("a/#", 1),))))
+        assert client.recv(5)
+    with connected(broker.port, "sender") as client:
+        client.sendall(encode(Publish("a/1", b"x", 1, packet_id=1)))
+        assert client.recv(4)
+        assert main(["status", "--json", "--runtime-dir", str(broker.runtime_dir)]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["clients"][0]["client_id"] == "late"
+    assert len({it["client_id"] for it in status["clients"]}) == CLIENTS_SHOWN
+    assert status["clients_not_shown"] == CLIENTS_PAGE + 52 - CLIENTS_SHOWN
