@@ -274,9 +274,10 @@ class LocalEndpoint:
         for partition in self._partitions.values():
             stream = self._streams[partition.stream]
             if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
+                partition.ring.mend()
                 yield _facts(partition.name, partition.ring, stream, "partition")
         # Nobody checks what topics a producer writes, so its ring may hold records for anybody.
-        yield from map(_producer_facts, self._producers.all())
+        yield from (_producer_facts(it) for it in self._producers.all() if not it.ring.is_lost)
 
     async def _gate(self, peer: Peer, name: str, slot: int) -> None:
         partition = self._partitions.get(name)

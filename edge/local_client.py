@@ -91,9 +91,10 @@ def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = N
 
     Records need a key: their topic.  publish() gives None while the ring is full, and while the broker's log
     takes no records of the stream: then writer.refusal says why, REFUSAL_NO_ROOM (its disk, or the stream by
-    discard = "new", is full) or REFUSAL_NO_LOG of ringbuf.  The ring outlives the producer, which goes on at
-    the next offset when it comes back, and the broker, which finds the ring when it does.  Raises
-    BrokerUnreachable, and Refused: not permitted, or another process is this producer.
+    discard = "new", is full) or REFUSAL_NO_LOG of ringbuf; REFUSAL_LOST: another process has shortened the
+    ring's file.  The ring outlives the producer, which goes on at the next offset when it comes back, and the
+    broker, which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not permitted, or
+    another process is this producer.
     """
     with Connection(runtime_dir) as connection:
         facts = connection.ask(Produce(name, stream), RingList).rings[0]

@@ -5,8 +5,8 @@ broker makes the file, says who may have it, and hands out the path (local.py); 
 and believes nothing in it: every record is checked.  Whoever feeds the records on is told of each ring once,
 by `on_ring`.
 
-A producer of another user has the right to write its file, and so to shorten it, which the kernel answers
-with SIGBUS in whoever reads it: list only users whose processes may stop the broker.
+A producer of another user has the right to write its file, and so to shorten it.  Its ring is then empty here
+(ringbuf/c/fault.c), and the producer refused until the next start; nobody else notices.
 
 Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
 attaches what is there.  Of a stream that has a log their records are logged, too (persistence/foreign.py);
@@ -99,6 +99,11 @@ class Producers:
         """
         settings = self._permitted(producer, stream, uid)
         known = self._rings.get(f"{stream}@{producer}")
+        if known is not None and known.ring.is_lost:
+            raise Refused(
+                f"the file of ring {known.name} was shortened by a process that may write it",
+                hint="find that process, then restart the broker",
+            )
         if known is not None:
             return known
         shared = any(other != os.geteuid() for other in settings.uids)
@@ -113,7 +118,7 @@ class Producers:
         for it in self.all():
             try:
                 it.ring.refuse(refusal_of(it.name))
-            except OSError as error:
+            except (OSError, RingError) as error:
                 log.warning("producer not told to stop %s", pairs(name=it.name, reason=error))
 
     def _left_behind(self, file: Path) -> Ring:

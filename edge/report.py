@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -30,6 +31,7 @@ from edge.streams import Streams
 from edge.terminal import escaped
 from edge.zeromq import ZmqPublisher
 from ringbuf import Ring, SlotFacts
+from ringbuf.errors import Corrupt
 
 __all__ = ["Reporter", "Status"]
 
@@ -159,12 +161,13 @@ class Reporter:
 
     def _producers(self) -> Iterable[Status]:
         for producer in self.producers.all():
-            yield {
-                **_ring_facts(producer.ring),
-                "stream": producer.stream.name,
-                "producer": producer.producer,
-                "refused": producer.ring.refused(),  # since the ring was made
-            }
+            with suppress(Corrupt):  # The header is another process's, which may have damaged it.
+                yield {
+                    **_ring_facts(producer.ring),
+                    "stream": producer.stream.name,
+                    "producer": producer.producer,
+                    "refused": producer.ring.refused(),  # since the ring was made
+                }
 
     def _zmq(self) -> Status | None:
         if self.zmq is None:
@@ -200,6 +203,7 @@ def _ring_facts(ring: Ring) -> Status:
         "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
         "readers": [_reader_facts(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
         "readers_not_shown": max(0, len(slots) - READERS_SHOWN),
+        "shortened": ring.faults,  # how often another process has cut one of its files
     }
 
 

@@ -26,7 +26,7 @@ from edge.logs import pairs
 from edge.mqtt.topics import matches
 from edge.ring_poll import RingPoll
 from ringbuf import Batch, Bell, KeyFilter, Reader, Record, Ring
-from ringbuf.errors import Evicted, OffsetGone, Overrun
+from ringbuf.errors import Evicted, OffsetGone, Overrun, RingError
 
 __all__ = ["Place", "RingBatch", "ShmSubscription"]
 
@@ -346,6 +346,11 @@ class ShmSubscription:
             ring = Ring.attach(facts.path, owners={os.getuid(), 0, self._connection.broker_uid})
         except FileNotFoundError:
             log.warning("ring is gone again %s", pairs(name=facts.name))
+            return None
+        except RingError as error:
+            if facts.kind != "producer":
+                raise
+            log.warning("producer's ring not readable %s", pairs(name=facts.name, reason=error))
             return None
         place = start.get(facts.name) if isinstance(start, Mapping) else None
         reader = ring.reader(

@@ -29,6 +29,7 @@ from ringbuf.constants import (
     FORMAT_VERSION,
     RECORD_ALIGN,
     RECORD_HEADER_BYTES,
+    REFUSAL_LOST,
     REFUSAL_NO_LOG,
     REFUSAL_NO_ROOM,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "FORMAT_VERSION",
     "RECORD_ALIGN",
     "RECORD_HEADER_BYTES",
+    "REFUSAL_LOST",
     "REFUSAL_NO_LOG",
     "REFUSAL_NO_ROOM",
     "Batch",

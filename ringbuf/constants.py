@@ -28,6 +28,7 @@ FLAGS_CRITICAL: Final[int] = lib.RB_FLAGS_CRITICAL
 # Why a writer refuses: the log may not grow (its disk, or its stream, is full), or takes none otherwise.
 REFUSAL_NO_ROOM: Final[int] = lib.RB_REFUSAL_NO_ROOM
 REFUSAL_NO_LOG: Final[int] = lib.RB_REFUSAL_NO_LOG
+REFUSAL_LOST: Final[int] = lib.RB_REFUSAL_LOST  # Another process has shortened the ring's file.
 REFUSAL_CAUSES: Final[dict[str, int]] = {
     "full": lib.RB_REFUSAL_FULL,
     "no_room": lib.RB_REFUSAL_NO_ROOM,

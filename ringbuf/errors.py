@@ -4,7 +4,7 @@
         NotARing            the file is something else, or damaged
             WrongVersion    another format version
             WrongAbi        a build that lays the structures out in another way
-            TruncatedRing   the file is shorter than its header says
+            WrongLength     the file is shorter or longer than its header says
         ForeignOwner        the file belongs to a user who is not trusted
         WriterAlive         another process writes this ring
         RegistryFull        all reader slots are taken
@@ -54,8 +54,12 @@ class WrongAbi(NotARing):
         self.found, self.expected = found, expected
 
 
-class TruncatedRing(NotARing):
-    """The file is shorter than its header says."""
+class WrongLength(NotARing):
+    """The file is shorter or longer than its header says."""
+
+    def __init__(self, path: object, size: int, expected: int) -> None:
+        super().__init__(f"{path}: {size} bytes, but its header says {expected}; remove it")
+        self.size, self.expected = size, expected
 
 
 class ForeignOwner(RingError):

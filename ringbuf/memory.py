@@ -17,23 +17,21 @@ import fcntl
 import mmap
 import os
 import resource
+import stat
 import struct
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from ringbuf.core import ffi
-from ringbuf.errors import NotARing, RingClosed
+from ringbuf.core import ffi, lib
+from ringbuf.errors import NotARing, RingClosed, RingError
 
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _MAP_LOCKED: Final = 0x2000  # the same on x86-64 and aarch64; absent from the mmap module
 _MADV_HUGEPAGE: Final = getattr(mmap, "MADV_HUGEPAGE", 14)
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
-
-
-_CLOSED: Final = mmap.mmap(-1, 1)
-_CLOSED.close()
 
 
 class _Descriptor:
@@ -54,6 +52,21 @@ class _Descriptor:
     __del__ = close
 
 
+class _Memory(mmap.mmap):
+    """Pages of a file; a guard (c/fault.c) is removed before they are unmapped."""
+
+    guard: int | None = None
+    file: _Descriptor | None = None
+
+    def __del__(self, unguard: Callable[[int], object] = lib.rb_unguard) -> None:
+        if self.guard is not None:
+            unguard(self.guard)
+
+
+_CLOSED: Final = _Memory(-1, 1)
+_CLOSED.close()
+
+
 class Mapping:
     """A file mapped whole, or its beginning.  `view` is its memory; `pointer` the same for C.
 
@@ -62,7 +75,7 @@ class Mapping:
 
     _all: ClassVar["weakref.WeakSet[Mapping]"] = weakref.WeakSet()
 
-    def __init__(self, opened: int, path: Path, memory: mmap.mmap, *, writable: bool) -> None:
+    def __init__(self, opened: int, path: Path, memory: _Memory, *, writable: bool) -> None:
         mode = os.O_RDWR if writable else os.O_RDONLY
         number = os.open(f"/proc/self/fd/{opened}", mode | os.O_CLOEXEC)
         self._opened: _Descriptor | None = _Descriptor(number)
@@ -73,6 +86,10 @@ class Mapping:
         self.size = len(memory)
         self.view = memoryview(memory) if writable else memoryview(memory).toreadonly()
         self._pointer: Any = ffi.from_buffer(memory)
+        if _others_may_shorten(os.fstat(number)):
+            memory.guard = lib.rb_guard(self._pointer, self.size)
+            if memory.guard < 0:
+                raise RingError(f"{path}: {lib.RB_GUARDS} such files are mapped already; close some rings")
         Mapping._all.add(self)
 
     @classmethod
@@ -91,7 +108,7 @@ class Mapping:
                 flags |= mmap.MAP_POPULATE  # else each first touch of a page costs microseconds
             if lock_memory:
                 flags |= _MAP_LOCKED
-            memory = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            memory = _Memory(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
             return cls(descriptor, path, memory, writable=True)
         except OSError as error:
             os.unlink(path)
@@ -112,7 +129,7 @@ class Mapping:
                 raise NotARing(f"{path}: is empty; remove it")
             size = min(size, size_most or size)
             prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED, prot=prot)
+            memory = _Memory(descriptor, size, flags=mmap.MAP_SHARED, prot=prot)
             return cls(descriptor, path, memory, writable=writable)
         finally:
             os.close(descriptor)
@@ -130,6 +147,40 @@ class Mapping:
         if pointer is None:
             raise RingClosed(f"{self.path}")
         return pointer
+
+    def patch(self, at: int, patch: bytes, *, restore: bool) -> None:
+        """If its file is found shortened, put `patch` at byte `at`, among zeros.
+
+        `restore`: in the file, which gets its length back and stays shared; otherwise in private memory.
+        Does nothing for a file that no other user may shorten.
+        """
+        guard = self.memory.guard
+        if guard is None:
+            return
+        if restore:
+            # A description of its own: a duplicate would keep the locks of this one.
+            same = f"/proc/self/fd/{self.descriptor}"
+            self.memory.file = _Descriptor(os.open(same, os.O_RDWR | os.O_CLOEXEC))
+        number = -1 if self.memory.file is None else self.memory.file.number
+        lib.rb_guard_patch(guard, number, at, patch, len(patch))
+
+    def restore(self) -> None:
+        """Give a file that another user has shortened its length back, if patch() said so."""
+        guard, opened = self.memory.guard, self._opened
+        if guard is not None and opened is not None and os.fstat(opened.number).st_size < self.size:
+            lib.rb_guard_restore(guard)
+
+    @property
+    def faults(self) -> int:
+        """How often its file was found shortened by another process."""
+        guard = self.memory.guard
+        return 0 if guard is None else int(lib.rb_guard_faults(guard))
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the memory is private zeros, because another process has shortened the file."""
+        guard = self.memory.guard
+        return guard is not None and bool(lib.rb_guard_lost(guard))
 
     @property
     def owner(self) -> int:
@@ -164,9 +215,8 @@ class Mapping:
         self._pointer = None
         with suppress(BufferError):
             self.view.release()
-        with suppress(BufferError):
-            self.memory.close()
-        self.view, self.memory = memoryview(b""), _CLOSED  # what is in hand keeps it, and we no longer
+        # What is in hand keeps it; it is unmapped with the last reference, behind its guard.
+        self.view, self.memory = memoryview(b""), _CLOSED
 
     @classmethod
     def forget_in_child(cls) -> None:
@@ -178,6 +228,11 @@ class Mapping:
 
 
 os.register_at_fork(after_in_child=Mapping.forget_in_child)
+
+
+def _others_may_shorten(file: os.stat_result) -> bool:
+    """Whether a user who could not stop this process may write the file."""
+    return bool(file.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or file.st_uid not in (os.geteuid(), 0)
 
 
 def _allocate_huge(descriptor: int, size: int) -> None:

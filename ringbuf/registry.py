@@ -54,6 +54,11 @@ class Registry:
         self._reserved: dict[int, object] = {}
         self._changing = threading.RLock()  # take() does not miss a slot that sweep() looks at
 
+    @property
+    def is_open(self) -> bool:
+        """False once its ring is closed, and in a forked child."""
+        return self._mapping.descriptor >= 0
+
     def take(self, name: str) -> Seat:
         """A free slot, locked and named.  Raises RegistryFull, RingClosed."""
         with self._changing:

@@ -18,8 +18,6 @@ from ringbuf.check import Check, Restore, checked
 from ringbuf.constants import (
     CAPACITY_MAX_BYTES,
     CAPACITY_MIN_BYTES,
-    CURSORS_BYTES,
-    FORMAT_VERSION,
     HEADER_BYTES,
     NAME_MAX_BYTES,
     REFUSAL_CAUSES,
@@ -33,17 +31,26 @@ from ringbuf.errors import (
     OffsetGone,
     RingClosed,
     RingError,
-    TruncatedRing,
     UsedAfterFork,
-    WriterAlive,
-    WrongAbi,
-    WrongVersion,
+)
+from ringbuf.files import (
+    WRITER_LOCK_BYTE,
+    cursor_file,
+    cursors_to_read,
+    epoch_in,
+    identity,
+    inspected,
+    locked_whole,
+    made_cursors,
+    opened_cursors,
+    ring_file,
 )
 from ringbuf.memory import Mapping
 from ringbuf.reader import Reader
 from ringbuf.registry import Registry, Unseated
 
-WRITER_LOCK_BYTE = 0
+__all__ = ["Extremes", "Ring", "SlotFacts", "cursor_file", "epoch_in", "ring_file"]
+
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so spinning that long pays
 QUEUE_TIMEOUT_MS = 200  # RocketMQ's waitTimeMillsInSendQueue: fail fast rather than queue
 
@@ -72,34 +79,10 @@ class SlotFacts(NamedTuple):
     lost: int
 
 
-def ring_file(path: Path | str) -> Path:
-    """The file that holds the ring `path`."""
-    return Path(f"{path}.ring")
-
-
-def cursor_file(path: Path | str) -> Path:
-    """The file in which the readers of the ring `path` have their slots."""
-    return Path(f"{path}.cursors")
-
-
-def epoch_in(file: Path) -> int:
-    """The epoch that a ring's file has in its header; 0: it cannot be read, or its checksum does not hold."""
-    facts = ffi.new("rb_facts *")
-    try:
-        with file.open("rb") as opened:
-            header = opened.read(HEADER_BYTES)
-            size = os.fstat(opened.fileno()).st_size
-    except OSError:
-        return 0
-    if len(header) == HEADER_BYTES:
-        lib.rb_inspect(ffi.from_buffer(header), size, facts)
-    return int(facts.epoch)
-
-
 class Ring:
     """One partition in shared memory.  Paths are given without suffix: PATH.ring, PATH.cursors."""
 
-    def __init__(self, path: Path, memory: Mapping, cursors: Mapping, *, writable: bool) -> None:
+    def __init__(self, path: Path, memory: Mapping, cursors: Mapping | None, *, writable: bool) -> None:
         self.path = path
         self._memory = memory
         self._cursors = cursors
@@ -111,14 +94,14 @@ class Ring:
         self._word: Mapping | None = None  # the header, to refuse by, where another process writes the ring
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
         self._changing = threading.RLock()  # writer(), reader() and close() of several threads
-        facts = _inspected(memory)
+        facts = inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
         self.epoch: int = facts.epoch
         self.capacity_bytes: int = facts.capacity_bytes
         self.first_offset: int = facts.first_offset
         self.created_ns: int = facts.created_ns
         self._own = Registry(memory, own=True)
-        self._foreign = Registry(cursors, own=False)
+        self._foreign = None if cursors is None else Registry(cursors, own=False)
         self.check: Check | None = None
         """The result of the check, of a ring that was taken over by reattach()."""
 
@@ -162,11 +145,17 @@ class Ring:
         try:
             memory.lock(WRITER_LOCK_BYTE)
             lib.rb_format(
-                memory.pointer, capacity_bytes, epoch, first_offset, path.name.encode(), time.time_ns()
+                memory.pointer,
+                capacity_bytes,
+                epoch,
+                first_offset,
+                path.name.encode(),
+                time.time_ns(),
+                identity(),
             )
             lib.rb_geometry_copy(memory.pointer)
             memory.path = ring_file(path)
-            ring = cls(path, memory, _made_cursors(path, mode), writable=True)
+            ring = cls(path, memory, made_cursors(path, mode, memory), writable=True)
             os.link(temporary, ring_file(path))  # appears whole, and never over another
         except BaseException:
             memory.close()
@@ -187,13 +176,14 @@ class Ring:
         the old one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
         """
         path = Path(path)
-        memory, mended = _locked_whole(ring_file(path))
+        memory, mended = locked_whole(ring_file(path))
         cursors = None
         try:
             try:
-                cursors = _opened_cursors(path)
+                cursors = opened_cursors(path, memory)
             except (FileNotFoundError, NotARing):
-                cursors = _made_cursors(path, stat.S_IMODE(os.fstat(memory.descriptor).st_mode))
+                cursors = made_cursors(path, stat.S_IMODE(os.fstat(memory.descriptor).st_mode), memory)
+            memory.patch(lib.RB_REFUSAL_AT, bytes([lib.RB_REFUSAL_LOST]), restore=False)
             ring = cls(path, memory, cursors, writable=True)
             ring.check = checked(memory, restore, mended)
         except BaseException:
@@ -209,8 +199,11 @@ class Ring:
     def attach(cls, path: Path | str, *, owners: Collection[int] | None = None) -> Self:
         """The ring at `path`, to read: its memory is mapped read-only.
 
+        A user who may not write the cursor file has readers without slots: they do not gate, and look for
+        records now and then instead of being woken.
+
         `owners`: uids whose files are trusted; by default one's own and root.  Raises FileNotFoundError,
-        PermissionError, ForeignOwner, NotARing and its kin.
+        PermissionError, ForeignOwner, NotARing and its subclasses.
         """
         path = Path(path)
         memory = Mapping.open(ring_file(path), writable=False)
@@ -219,8 +212,8 @@ class Ring:
             trusted = {os.getuid(), 0} if owners is None else set(owners)
             if memory.owner not in trusted:
                 raise ForeignOwner(memory.path, memory.owner, sorted(trusted))
-            _inspected(memory)
-            cursors = _opened_cursors(path)
+            inspected(memory)
+            cursors = cursors_to_read(path, memory)
             return cls(path, memory, cursors, writable=False)
         except BaseException:
             memory.close()
@@ -247,7 +240,7 @@ class Ring:
             if self._writer is None:
                 self._writer = Writer(
                     self._memory.memory,
-                    self._cursors.memory,
+                    self._cursor_memory.memory,
                     self.sweep,
                     when_full == "block",
                     queue_timeout_ms * 1_000_000,
@@ -282,15 +275,20 @@ class Ring:
         """
         if own:
             self._require_writable()
-        registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
         self._require_open()
+        registry, slots = (self._own, self._memory) if own else (self._foreign, self._cursors)
+        if gating and registry is None:
+            raise RingError(
+                f"{cursor_file(self.path)}: may not be written by this user, and a reader that gates has a "
+                "slot there; read without gating, or get write permission"
+            )
         with self._changing:
             self._require_open()
-            seat = registry.take(name) if seated else Unseated()
+            seat = registry.take(name) if seated and registry is not None else Unseated()
             try:
                 reader = Reader(
                     self._memory.memory,
-                    slots.memory if seated else None,
+                    slots.memory if slots is not None and seat.slot >= 0 else None,
                     own,
                     seat.slot,
                     gating,
@@ -331,7 +329,7 @@ class Ring:
     def durable(self, position: int) -> None:
         """Publish that the log has synced everything below `position`."""
         self._require_writable()
-        lib.rb_durable_store(self._memory.pointer, self._cursors.pointer, position)
+        lib.rb_durable_store(self._memory.pointer, self._cursor_memory.pointer, position)
 
     def show_durable(self, yes: bool) -> None:
         """Show readers what is durable alone, whoever they are, or what is committed, as a new ring does.
@@ -360,7 +358,7 @@ class Ring:
     def cursors_pointer(self) -> Any:
         """The memory of its cursor file, for C; valid until close()."""
         self._require_open()
-        return self._cursors.pointer
+        return self._cursor_memory.pointer
 
     def rings(self, bell: Any, index: int) -> None:
         """The writer rings `bell` (an rb_bell) as number `index` for what it publishes; None: no longer."""
@@ -397,7 +395,23 @@ class Ring:
 
     def sweep(self) -> int:
         """Free the slots of readers whose process died; how many.  The Writer calls this when full."""
-        return self._foreign.sweep() if self._cursors.descriptor >= 0 else 0
+        return self._foreign.sweep() if self._foreign is not None and self._foreign.is_open else 0
+
+    def mend(self) -> int:
+        """Give a cursor file that another user has shortened its length back; see `faults`."""
+        if self._cursors is not None:
+            self._cursors.restore()
+        return self.faults
+
+    @property
+    def faults(self) -> int:
+        """How often this process has found one of the files shortened by another process."""
+        return self._memory.faults + (0 if self._cursors is None else self._cursors.faults)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the ring's memory is zeros, because another process has shortened its file."""
+        return self._memory.is_lost
 
     def refuse(self, why: int) -> None:
         """Have the ring's writer, another process, take no records; `why`: REFUSAL_*, 0: it may again.
@@ -425,11 +439,13 @@ class Ring:
         self._require_open()
         facts = ffi.new("rb_slot_facts *")
         found = []
-        for own, mapping, count in (
-            (True, self._memory, self._own.count),
-            (False, self._cursors, self._foreign.count),
+        for own, mapping, registry in (
+            (True, self._memory, self._own),
+            (False, self._cursors, self._foreign),
         ):
-            for slot in range(count):
+            if mapping is None or registry is None:
+                continue
+            for slot in range(registry.count):
                 lib.rb_slot_read(mapping.pointer, own, slot, facts)
                 if facts.state != lib.RB_SLOT_FREE:
                     name = ffi.string(facts.name).decode(errors="replace")
@@ -455,7 +471,8 @@ class Ring:
             reader.close()
         self._readers.clear()
         self._memory.close()
-        self._cursors.close()
+        if self._cursors is not None:
+            self._cursors.close()
         if self._word is not None:
             self._word.close()
 
@@ -472,6 +489,12 @@ class Ring:
 
     def __repr__(self) -> str:
         return f"<Ring {self.path} epoch={self.epoch} capacity_bytes={self.capacity_bytes}>"
+
+    @property
+    def _cursor_memory(self) -> Mapping:
+        if self._cursors is None:
+            raise RingError(f"{cursor_file(self.path)}: may not be written by this user")
+        return self._cursors
 
     def _require_open(self) -> None:
         if self._memory.forked:
@@ -500,67 +523,3 @@ def _check_geometry(name: str, capacity_bytes: int, epoch: int) -> None:
         )
     if not 0 <= epoch < 1 << 32:
         raise RingError(f"epoch {epoch} must fit 32 bits")
-
-
-def _made_cursors(path: Path, mode: int) -> Mapping:
-    """A new cursor file in the place of any other, for a ring whose file has `mode`."""
-    file = cursor_file(path)
-    file.unlink(missing_ok=True)
-    mode |= (mode & 0o444) >> 1  # who may read the ring may also write its cursors
-    cursors = Mapping.create(file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False)
-    lib.rb_format_cursors(cursors.pointer)
-    return cursors
-
-
-def _opened_cursors(path: Path) -> Mapping:
-    cursors = Mapping.open(cursor_file(path), writable=True)
-    if lib.rb_inspect_cursors(cursors.pointer, cursors.size) != lib.RB_OK:
-        cursors.close()
-        raise NotARing(f"{cursor_file(path)}: not a cursor file of this version; remove it with its ring")
-    return cursors
-
-
-def _locked_whole(file: Path) -> tuple[Mapping, list[str]]:
-    """The memory of a ring that nobody writes, with the writer's lock and in the size of its header; and the
-    parts of it that were mended.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
-    """
-    memory = Mapping.open(file, writable=True)
-    mended = []
-    try:
-        if not memory.lock(WRITER_LOCK_BYTE):
-            raise WriterAlive(memory.path)
-        if memory.size >= HEADER_BYTES and lib.rb_geometry_mend(memory.pointer):
-            mended.append("geometry")
-        facts = ffi.new("rb_facts *")
-        lib.rb_inspect(memory.pointer, memory.size, facts)
-        size = HEADER_BYTES + facts.capacity_bytes
-        if not facts.capacity_bytes or size == memory.size:
-            _inspected(memory)
-            return memory, mended
-        os.truncate(memory.descriptor, size)
-        os.posix_fallocate(memory.descriptor, 0, size)  # a full tmpfs is ENOSPC here, not SIGBUS later
-    except BaseException:
-        memory.close()
-        raise
-    memory.close()
-    memory, _ = _locked_whole(file)
-    return memory, [*mended, "size"]
-
-
-def _inspected(memory: Mapping) -> Any:
-    facts = ffi.new("rb_facts *")
-    result = lib.rb_inspect(memory.pointer, memory.size, facts)
-    if result == lib.RB_OK:
-        return facts
-    if result == lib.RB_FOREIGN and facts.format_version == 0:
-        raise NotARing(f"{memory.path}: not a ring; remove it or choose another path")
-    if facts.format_version != FORMAT_VERSION:
-        raise WrongVersion(memory.path, facts.format_version, FORMAT_VERSION)
-    if facts.abi_word != lib.rb_abi_word():
-        raise WrongAbi(memory.path, facts.abi_word, lib.rb_abi_word())
-    if facts.capacity_bytes:
-        raise TruncatedRing(
-            f"{memory.path}: {memory.size} bytes, but its header says "
-            f"{HEADER_BYTES + facts.capacity_bytes}; remove it"
-        )
-    raise NotARing(f"{memory.path}: the header's checksum does not hold; remove the file")

@@ -53,7 +53,16 @@ LOADED_LATE = {
 SYSTEM_HEADERS = re.compile(
     r"#include <(unistd|fcntl|linux/\w+|sys/(epoll|eventfd|ioctl|mman|socket|syscall|uio))\.h>"
 )
-MAKES_SYSTEM_CALLS = {"wait.c", "disk.c", "direct.c", "loop.c", "load_loop.c", "load_sink.c", "gate.c"}
+MAKES_SYSTEM_CALLS = {
+    "wait.c",
+    "fault.c",
+    "disk.c",
+    "direct.c",
+    "loop.c",
+    "load_loop.c",
+    "load_sink.c",
+    "gate.c",
+}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

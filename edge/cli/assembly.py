@@ -46,6 +46,7 @@ from edge.report import Reporter
 from edge.router import TopicLimits
 from edge.session_admin import SessionAdmin
 from edge.sessions import SessionLimits
+from edge.shortened import ShortenedFiles
 from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
 from edge.state.retained_file import retained_in
 from edge.stats import Stats
@@ -134,7 +135,8 @@ class Assembly:
         reporter.upstream = self.upstream.status
         reporter.consumers = self._start_consumers(streams, producers)
         reporter.local = await self._start_local(streams, producers, reporter)
-        for watch in (reporter.sample(), Refusals(self.listener.broker.engine).watch()):
+        refusals, shortened = Refusals(self.listener.broker.engine), ShortenedFiles(streams, producers)
+        for watch in (reporter.sample(), refusals.watch(), shortened.watch()):
             self._down.callback(asyncio.create_task(watch).cancel)
         await self._start_metrics(reporter)
 

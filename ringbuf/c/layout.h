@@ -6,7 +6,11 @@
  *                  Readers map it read-only; its mode keeps other users from doing more.
  *   NAME.cursors   64 slots in which readers of other processes say where they are.  Writable by them,
  *                  therefore hostile: every word is read once and clamped, and none can stop a writer that
- *                  was not told to heed that slot, nor for longer than its queue timeout.
+ *                  was not told to heed that slot, nor for longer than its queue timeout.  A file that is
+ *                  shortened is made as long again, and costs its readers what their slots said (fault.c).
+ *
+ * Both have the time when the ring was made and a random number: its identity.  The cursor file of another
+ * ring, though it has the same name, is not used.
  *
  * Ring header, by line of 128 bytes (two 64-byte cache lines: x86 prefetches pairs, Apple's and some other
  * ARM cores have lines of 128), one writer to each line:
@@ -43,6 +47,8 @@
  *      the gating cursors are looked at, so that one who joins sees it, or is seen.
  *   4. A record never wraps: a padding record fills the end of the ring.
  *
+ * Version 2 added the identity; version 1 has 0 there, and is raised when a writer takes the ring over.
+ *
  * Rule for change: raise RB_FORMAT_VERSION; a reader refuses another version, naming both.
  */
 #ifndef BRIM_LAYOUT_H
@@ -71,7 +77,7 @@ typedef struct rb_geometry {
     uint64_t created_ns;
     uint64_t first_offset;   /* offset of the first record this ring ever held */
     char name[64];           /* UTF-8, zero-terminated: what `brim ls` shows */
-    uint32_t reserved;
+    uint32_t identity;       /* random */
     uint32_t crc;            /* of the bytes before it, magic counted as RB_MAGIC */
 } rb_geometry;
 
@@ -125,6 +131,8 @@ typedef struct rb_cursors {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t magic;
     uint32_t format_version;
     uint32_t abi_word;
+    uint64_t created_ns; /* with identity: the ring's */
+    uint32_t identity;
     /* bit i: slot i sleeps; taken back by the writer's wake */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers;
     _Atomic uint64_t joined;
@@ -139,9 +147,10 @@ _Static_assert(offsetof(rb_header, reserve) == 0x0100, "reserve at 0x100");
 _Static_assert(offsetof(rb_header, granted) == 0x0280, "granted at 0x280");
 _Static_assert(offsetof(rb_header, held) == 0x0290, "held at 0x290");
 _Static_assert(offsetof(rb_header, refused) == 0x0108, "refused at 0x108");
-_Static_assert(offsetof(rb_header, refusal) == 0x0300, "refusal at 0x300");
+_Static_assert(offsetof(rb_header, refusal) == RB_REFUSAL_AT, "refusal at 0x300");
 _Static_assert(offsetof(rb_header, wake) == 0x0180, "wake at 0x180");
 _Static_assert(offsetof(rb_header, own_joined) == 0x0190, "own_joined at 0x190");
+_Static_assert(offsetof(rb_cursors, identity) == 0x0018, "identity at 0x18");
 _Static_assert(offsetof(rb_cursors, joined) == 0x0088, "joined at 0x88");
 _Static_assert(offsetof(rb_header, durable) == 0x0200, "durable at 0x200");
 _Static_assert(offsetof(rb_header, durable_waiters) == 0x0208, "durable_waiters at 0x208");

@@ -33,7 +33,7 @@ uint32_t rb_abi_word(void)
 }
 
 int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
-              uint64_t created_ns)
+              uint64_t created_ns, uint32_t identity)
 {
     if (!rb_capacity_fits(capacity_bytes))
         return RB_INVALID;
@@ -47,6 +47,7 @@ int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t fi
     geometry->chunk_bytes = rb_chunk_bytes(capacity_bytes);
     geometry->created_ns = created_ns;
     geometry->first_offset = first_offset;
+    geometry->identity = identity;
     strncpy(geometry->name, name, RB_NAME_MAX_BYTES);
     geometry->name[RB_NAME_MAX_BYTES] = '\0';
     geometry->crc = geometry_crc(geometry);
@@ -83,11 +84,33 @@ int rb_geometry_mend(void *memory)
     return 1;
 }
 
-int rb_format_cursors(void *memory)
+#define VERSION_BEFORE 1u /* without an identity */
+
+int rb_upgrade(void *memory, uint32_t identity)
+{
+    rb_header *header = memory;
+    rb_geometry geometry;
+    if (!geometry_holds(&header->geometry) || header->geometry.format_version != VERSION_BEFORE)
+        return 0;
+    memcpy(&geometry, &header->geometry, sizeof geometry);
+    geometry.format_version = RB_FORMAT_VERSION;
+    geometry.identity = identity;
+    geometry.crc = geometry_crc(&geometry);
+    memcpy(&header->copy, &geometry, sizeof geometry); /* first: who is killed now leaves one that holds */
+    atomic_thread_fence(memory_order_seq_cst);
+    memcpy((uint8_t *)&header->geometry + sizeof geometry.magic,
+           (const uint8_t *)&geometry + sizeof geometry.magic, sizeof geometry - sizeof geometry.magic);
+    return 1;
+}
+
+int rb_format_cursors(void *memory, const void *ring)
 {
     rb_cursors *cursors = memory;
+    const rb_geometry *geometry = &((const rb_header *)ring)->geometry;
     cursors->format_version = RB_FORMAT_VERSION;
     cursors->abi_word = RB_ABI_WORD;
+    cursors->created_ns = geometry->created_ns;
+    cursors->identity = geometry->identity;
     /* pairs with the acquire in rb_inspect_cursors() */
     atomic_store_explicit(&cursors->magic, RB_CURSORS_MAGIC, memory_order_release);
     return RB_OK;
@@ -118,18 +141,21 @@ int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts)
     facts->epoch = geometry.epoch;
     memcpy(facts->name, geometry.name, sizeof facts->name);
     facts->name[sizeof facts->name - 1] = '\0';
-    return file_bytes - RB_HEADER_BYTES < geometry.capacity_bytes ? RB_CORRUPT : RB_OK;
+    return file_bytes - RB_HEADER_BYTES != geometry.capacity_bytes ? RB_CORRUPT : RB_OK;
 }
 
-int rb_inspect_cursors(const void *memory, uint64_t file_bytes)
+int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring)
 {
     const rb_cursors *cursors = memory;
+    const rb_geometry *geometry = &((const rb_header *)ring)->geometry;
     if (file_bytes < RB_CURSORS_BYTES ||
         /* pairs with the release in rb_format_cursors() */
         atomic_load_explicit(&cursors->magic, memory_order_acquire) != RB_CURSORS_MAGIC)
         return RB_FOREIGN;
-    return cursors->format_version == RB_FORMAT_VERSION && cursors->abi_word == RB_ABI_WORD ? RB_OK
-                                                                                            : RB_FOREIGN;
+    if (cursors->format_version != RB_FORMAT_VERSION || cursors->abi_word != RB_ABI_WORD)
+        return RB_FOREIGN;
+    bool same = cursors->created_ns == geometry->created_ns && cursors->identity == geometry->identity;
+    return same ? RB_OK : RB_CORRUPT;
 }
 
 /* Bounded: a writer of another process may be hostile and count for ever.  What it then reads is a pair of

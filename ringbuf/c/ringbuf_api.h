@@ -14,7 +14,7 @@
 /* ---- sizes and codes -------------------------------------------------------------------------- */
 
 enum {
-    RB_FORMAT_VERSION = 1,
+    RB_FORMAT_VERSION = 2,
     RB_RECORD_HEADER_BYTES = 32,
     RB_RECORD_ALIGN = 32,
     RB_LINE_BYTES = 128,
@@ -28,6 +28,7 @@ enum {
     RB_KEY_MAX_BYTES = 65535,
     RB_CHECKED_IN_PLACE_MAX_BYTES = 4096, /* a payload filled in place beyond this is committed unchecked */
     RB_NAME_MAX_BYTES = 63,
+    RB_REFUSAL_AT = 768, /* of the word in the header: layout.h */
     RB_READER_NAME_MAX_BYTES = 31
 };
 
@@ -66,7 +67,8 @@ enum { /* why a writer has taken no record */
     RB_REFUSAL_FULL = 0,    /* nobody told it to: a gating reader was in the way */
     RB_REFUSAL_NO_ROOM = 1, /* the log may not grow any more: its disk, or its stream, is full */
     RB_REFUSAL_NO_LOG = 2,  /* the log takes no records, for another reason */
-    RB_REFUSALS = 3
+    RB_REFUSAL_LOST = 3,    /* another process has shortened the ring's file: nobody reads this memory */
+    RB_REFUSALS = 4
 };
 
 typedef struct rb_writer rb_writer;
@@ -80,8 +82,11 @@ int rb_install(const char *module);
 /* Writes the header of a new ring at `memory` (RB_HEADER_BYTES + capacity_bytes, zeroed).  `name` is cut at
  * RB_NAME_MAX_BYTES.  RB_INVALID: capacity_bytes is no power of two, below the minimum or above 4 GiB. */
 int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t first_offset, const char *name,
-              uint64_t created_ns);
-int rb_format_cursors(void *memory);
+              uint64_t created_ns, uint32_t identity);
+/* The cursor file of the ring at `ring`: both carry created_ns and `identity`, a random number. */
+int rb_format_cursors(void *memory, const void *ring);
+/* Gives a ring of version 1 that has no writer an identity and this version.  1: done; 0: no such ring. */
+int rb_upgrade(void *memory, uint32_t identity);
 
 typedef struct rb_facts {
     uint64_t capacity_bytes, chunk_bytes, created_ns, first_offset;
@@ -92,7 +97,8 @@ typedef struct rb_facts {
 /* What the header at `memory`, a file of `file_bytes`, says.  RB_FOREIGN (facts.format_version and abi_word
  * are then what was found, or 0 if not even the magic fits) or RB_CORRUPT (checksum, or file too short). */
 int rb_inspect(const void *memory, uint64_t file_bytes, rb_facts *facts);
-int rb_inspect_cursors(const void *memory, uint64_t file_bytes);
+/* Whether `memory` is the cursor file of the ring at `ring`: RB_OK, RB_FOREIGN, RB_CORRUPT (of another). */
+int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring);
 uint32_t rb_abi_word(void);
 
 /* The header has a copy of its constant part.  rb_geometry_copy() makes it, rb_geometry_mend() puts it in the
@@ -154,6 +160,21 @@ int rb_check_next(void *memory, rb_check *check);
 void rb_check_lose(void *memory, rb_check *check);
 /* After RB_OK: writes what of the header differs from what the records prove. */
 void rb_check_end(void *memory, rb_check *check);
+
+/* ---- files that other users may shorten (fault.c) --------------------------------------------- */
+
+enum { RB_GUARDS = 8192, RB_GUARD_PATCH_BYTES = 64 };
+
+/* Guards the mapping of `bytes` at `begin`: where its file is shortened it becomes zeros, and no SIGBUS ends
+ * the process.  The number of the guard; RB_FULL; RB_INVALID: no handler can be installed. */
+int rb_guard(void *begin, uint64_t bytes);
+/* What it then has at `at`.  With a `descriptor`, open as long as the guard is there, the file is given its
+ * length back, so that it stays shared. */
+int rb_guard_patch(int number, int descriptor, uint64_t at, const void *patch, uint32_t bytes);
+void rb_guard_restore(int number); /* now: a file cut within its last page faults nowhere */
+void rb_unguard(int number);       /* before the memory is unmapped */
+uint32_t rb_guard_faults(int number); /* how often the file was found shortened */
+int rb_guard_lost(int number);        /* whether the memory is private zeros by now */
 
 /* ---- slots (ring.c) --------------------------------------------------------------------------- */
 

@@ -86,8 +86,8 @@ int main(int count, char **arguments)
 {
     must(count >= 2, "between, or many N");
     between = strcmp(arguments[1], "between") == 0;
-    must(rb_format(ring, RB_CAPACITY_MIN_BYTES, 1, 0, "ring", 0) == RB_OK, "no ring");
-    must(rb_format_cursors(cursors) == RB_OK, "no cursors");
+    must(rb_format(ring, RB_CAPACITY_MIN_BYTES, 1, 0, "ring", 0, 1) == RB_OK, "no ring");
+    must(rb_format_cursors(cursors, ring) == RB_OK, "no cursors");
     alarm(PATIENCE_S);
     if (between) {
         must(rb_durable_wait(ring, STEP, HOUR_NS) == RB_OK, "not durable, and the wait is over");

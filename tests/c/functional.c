@@ -33,6 +33,7 @@ uint64_t rb_crc32_fold(uint32_t *crc, const uint8_t *bytes, uint64_t length);
 #define EPOCH 0x01020304u
 #define FIRST 1000u
 #define MADE_NS 1700000000000000000u
+#define IDENTITY 0x5eed1e55u
 #define DUMP_BYTES (RING_BYTES + RB_CURSORS_BYTES)
 
 #define CHECK(condition)                                                   \
@@ -54,8 +55,8 @@ static uint8_t *cursors_of(uint8_t *at)
 static void begin(void)
 {
     memset(memory, 0, sizeof memory);
-    CHECK(rb_format(memory, CAPACITY, EPOCH, FIRST, "golden-0", MADE_NS) == RB_OK);
-    CHECK(rb_format_cursors(cursors_of(memory)) == RB_OK);
+    CHECK(rb_format(memory, CAPACITY, EPOCH, FIRST, "golden-0", MADE_NS, IDENTITY) == RB_OK);
+    CHECK(rb_format_cursors(cursors_of(memory), memory) == RB_OK);
     CHECK(rb_writer_open(&writer, memory, RB_HEADER_BYTES + CAPACITY, cursors_of(memory)) == RB_OK);
 }
 
@@ -249,7 +250,7 @@ int main(int count, char **arguments)
         file(arguments[2], "rb");
         CHECK(rb_inspect(other, RING_BYTES, &facts) == RB_OK);
         CHECK(facts.epoch == EPOCH && facts.first_offset == FIRST);
-        CHECK(rb_inspect_cursors(cursors_of(other), RB_CURSORS_BYTES) == RB_OK);
+        CHECK(rb_inspect_cursors(cursors_of(other), RB_CURSORS_BYTES, other) == RB_OK);
         read_every_kind(other);
     }
     go_round();

@@ -176,8 +176,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2)
         return 0;
     memset(ring, 0, RB_HEADER_BYTES);
-    must(rb_format(ring, CAPACITY, 1, 0, "fuzz-0", MADE_NS) == RB_OK, "the ring is formatted");
-    must(rb_format_cursors(cursors) == RB_OK && rb_writer_open(&writer, ring, sizeof ring, cursors) == RB_OK,
+    must(rb_format(ring, CAPACITY, 1, 0, "fuzz-0", MADE_NS, 1) == RB_OK, "the ring is formatted");
+    must(rb_format_cursors(cursors, ring) == RB_OK &&
+             rb_writer_open(&writer, ring, sizeof ring, cursors) == RB_OK,
          "the ring has a writer");
     play play = {.engine = mq_engine_new(&limits, seed)};
     play.engine->now_ms = 1000;

@@ -477,8 +477,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     world.engine->now_ns = MADE_NS;
     for (uint32_t i = 0; i < RINGS; i++) {
         memset(rings[i], 0, RB_HEADER_BYTES);
-        must(rb_format(rings[i], CAPACITY, 1, 0, "fuzz", MADE_NS) == RB_OK &&
-                 rb_format_cursors(cursors[i]) == RB_OK &&
+        must(rb_format(rings[i], CAPACITY, 1, 0, "fuzz", MADE_NS, 1) == RB_OK &&
+                 rb_format_cursors(cursors[i], rings[i]) == RB_OK &&
                  rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i]) == RB_OK,
              "the ring has a writer");
         mq_source source = {.kind = MQ_SOURCE_OWN, .writer = &world.writers[i], .logged = i == LOGGED};

@@ -468,8 +468,8 @@ static void build(const struct scenario *scenario)
     uint64_t unused;
     memset(ring, 0, RING_BYTES);
     memset(cursors, 0, RB_CURSORS_BYTES);
-    rb_format(ring, CAPACITY, EPOCH, 0, "step", 1);
-    rb_format_cursors(cursors);
+    rb_format(ring, CAPACITY, EPOCH, 0, "step", 1, 1);
+    rb_format_cursors(cursors, ring);
     if (rb_writer_open(&writer, ring, RING_BYTES, cursors) != RB_OK)
         wrong("the ring cannot be written");
     scenario->prepare(&writer);

@@ -170,8 +170,8 @@ int main(int count, char **arguments)
     bool gating = count > 2 && strcmp(arguments[2], "gating") == 0;
     int started = 0;
     records = count > 1 ? strtoull(arguments[1], NULL, 10) : 100000;
-    rb_format(ring, CAPACITY, 1, 0, "stress", 1);
-    rb_format_cursors(cursors);
+    rb_format(ring, CAPACITY, 1, 0, "stress", 1, 1);
+    rb_format_cursors(cursors, ring);
     for (; started < GATING; started++)
         pthread_create(&threads[started], NULL, read_gating, (void *)(intptr_t)started);
     pthread_create(&follower, NULL, follow, NULL);

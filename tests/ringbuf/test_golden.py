@@ -22,7 +22,7 @@ from ringbuf import (
     crc32c,
     scan_records,
 )
-from ringbuf.errors import Corrupt
+from ringbuf.errors import Corrupt, WrongVersion
 from ringbuf.record import decode, encode
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.c_programs import compiled
@@ -33,6 +33,7 @@ GOLDEN = ROOT / "tests" / "golden" / "ringbuf"
 FUNCTIONAL = ROOT / "tests" / "c" / "functional.c"
 EPOCH, FIRST, MADE_NS, CAPACITY, CHUNK = 0x01020304, 1000, 1_700_000_000_000_000_000, 65536, 4096
 HEADER, CURSORS, INDEX_AT, INDEX_ENTRIES = 16384, 12288, 4096, 256
+IDENTITY, IDENTITY_AT = 0x5EED1E55, 0x78
 NOWHERE = (1 << 64) - 1
 
 GEOMETRY = struct.Struct(
@@ -41,8 +42,10 @@ GEOMETRY = struct.Struct(
 END = struct.Struct("<QQQQQ")  # count, two pairs of position and offset
 INDEX = struct.Struct("<QQQQ")  # position, offset, timestamp_ns, unused
 
-RING = (GOLDEN / "ring-v1.bin").read_bytes().ljust(HEADER + CAPACITY, b"\0")
-CURSOR_BYTES = (GOLDEN / "cursors-v1.bin").read_bytes().ljust(CURSORS, b"\0")
+RING = (GOLDEN / "ring-v2.bin").read_bytes().ljust(HEADER + CAPACITY, b"\0")
+CURSOR_BYTES = (GOLDEN / "cursors-v2.bin").read_bytes().ljust(CURSORS, b"\0")
+RING_V1 = (GOLDEN / "ring-v1.bin").read_bytes().ljust(HEADER + CAPACITY, b"\0")
+CURSOR_BYTES_V1 = (GOLDEN / "cursors-v1.bin").read_bytes().ljust(CURSORS, b"\0")
 
 # (key, properties, payload, flags) of each record of the golden ring
 RECORDS = [
@@ -74,7 +77,8 @@ def encoded() -> list[bytes]:
 
 def geometry() -> bytes:
     """The first line of the header as Python says it."""
-    fields = (b"BRIMRING", 1, 0x08802001, HEADER, EPOCH, CAPACITY, CHUNK, MADE_NS, FIRST, b"golden-0", 0)
+    made = (HEADER, EPOCH, CAPACITY, CHUNK, MADE_NS, FIRST, b"golden-0", IDENTITY)
+    fields = (b"BRIMRING", 2, 0x08802001, *made)
     whole = struct.pack("<8sIIIIQQQQ64sI", *fields)
     return whole + struct.pack("<I", crc32c(whole))
 
@@ -122,7 +126,8 @@ def test_python_writes_the_golden_header() -> None:
 
 
 def test_python_writes_the_golden_cursor_file() -> None:
-    assert struct.pack("<8sII", b"BRIMURCS", 1, 0x08802001).ljust(CURSORS, b"\0") == CURSOR_BYTES
+    head = struct.pack("<8sIIQI", b"BRIMURCS", 2, 0x08802001, MADE_NS, IDENTITY)
+    assert head.ljust(CURSORS, b"\0") == CURSOR_BYTES
 
 
 def test_c_reads_what_python_writes(functional: Path, tmp_path: Path) -> None:
@@ -140,7 +145,8 @@ def test_python_reads_the_golden_header() -> None:
     magic, version, abi, header_bytes, epoch, capacity, chunk, made, first, name, _ = GEOMETRY.unpack_from(
         RING
     )
-    assert (magic, version, abi) == (0x474E49524D495242, 1, 0x08802001)
+    assert (magic, version, abi) == (0x474E49524D495242, 2, 0x08802001)
+    assert struct.unpack_from("<I", RING, IDENTITY_AT) == (IDENTITY,)
     assert (header_bytes, epoch, capacity, chunk, made, first) == (
         HEADER,
         EPOCH,
@@ -177,6 +183,26 @@ def test_a_golden_ring_can_be_attached_and_taken_over(runtime_directory: Path) -
         del batch
     with Ring.reattach(path) as again:
         assert again.writer().publish(b"next") == FIRST + len(RECORDS)
+
+
+def test_a_ring_of_version_1_is_taken_over_with_its_records(runtime_directory: Path) -> None:
+    """By its writer, after an update of Brim; its cursor file has no identity, and is made again."""
+    path = runtime_directory / "golden-0"
+    ring_file(path).write_bytes(RING_V1)
+    cursor_file(path).write_bytes(CURSOR_BYTES_V1)
+    with pytest.raises(WrongVersion, match="ring format version 1, this build reads 2"):
+        Ring.attach(path)
+    with Ring.reattach(path) as again:
+        assert again.writer().publish(b"next") == FIRST + len(RECORDS)
+    with Ring.attach(path) as ring:
+        found = [
+            (it.key, it.properties, it.bytes(), it.flags) for it in ring.reader(start="oldest").read_many()
+        ]
+    assert found == [*RECORDS, (b"", b"", b"next", 0)]
+    made = ring_file(path).read_bytes()
+    assert made[0x3000 : 0x3000 + 128] == made[:128], "the copy of the geometry"
+    assert made[IDENTITY_AT : IDENTITY_AT + 4] != bytes(4)
+    assert cursor_file(path).read_bytes()[24:28] == made[IDENTITY_AT : IDENTITY_AT + 4]
 
 
 # ---- both codecs agree on everything, not only on what is golden ----

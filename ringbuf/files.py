@@ -1,0 +1,131 @@
+"""Files of a ring: their names, and opening, making and checking them.
+
+Owns no ring: it gives mappings whose headers have been checked.  Formats: c/layout.h.
+"""
+
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ringbuf.constants import CURSORS_BYTES, FORMAT_VERSION, HEADER_BYTES
+from ringbuf.core import ffi, lib
+from ringbuf.errors import NotARing, WriterAlive, WrongAbi, WrongLength, WrongVersion
+from ringbuf.memory import Mapping
+
+WRITER_LOCK_BYTE = 0
+CURSORS_PATCH_BYTES = 32  # magic to identity
+
+
+def ring_file(path: Path | str) -> Path:
+    """The file that holds the ring `path`."""
+    return Path(f"{path}.ring")
+
+
+def cursor_file(path: Path | str) -> Path:
+    """The file in which the readers of the ring `path` have their slots."""
+    return Path(f"{path}.cursors")
+
+
+def epoch_in(file: Path) -> int:
+    """The epoch that a ring's file has in its header; 0: it cannot be read, or its checksum does not hold."""
+    facts = ffi.new("rb_facts *")
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(HEADER_BYTES)
+            size = os.fstat(opened.fileno()).st_size
+    except OSError:
+        return 0
+    if len(header) == HEADER_BYTES:
+        lib.rb_inspect(ffi.from_buffer(header), size, facts)
+    return int(facts.epoch)
+
+
+def identity() -> int:
+    """A random number for the header of a ring and of its cursor file."""
+    return secrets.randbits(32) | 1
+
+
+def made_cursors(path: Path, mode: int, ring: Mapping) -> Mapping:
+    """A new cursor file in the place of any other, for `ring`, whose file has `mode`."""
+    file = cursor_file(path)
+    file.unlink(missing_ok=True)
+    mode |= (mode & 0o444) >> 1  # who may read the ring may also write its cursors
+    cursors = Mapping.create(file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False)
+    lib.rb_format_cursors(cursors.pointer, ring.pointer)
+    return _restorable(cursors)
+
+
+def opened_cursors(path: Path, ring: Mapping) -> Mapping:
+    """The cursor file of `ring`.  Raises FileNotFoundError, PermissionError, NotARing."""
+    cursors = Mapping.open(cursor_file(path), writable=True)
+    found = lib.rb_inspect_cursors(cursors.pointer, cursors.size, ring.pointer)
+    if found == lib.RB_OK:
+        return _restorable(cursors)
+    cursors.close()
+    if found == lib.RB_CORRUPT:
+        raise NotARing(f"{cursor_file(path)}: the cursor file of another ring; remove it with its ring")
+    raise NotARing(f"{cursor_file(path)}: not a cursor file of this version; remove it with its ring")
+
+
+def cursors_to_read(path: Path, ring: Mapping) -> Mapping | None:
+    """The cursor file of `ring`; None: this user may not write it.  Raises FileNotFoundError, NotARing."""
+    try:
+        return opened_cursors(path, ring)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return None
+
+
+def _restorable(cursors: Mapping) -> Mapping:
+    """With a file that another user has shortened, all readers lose are their slots."""
+    cursors.patch(0, bytes(cursors.view[:CURSORS_PATCH_BYTES]), restore=True)
+    return cursors
+
+
+def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
+    """The memory of a ring that nobody writes, with the writer's lock and in the size of its header; and the
+    parts of it that were mended.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
+    """
+    memory = Mapping.open(file, writable=True)
+    mended = []
+    try:
+        if not memory.lock(WRITER_LOCK_BYTE):
+            raise WriterAlive(memory.path)
+        if memory.size >= HEADER_BYTES and lib.rb_geometry_mend(memory.pointer):
+            mended.append("geometry")
+        if memory.size >= HEADER_BYTES:
+            lib.rb_upgrade(memory.pointer, identity())
+        facts = ffi.new("rb_facts *")
+        lib.rb_inspect(memory.pointer, memory.size, facts)
+        size = HEADER_BYTES + facts.capacity_bytes
+        if not facts.capacity_bytes or size == memory.size:
+            inspected(memory)
+            return memory, mended
+        os.truncate(memory.descriptor, size)
+        os.posix_fallocate(memory.descriptor, 0, size)  # a full tmpfs is ENOSPC here, not SIGBUS later
+    except BaseException:
+        memory.close()
+        raise
+    memory.close()
+    memory, _ = locked_whole(file)
+    return memory, [*mended, "size"]
+
+
+def inspected(memory: Mapping) -> Any:
+    """The facts in the header of a ring (rb_facts).  Raises NotARing and its subclasses."""
+    facts = ffi.new("rb_facts *")
+    result = lib.rb_inspect(memory.pointer, memory.size, facts)
+    if result == lib.RB_OK:
+        return facts
+    if result == lib.RB_FOREIGN and facts.format_version == 0:
+        raise NotARing(f"{memory.path}: not a ring; remove it or choose another path")
+    if facts.format_version != FORMAT_VERSION:
+        raise WrongVersion(memory.path, facts.format_version, FORMAT_VERSION)
+    if facts.abi_word != lib.rb_abi_word():
+        raise WrongAbi(memory.path, facts.abi_word, lib.rb_abi_word())
+    if facts.capacity_bytes:
+        raise WrongLength(memory.path, memory.size, HEADER_BYTES + facts.capacity_bytes)
+    raise NotARing(f"{memory.path}: the header's checksum does not hold; remove the file")
