@@ -222,6 +222,9 @@ class Engine(Protocol):
         something adds meanwhile is returned by the next call.
         """
 
+    def state(self) -> dict[str, int | bool]:
+        """Connections by why they are not read, events that wait, flags of the journal: for a log line."""
+
     # A connection without a socket: for tests, and for transports that others run.
 
     def open(self, listener: int, /) -> int:

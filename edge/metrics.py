@@ -129,6 +129,7 @@ def page(status: Status) -> str:
     out.add("gauge", "info", "1; what runs here.", 1, version=status["version"], edge_id=status["edge_id"])
     out.add("gauge", "uptime_seconds", "Since the broker started.", status["uptime_s"])
     _mqtt(out, status["mqtt"])
+    _watchdog(out, status.get("watchdog") or {})
     for ring in status["rings"]:
         _ring(out, ring)
     if status["log"]:
@@ -149,6 +150,11 @@ def _mqtt(out: _Page, mqtt: Status) -> None:
         out.add("counter", "mqtt_dropped", "Messages and deliveries lost.", count, cause=cause)
     for cause, count in mqtt["closed"].items():
         out.add("counter", "mqtt_closed", "Connections ended.", count, cause=cause)
+
+
+def _watchdog(out: _Page, found: Status) -> None:
+    out.add("counter", "stalls", "Times that clients were not served for seconds.", found.get("stalls"))
+    out.add("gauge", "stalled_seconds", "0 while clients are served.", found.get("stalled_s"))
 
 
 def _ring(out: _Page, ring: Status) -> None:

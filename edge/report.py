@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from edge.config import Config
 from edge.control import ANSWER_MAX_BYTES, Report, encode
@@ -36,12 +36,14 @@ from ringbuf.errors import Corrupt
 __all__ = ["Reporter", "Status"]
 
 Status = dict[str, Any]
+T = TypeVar("T")
 
 SAMPLE_S = (
     2.0  # rates are over the last such interval: short enough to watch, and costs no wake-ups to speak of
 )
 CLIENTS_SHOWN = 100
 CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
+ANSWER_S = 2.0  # of the MQTT thread
 READERS_SHOWN = 16  # of one ring
 _REFUSED = {
     "full": "the ring was full",
@@ -65,6 +67,7 @@ class Reporter:
     log: Callable[[], Status] | None = None  # looks at files; see log_totals for what does not
     log_totals: Callable[[], dict[str, int]] | None = None
     consumers: Callable[[], list[Status]] | None = None  # named ones: how far each is
+    watchdog: Callable[[], Status] = dict
     upstream: Callable[[], Status] = dict
     bridges: Sequence[Callable[[], Status]] = ()
     local: LocalEndpoint | None = None
@@ -94,7 +97,8 @@ class Reporter:
 
     async def gathered(self) -> Status:
         """Everything, as it stands."""
-        counts, owners = await asyncio.wrap_future(self.listener.ask(self._of_broker))
+        nothing: tuple[dict[str, int], Status] = ({}, {})
+        counts, owners = await self._ask(self._of_broker, nothing)
         clients, not_shown = await self._clients()
         mqtt = self.stats.snapshot() | counts
         status: Status = {
@@ -106,6 +110,7 @@ class Reporter:
             "listeners": [str(address) for address in self.listener.addresses],
             "rates": self._rates,
             "mqtt": mqtt,
+            "watchdog": self.watchdog(),
             "owners": owners,
             "clients": [dataclasses.asdict(row) for row in clients],
             "clients_not_shown": not_shown,
@@ -122,6 +127,12 @@ class Reporter:
         status["lost"] = _lost(status)
         return status
 
+    async def _ask(self, function: Callable[[], T], otherwise: T) -> T:
+        """The answer of the MQTT thread; `otherwise`, if it is stuck, which the watchdog reports."""
+        answer = asyncio.wrap_future(self.listener.ask(function))
+        await asyncio.wait([answer], timeout=ANSWER_S)
+        return answer.result() if answer.done() else otherwise
+
     def _of_broker(self) -> tuple[dict[str, int], Status]:
         """On the MQTT thread."""
         broker = self.listener.broker
@@ -133,9 +144,10 @@ class Reporter:
         The MQTT thread gives a page of sessions at a time, between which it serves clients.
         """
         shown: dict[str, ClientRow] = {}
+        none: list[ClientRow] = []
         seen, page = 0, CLIENTS_PAGE
         while page == CLIENTS_PAGE:
-            rows = await asyncio.wrap_future(self.listener.ask(partial(self._page, seen)))
+            rows = await self._ask(partial(self._page, seen), none)
             page = len(rows)
             seen += page
             found = {row.client_id: row for row in (*shown.values(), *rows)}.values()

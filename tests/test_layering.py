@@ -59,6 +59,7 @@ MAKES_SYSTEM_CALLS = {
     "disk.c",
     "direct.c",
     "loop.c",
+    "watch.c",
     "load_loop.c",
     "load_sink.c",
     "gate.c",

@@ -26,7 +26,7 @@ from edge import descriptors
 from edge.auth.guard import AuthFiles, Guard, scram_secret
 from edge.auth.rule_warnings import rule_warnings
 from edge.broker import Broker, BrokerLimits
-from edge.config import Bridge as BridgeConfig
+from edge.cli.bridge_settings import bridge_settings, foreign_bridge
 from edge.config import Config, Limits
 from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
@@ -51,6 +51,7 @@ from edge.state.home import SESSIONS_RING, StateHome, forget_state, state_level
 from edge.state.retained_file import retained_in
 from edge.stats import Stats
 from edge.streams import Streams
+from edge.watchdog import Watchdog
 from edge.wills import WillLimits
 from edge.zeromq import ZmqPublisher
 from ringbuf import Ring
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from edge.log_set import LogSet
     from persistence.merged import MergedReader
 
-__all__ = ["Assembly", "bridge_settings"]
+__all__ = ["Assembly"]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Assembly:
         self.config = config
         self.guard: Guard
         self.listener: Listener
+        self.watchdog: Watchdog
         self.zmq: ZmqPublisher | None = None
         self._version = version
         self._failed = failed
@@ -128,9 +130,13 @@ class Assembly:
             self.zmq.admit(self.budget.peers)
         self.listener.start()
         self._down.push_async_callback(asyncio.to_thread, self.listener.stop)
+        self.watchdog = Watchdog(self.listener.broker.engine, self.listener)
+        self.watchdog.start()
+        self._down.push_async_callback(asyncio.to_thread, self.watchdog.stop)
         reporter = Reporter(config, self._version, streams, producers, self.listener, stats, self.zmq)
         if self.logs:
             reporter.log, reporter.log_totals = self.logs.status, self.logs.totals
+        reporter.watchdog = self.watchdog.status
         reporter.bridges = self._bridges
         reporter.upstream = self.upstream.status
         reporter.consumers = self._start_consumers(streams, producers)
@@ -483,68 +489,6 @@ def logged_rings(config: Config) -> dict[str, bool]:
         if stream.durability != "process"
         for index in range(stream.partitions)
     }
-
-
-def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
-    """What a [[bridge]] tells the bridge.  Raises EdgeError: a name or URL that it cannot use."""
-    from bridge.errors import BridgeError
-    from bridge.settings import BridgeSettings
-    from bridge.shipping import check
-    from bridge.sink import open_sink
-
-    try:
-        sink = open_sink(bridge.to, bridge.options)
-        sink.close()
-        settings = BridgeSettings(
-            name=bridge.name,
-            edge_id=config.edge_id,
-            to=bridge.to,
-            runtime_dir=config.runtime_dir,
-            state_dir=config.state_dir,
-            log_dir=config.log_directory,
-            streams=bridge.streams,
-            options=bridge.options,
-            start=bridge.start,
-            unit_bytes=bridge.unit_bytes,
-            unit_records=bridge.unit_records,
-            linger_ms=bridge.linger_ms,
-            compress=bridge.compress,
-            window=bridge.window,
-            rate_bytes_s=bridge.rate_bytes_s,
-            live_share=bridge.live_share,
-            priorities=bridge.priorities,
-            topics=bridge.topics,
-            topics_not=bridge.topics_not,
-            remap=bridge.remap,
-            transform=bridge.transform,
-            stall_s=bridge.stall_s,
-            spool_bytes={
-                stream.name: stream.retain_bytes + stream.hold_bytes
-                for stream in config.stream
-                if stream.durability != "process"
-            },
-            backoff_max_ms=bridge.backoff_max_ms,
-        )
-        check(settings, sink)
-    except BridgeError as error:
-        raise EdgeError(f"bridge {bridge.name}: {error}", hint=error.hint) from error
-    return settings
-
-
-def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
-    """What a bridge in another process says of itself; that it does not answer is its condition, too."""
-    from bridge.control import ask
-    from bridge.errors import BridgeError
-    from bridge.sink import shown
-    from bridge.state import BridgeState
-
-    try:
-        state: dict[str, Any] = ask(config.runtime_dir, bridge.name, "state", timeout_s=0.2)
-    except BridgeError as error:
-        to = shown(bridge.to)
-        absent = BridgeState(bridge.name, to, "stopped", last_error=str(error), remedy=error.hint)
-        return absent.as_dict()
-    return state
 
 
 def _engine_limits(config: Config) -> EngineLimits:

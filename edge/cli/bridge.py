@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _drain(arguments: argparse.Namespace) -> int:
     from bridge.control import Control
     from bridge.runner import Bridge
-    from edge.cli.assembly import bridge_settings
+    from edge.cli.bridge_settings import bridge_settings
 
     logs.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)

@@ -73,7 +73,7 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
     """What only the bridge's own code knows: whether there is a sink for a URL."""
     if not found.bridge:
         return
-    from edge.cli.assembly import bridge_settings
+    from edge.cli.bridge_settings import bridge_settings
 
     for bridge in found.bridge:
         try:

@@ -123,11 +123,12 @@ def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int)
 
 
 async def _watch(broker: Assembly) -> None:
-    """Tells systemd that both the event loop and the MQTT thread turn, as long as they do."""
+    """Notify systemd while the event loop and the MQTT thread run and clients are served."""
     interval_s = watchdog_interval_s()
     while interval_s is not None:
         await asyncio.wrap_future(broker.listener.ask(lambda: None))
-        notify("WATCHDOG=1")
+        if not broker.watchdog.stalled_s:
+            notify("WATCHDOG=1")
         await asyncio.sleep(interval_s)
 
 

@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _troubles(status: dict[str, Any]) -> list[str]:
     """What does not go on by itself, or has not for now."""
     found = []
+    if stalled_s := status["watchdog"].get("stalled_s"):
+        found.append(f"clients are not served for {seconds_in_words(stalled_s)}; the log has the state")
     for bridge in status["bridges"]:
         if bridge["condition"] in TROUBLED or bridge["stalled_s"]:
             why = "; ".join(filter(None, (bridge["last_error"], bridge["remedy"])))
@@ -92,6 +94,10 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
             f"rates    {count_in_words(rates['published'] + rates['sourced'])} messages/s in, "
             f"{count_in_words(rates['delivered'])} out"
         )
+    if status["watchdog"].get("stalls"):
+        dog = status["watchdog"]
+        ago = seconds_in_words(dog["last_ago_s"])
+        yield f"stalls   {count_in_words(dog['stalls'])}, the last {ago} ago: {dog['last']}"
     yield from _owner_lines(status["owners"])
     for facts in status["rings"]:
         yield from _ring_lines(facts, readers=readers)

@@ -109,6 +109,7 @@ class Keeper:
         self.held = 0  # sessions and wills in the last checkpoint
         self.checkpoints = 0
         self.checkpoint_bytes = 0  # of the last
+        self.failure = ""  # why the last checkpoint could not be written; "": it was, or none was tried
         self.trouble = ""  # why what clients are told waits without end: the journal's log does not work
         # Called with the offset before which the journal is needed no longer.
         self.on_checkpoint: Callable[[int], object] = lambda offset: None
@@ -341,9 +342,10 @@ class Keeper:
         if self._place is None or number != self._round:
             return
         self._writing = False
+        self.failure = "" if failed is None else str(failed) or type(failed).__name__
         if failed is not None:
             bug = None if isinstance(failed, OSError) else failed
-            facts = pairs(reason=failed, again_in_s=RETRY_S)
+            facts = pairs(reason=self.failure, again_in_s=RETRY_S)
             log.error("session checkpoint failed %s", facts, exc_info=bug)
             self._retry_s = self._clock() + RETRY_S
             return

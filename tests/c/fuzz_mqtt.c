@@ -129,6 +129,7 @@ static void settle(play *play)
         play->engine->touched.count = 0;
         play->engine->now_ms += 1;
         play->engine->now_ns += 1000000;
+        play->engine->heard_ms = play->engine->now_ms;
         mq_engine_step(play->engine);
         pull(play, play->sender);
         pull(play, play->other);

@@ -269,6 +269,7 @@ static void step(world *world, uint64_t ms, int64_t ns)
     while (mq_event_take(world->engine, &source, &event))
         ;
     mq_events_resume(world->engine);
+    world->engine->heard_ms = world->engine->now_ms;
     mq_engine_step(world->engine);
     world->engine->touched.count = 0; /* whoever is listed is known by that */
     for (uint32_t i = 0; i < CLIENTS; i++)

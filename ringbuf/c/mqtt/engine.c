@@ -189,12 +189,12 @@ void mq_engine_free(mq_engine *engine)
     mq_slab_free(&engine->topics);
     mq_slab_free(&engine->grants);
     mq_owners_free(engine);
-    mq_list *lists[] = {&engine->touched,          &engine->ready,   &engine->holding,
-                        &engine->blocked,          &engine->closing, &engine->published,
-                        &engine->passing,          &engine->limited, &engine->watched,
-                        &engine->retained_changed, &engine->cold,    &engine->vowing,
-                        &engine->retained_sweeping, &engine->lines[0].list,
-                        &engine->lines[1].list,     &engine->lines[2].list};
+    mq_list *lists[] = {&engine->touched,           &engine->ready,         &engine->holding,
+                        &engine->blocked,           &engine->closing,       &engine->published,
+                        &engine->passing,           &engine->limited,       &engine->watched,
+                        &engine->retained_changed,  &engine->cold,          &engine->vowing,
+                        &engine->retained_sweeping, &engine->lines[0].list, &engine->lines[1].list,
+                        &engine->lines[2].list};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
@@ -386,7 +386,23 @@ static bool expired(const mq_engine *engine, const mq_connection *connection)
     bool paused = connection->stop == MQ_STOP_FULL || connection->stop == MQ_STOP_ACKS ||
                   (here && connection->version != 0);
     return connection->idle_max_ms > 0 && !paused &&
-           engine->now_ms - connection->last_seen_ms > connection->idle_max_ms;
+           connection->last_seen_ms + connection->idle_max_ms < engine->heard_ms;
+}
+
+/* Sockets that were readable at `began_ms` have been read, `all` of them: what was sent before is known,
+ * whatever happened since (the process was stopped, say).  Where more comes all the time than a round reads,
+ * each connection has had its turn after so many rounds. */
+void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
+{
+    if (engine->journal.full) /* nobody is read */
+        return;
+    if (engine->unheard_rounds == 0)
+        engine->unheard_ms = began_ms;
+    all = all && !mq_events_full(engine);
+    if (!all && ++engine->unheard_rounds <= engine->connections.live / 16 + 1)
+        return;
+    engine->heard_ms = all ? began_ms : engine->unheard_ms;
+    engine->unheard_rounds = 0;
 }
 
 /* Before CONNECT last_seen_ms stays at the time of accept: a trickle of bytes buys no time. */
@@ -462,7 +478,7 @@ void mq_engine_step(mq_engine *engine)
         engine->limited_due_ms = MQ_NEVER;
         go_on(engine, &engine->limited);
     }
-    if (engine->now_ms >= engine->next_deadline_ms)
+    if (engine->heard_ms >= engine->next_deadline_ms)
         expire(engine);
     mq_input_step(engine);
     if (engine->closing.count > 0)

@@ -182,7 +182,7 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     if (take(count, 2) != 0 || unsigned_of(args[0], UINT64_MAX, &now_ms) != 0 ||
         unsigned_of(args[1], UINT64_MAX, &now_ns) != 0)
         return NULL;
-    self->engine->now_ms = now_ms;
+    self->engine->now_ms = self->engine->heard_ms = now_ms;
     self->engine->now_ns = now_ns;
     mq_events_resume(self->engine);
     do
@@ -468,6 +468,7 @@ static PyMethodDef engine_methods[] = {
     {"owner_refused", ONE(engine_owner_refused), "(table) -> (owner, it has) of the last refusal | None"},
     {"owners_top", FAST(engine_owners_top), "(table, count) -> [(owner, it has)], most first"},
     {"session_close", ONE(engine_session_close), "(session) -> bool"},
+    {"state", NONE(engine_state), "() -> {what: count or bool}: for a log line"},
     {"session_facts", ONE(engine_session_facts),
      "(session) -> (queued, in flight, delivered, dropped by cause) | None"},
     {"share_open", FAST(engine_share_open), "(queue_max, drop_newest) -> session that is a group's queue"},

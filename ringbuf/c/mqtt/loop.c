@@ -49,7 +49,8 @@ struct mq_loop {
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
     bool waits_for_place[MQ_LISTENERS_MAX];   /* resting because it is full */
     bool called;
-    mq_list deaf; /* connections that epoll was told not to report as readable */
+    mq_list deaf;    /* connections that epoll was told not to report as readable */
+    uint32_t unread; /* of them: only the broker can end that */
 };
 
 static void clock_read(mq_engine *engine)
@@ -227,9 +228,16 @@ static void listen_to(mq_loop *loop, mq_connection *connection)
         watch(loop, EPOLL_CTL_ADD, connection->fd, connection->interest, mq_handle(&connection->item));
 }
 
+/* Only the broker can end this pause. */
+static bool is_ours(const mq_engine *engine, const mq_connection *connection)
+{
+    return connection->stop == MQ_STOP_PYTHON || (connection->stop == MQ_RUN && engine->journal.full);
+}
+
 static void hear_again(mq_loop *loop)
 {
     uint32_t kept = 0;
+    loop->unread = 0;
     for (uint32_t i = 0; i < loop->deaf.count; i++) {
         mq_connection *connection = mq_slab_get(&loop->engine->connections, loop->deaf.at[i]);
         if (connection == NULL || connection->stop == MQ_STOP_CLOSING)
@@ -238,6 +246,7 @@ static void hear_again(mq_loop *loop)
             listen_to(loop, connection);
         else
             loop->deaf.at[kept++] = loop->deaf.at[i];
+        loop->unread += is_ours(loop->engine, connection);
     }
     loop->deaf.count = kept;
 }
@@ -455,6 +464,7 @@ static void round_begin(mq_loop *loop)
         reap(loop);
     if (loop->deaf.count > 0)
         hear_again(loop);
+    mq_pulse_waiting(engine, loop->unread + (engine->journal.stalled ? engine->touched.count : 0));
     accept_again(loop);
 }
 
@@ -486,13 +496,18 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
         uint32_t waiting = mq_events_waiting(engine);
         if (waited && (waiting > 0 || loop->called || engine->now_ms >= until_ms))
             return (int)waiting;
+        mq_pulse_beat(engine);
+        uint64_t began_ms = engine->now_ms;
         int count = epoll_wait(loop->epoll, events, BATCH, waiting ? 0 : wait_ms(loop, until_ms));
+        mq_pulse_beat(engine);
         if (count < 0 && errno != EINTR)
             return -errno;
         clock_read(engine);
         engine->counters.wakeups++;
         for (int i = 0; i < count; i++)
             serve(loop, &events[i]);
+        if (count >= 0)
+            mq_heard(engine, began_ms, count < BATCH);
     }
 }
 

@@ -26,6 +26,7 @@
  *   owners.c      how much of each table counts for one user or address
  *   slab.c        items that never move, and their handles
  *   events.c      what Python is asked, and that it receives it
+ *   watch.c       whether the polling thread is alive, and clients are served
  *   engine.c      memory, rings, sources, time
  *   loop.c        sockets.  The only file here that makes system calls
  *   engine_calls.c  the Python type Engine
@@ -52,13 +53,13 @@
 #define MQ_BLOCK_BYTES 65536u       /* a connection's output, while it has much */
 #define MQ_SMALL_BYTES 256u         /* and while it has little: an acknowledgement, one message */
 #define MQ_CARRY_BYTES 65536u       /* longest rest of a packet that is carried over in the shared buffer */
-#define MQ_INPUT_MIN 4096u /* of a packet that is not whole, a connection may always have so much */
+#define MQ_INPUT_MIN 4096u          /* of a packet that is not whole, a connection may always have so much */
 #define MQ_READ_BYTES (256u * 1024) /* most that is read from one connection before the others' turn */
 /* Packets and deliveries that one connection causes before the others' turn. */
 #define MQ_TURN_WORK 8192u
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
-#define MQ_EVENTS 32 /* most that Python decides about before messages have their turn again */
+#define MQ_EVENTS 32       /* most that Python decides about before messages have their turn again */
 #define MQ_WINDOW_MIN 32   /* entries of the smallest window, which is kept when empty */
 #define MQ_RECEIVED_FEW 8  /* QoS 2 identifiers of a client that take no memory of their own */
 #define MQ_ENTRY_BYTES 15u /* in a queue */
@@ -217,8 +218,8 @@ struct mq_session {
     mq_group *group;    /* whose queue this is, and no client's; NULL: a client's */
     mq_list shares;     /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
-    mq_owner *owner; /* NULL: none */
-    bool lasts;      /* it outlasts its connection: counted in sessions_kept */
+    mq_owner *owner;                    /* NULL: none */
+    bool lasts;                         /* it outlasts its connection: counted in sessions_kept */
     uint64_t filter_bytes, queue_bytes; /* that count for its owner */
     uint64_t delivered;
     uint64_t dropped[MQ_DROP_CAUSES];
@@ -293,10 +294,10 @@ struct mq_connection {
     mq_session *session;
     mq_bytes in; /* the rest of what was received, when a packet is not whole or parsing stopped */
     mq_bytes out;
-    uint64_t in_since_ms; /* when the packet at its head began, without the time in line */
+    uint64_t in_since_ms;       /* when the packet at its head began, without the time in line */
     uint64_t in_waits_since_ms; /* MQ_STOP_INPUT */
-    uint32_t in_promised; /* of the rest of that packet, memory that is kept for it: input.c */
-    uint32_t skip; /* bytes at the head of `in` that Python has dealt with */
+    uint32_t in_promised;       /* of the rest of that packet, memory that is kept for it: input.c */
+    uint32_t skip;              /* bytes at the head of `in` that Python has dealt with */
     uint32_t need; /* length of the packet that `in` begins with, if it is known and not whole; else 0 */
     uint32_t packet_max_bytes; /* of what we take */
     uint32_t send_max_bytes;   /* of what it takes; 0: anything */
@@ -315,7 +316,7 @@ struct mq_connection {
     mq_alias *aliases;                  /* that the client has set: number n is at n - 1 */
     uint32_t publish_rate_max;          /* messages a second; 0: any */
     uint64_t rate_credit, rate_seen_ms; /* thousandths of messages it may send at once, as of then */
-    mq_owner *owner; /* it counts for it, in the table `owned_as`; NULL: none */
+    mq_owner *owner;                    /* it counts for it, in the table `owned_as`; NULL: none */
     uint8_t owned_as;
     uint8_t listener;
     uint8_t address_family; /* AF_*; 0: none */
@@ -372,20 +373,29 @@ typedef struct mq_event {
     uint32_t at, length; /* data, in connection->in or source->name */
 } mq_event;
 
+typedef struct mq_pulse { /* what the watchdog's thread reads: watch.c */
+    uint64_t beat;        /* odd while the loop sleeps; it changes twice a round.  0: it has not begun */
+    uint64_t waiting; /* connections that are not read, or not sent to, and only the broker can end that */
+} mq_pulse;
+
 struct mq_engine {
     mq_limits limits;
     mq_listener listeners[MQ_LISTENERS_MAX];
     mq_counters counters;
     mq_journal journal;
+    mq_pulse pulse;
     uint64_t now_ms, now_ns; /* monotonic; wall */
     uint64_t next_deadline_ms;
+    uint64_t heard_ms;   /* what clients had sent by then was read: silence of theirs is measured up to it */
+    uint64_t unheard_ms; /* when the first of these rounds began */
+    uint32_t unheard_rounds; /* that could not read all there was, one after the other */
     uint64_t appended_bytes; /* since outputs were last flushed */
     uint32_t policy;
     mq_slab topics, sessions, connections, grants, owners;
     uint32_t *owner_table; /* owner index + 1, by hash; chained through mq_owner.next */
     uint32_t owner_room;
     uint64_t quota_refused_to[MQ_OWNED]; /* handle of the owner that was refused last */
-    uint32_t *grant_table; /* grant index + 1, by hash; chained through mq_grant.next */
+    uint32_t *grant_table;               /* grant index + 1, by hash; chained through mq_grant.next */
     uint32_t grant_room;
     uint64_t retained_number;                   /* of the message that was retained last */
     uint64_t replaced_bytes;                    /* of retained_bytes: no topic has them, an entry does */
@@ -449,6 +459,7 @@ void mq_end_publish(mq_engine *engine); /* ends of all rings that were appended 
 /* What needs no socket, before and after sockets are served: connections whose events Python has handled,
  * held acknowledgements, paused publishers, source rings, deadlines. */
 void mq_engine_step(mq_engine *engine);
+void mq_heard(mq_engine *engine, uint64_t began_ms, bool all);
 void mq_counters_refresh(mq_engine *engine);
 /* Milliseconds until mq_engine_step() is due for its own sake; 0: now; UINT64_MAX: never. */
 uint64_t mq_engine_due(const mq_engine *engine);
@@ -485,6 +496,10 @@ static inline bool mq_events_full(const mq_engine *engine)
 {
     return engine->event_next - engine->event_done == MQ_EVENTS;
 }
+
+/* watch.c */
+void mq_pulse_beat(mq_engine *engine);
+void mq_pulse_waiting(mq_engine *engine, uint64_t connections);
 
 /* input.c */
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room);

@@ -225,3 +225,27 @@ int mq_loop_wake_fd(mq_loop *loop);
 
 /* An eventfd.  Written from any thread, it makes mq_loop_poll() return. */
 int mq_loop_call_fd(mq_loop *loop);
+
+/* ---- the watchdog (watch.c) ----------------------------------------------------------------------- */
+
+enum {
+    MQ_WATCH_OVER = 0,
+    MQ_WATCH_STUCK = 1,    /* the polling thread was stuck, and is not any more: was_stuck_ticks */
+    MQ_WATCH_UNSERVED = 2, /* clients wait, nothing is read or sent: unserved_since_ticks */
+    MQ_WATCH_SERVED = 3    /* something is again */
+};
+
+typedef struct mq_watchdog {
+    uint32_t tick_ms;
+    uint32_t serve_ticks;  /* clients that wait so long, while nothing is read or sent, are unserved */
+    uint32_t report_ticks; /* one round of the polling thread may take so long; then `signal` is raised */
+    uint32_t exit_ticks;   /* and then the process ends */
+    int signal, status;
+    int over_fd; /* readable: stop watching */
+    /* Of the watchdog itself; zeros to begin. */
+    uint64_t seen_pulse, seen_bytes;
+    uint32_t stuck_ticks, was_stuck_ticks, unserved_ticks, unserved_since_ticks;
+} mq_watchdog;
+
+/* Watches until there is something to report: MQ_WATCH_*.  For a thread of its own. */
+int mq_watchdog_watch(const mq_engine *engine, mq_watchdog *dog);

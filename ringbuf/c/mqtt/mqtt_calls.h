@@ -117,6 +117,9 @@ PyObject *engine_restore_refuse(engine_object *self, PyObject *argument);
 PyObject *engine_restore_resume(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_restore_end(engine_object *self, PyObject *argument);
 
+/* watch_calls.c */
+PyObject *engine_state(engine_object *self, PyObject *);
+
 /* level_calls.c */
 PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);

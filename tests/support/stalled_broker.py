@@ -1,0 +1,78 @@
+"""`brim` with an impatient watchdog, and one of several mistakes that stop service: $MISTAKE.
+
+deaf         requests for a checkpoint are ignored, so a full journal waits for one
+mute         no checkpoint is begun at all
+asleep       whoever publishes to a topic that begins with "sleep/" puts the MQTT thread to sleep
+grasping     the same, and the thread keeps the interpreter's lock meanwhile
+nodding      as asleep, for two seconds
+no disk      checkpoints cannot be written while there is a file "no-disk" in the state directory
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from edge import watchdog
+from edge.broker import Broker
+from edge.cli import main
+from edge.engine import EventKind
+from edge.state import keeper
+from edge.state.checkpoint import write_checkpoint
+
+TICKS = watchdog.Ticks(tick_ms=100, serve=5, report=10, exit=40)
+NOD_S = 2.0
+
+
+def deaf(handle: Callable[..., None]) -> Callable[..., None]:
+    def handled(self: Broker, kind: int, connection: int, detail: int, data: bytes) -> None:
+        if kind != EventKind.JOURNAL:
+            handle(self, kind, connection, detail, data)
+
+    return handled
+
+
+def sleeping(topic: Callable[..., None], sleep: Callable[[], object]) -> Callable[..., None]:
+    def handled(self: Broker, connection: int, data: bytes) -> None:
+        if data.startswith(b"sleep/"):
+            sleep()
+        topic(self, connection, data)
+
+    return handled
+
+
+def failing(write: Callable[..., int]) -> Callable[..., int]:
+    def written(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.path.exists(os.path.join(os.environ["STATE"], "no-disk")):
+            raise OSError(errno.EIO, "Input/output error")
+        return write(path, *arguments, **options)
+
+    return written
+
+
+def plant(mistake: str) -> None:
+    """One of them."""
+    watchdog.Ticks.__init__.__defaults__ = (TICKS.tick_ms, TICKS.serve, TICKS.report, TICKS.exit)
+    sleeps: dict[str, Callable[[], object]] = {
+        "asleep": lambda: time.sleep(3_600),
+        "grasping": lambda: ctypes.PyDLL(None).sleep(3_600),
+        "nodding": lambda: time.sleep(NOD_S),
+    }
+    if mistake == "deaf":
+        Broker._handle = deaf(Broker._handle)  # type: ignore[method-assign]
+    elif mistake == "mute":
+        keeper.Keeper.checkpoint = lambda self, *, at_once=False: None  # type: ignore[method-assign]
+    elif mistake in sleeps:
+        Broker._topic = sleeping(Broker._topic, sleeps[mistake])  # type: ignore[method-assign]
+    elif mistake == "no disk":
+        keeper.write_checkpoint = failing(write_checkpoint)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    plant(os.environ["MISTAKE"])
+    sys.exit(main())
