@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from edge.engine_codes import TABLES, CloseCause, DropCause, EventKind, Table
+from edge.spill_engine import SpillEngine
 from ringbuf import _ringbuf
 from ringbuf.core import ffi, lib
 
@@ -113,7 +114,7 @@ class EngineLimits:
     owner_max: tuple[tuple[int, ...], ...] = ((0,) * TABLES,) * 2
 
 
-class Engine(Protocol):
+class Engine(SpillEngine, Protocol):
     """The C type (ringbuf/c/mqtt/engine_calls.c).  Short calls that keep the GIL; one thread at a time."""
 
     @property
@@ -368,8 +369,8 @@ class Engine(Protocol):
     def restore_resume(self, source: int, position: int, /) -> None:
         """Of a ring that others write, records below were routed in an earlier life."""
 
-    def restore_end(self) -> None:
-        """That was all."""
+    def restore_end(self) -> int:
+        """That was all: the number of records that sessions wait for and nothing has any more."""
 
     # Shared subscriptions.  A group is known by its queue, which is a session that no client has.
 

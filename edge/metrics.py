@@ -32,6 +32,9 @@ _MQTT_TOTALS = {
     "sourced": ("messages_of_producers", "Records of local producers that were routed."),
     "connections_opened": ("connections_opened", "MQTT connections accepted."),
     "full_waits": ("full_ring_waits", "Times that a publisher had to wait for a full ring."),
+    "spilled": ("records_spilled", "Records copied for absent sessions before their ring overwrote them."),
+    "spill_refused": ("messages_refused_for_spill", "Messages refused: the spill file could not grow."),
+    "spill_over": ("records_not_spilled", "Records not copied because of limits.spill_max_bytes."),
 }
 _MQTT_NOW = {
     "connections": ("connections", "MQTT connections now."),
@@ -40,6 +43,8 @@ _MQTT_NOW = {
     "retained": ("retained_messages", "Retained messages."),
     "retained_bytes": ("retained_bytes", "Bytes of retained messages."),
     "queues_bytes": ("queues_bytes", "Bytes of the queues of all clients."),
+    "spilled_bytes": ("spilled_bytes", "Bytes of records copied for absent sessions."),
+    "spill_file_bytes": ("spill_file_bytes", "Memory of the spill file."),
 }
 _LOG_TOTALS = {
     "records": ("records", "Records made durable."),

@@ -26,6 +26,7 @@ from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.producers import Producers
 from edge.ring_files import records_lost
+from edge.state.spill import SpillReport
 from edge.stats import ClientRow, Stats
 from edge.streams import Streams
 from edge.terminal import escaped
@@ -74,6 +75,7 @@ class Reporter:
     metrics_url: str | None = None
     started_s: float = field(default_factory=time.monotonic)
     _rates: dict[str, float] = field(default_factory=dict)
+    _spill: SpillReport = field(default_factory=SpillReport)
 
     async def sample(self) -> None:
         """Keeps the rates, until it is cancelled."""
@@ -84,6 +86,7 @@ class Reporter:
             at = time.monotonic()
             self._rates = {name: round((now[name] - was) / (at - then), 1) for name, was in before.items()}
             before = now
+            self._spill.look(self.stats.snapshot(), self.config.limits.spill_max_bytes)
 
     def _totals(self) -> dict[str, int]:
         """What there is a rate of."""

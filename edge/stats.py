@@ -19,13 +19,14 @@ _TOTALS = (
     "bytes_in", "bytes_out", "packets_in", "packets_out", "published", "published_bytes", "sourced",
     "delivered", "delivered_bytes", "redelivered", "retained_refused", "connections_opened", "full_waits",
     "rate_waits",
-    "topics_recycled", "source_lost", "source_evictions", "spilled", "thawed", "wakeups", "accept_rests",
-    "input_waits",
+    "topics_recycled", "source_lost", "source_evictions", "spilled", "spill_refused", "spill_over",
+    "thawed", "wakeups", "accept_rests", "input_waits",
 )  # fmt: skip
 _NOW = (
     "connections", "sessions", "topics", "topics_bytes", "retained",
     "retained_bytes", "queues_bytes", "spilled_records",
-    "spilled_bytes", "unfinished_bytes", "held", "blocked", "sessions_kept", "filter_bytes",
+    "spilled_bytes", "spill_file_bytes", "spill_errno", "unfinished_bytes", "held", "blocked",
+    "sessions_kept", "filter_bytes",
 )  # fmt: skip
 
 

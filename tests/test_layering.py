@@ -60,6 +60,7 @@ MAKES_SYSTEM_CALLS = {
     "direct.c",
     "loop.c",
     "watch.c",
+    "spill_file.c",
     "load_loop.c",
     "load_sink.c",
     "gate.c",

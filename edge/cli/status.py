@@ -8,6 +8,7 @@ alarms.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,11 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         if behind and (heard_s is None or heard_s > QUIET_S):
             since = "nothing was heard of it" if heard_s is None else f"for {seconds_in_words(heard_s)}"
             found.append(f"publishers to {ring} wait for bridge {bridge}: {since}")
+    if error := status["mqtt"].get("spill_errno"):
+        found.append(
+            "publishers are refused where a ring would overwrite what absent sessions wait for: "
+            f"the spill file in {status['runtime_dir']} cannot grow: {os.strerror(error)}"
+        )
     log = status["log"]
     if log and log["failures"]:
         found.append(

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from edge.directories import sync_directory
 from edge.logs import pairs
 from edge.state.notes import STATE_VERSION
+from edge.state.reserve import Reserve
 from persistence.files import OsFiles
 from persistence.free_room import require_room
 from ringbuf import crc32c
@@ -71,29 +72,52 @@ class Checkpoint(NamedTuple):
     frames: list[Frame]
 
 
-def write_checkpoint(path: Path, origin: Origin, frames: Iterable[Frame], *, sync: bool) -> int:
-    """Puts it in place of what is at `path`; its size in bytes.  Raises OSError, and changes nothing then."""
-    header = _HEADER.pack(MAGIC, STATE_VERSION, *origin)
-    seed = crc32c(header)
+def write_checkpoint(
+    path: Path,
+    origin: Origin,
+    frames: Iterable[Frame],
+    *,
+    sync: bool,
+    reserve: Reserve | None = None,
+    uses_reserve: bool = False,
+) -> int:
+    """Puts it in place of what is at `path`; its size in bytes.  Raises OSError, and changes nothing then.
+
+    With `uses_reserve` the file of `reserve` is written over, and the replaced one is the next reserve.
+    """
     temporary = path.with_name(f"{path.name}.new")
     try:
-        with temporary.open("wb", buffering=BUFFER_BYTES) as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(header + _CRC.pack(seed))
-            for kind, body in (*frames, (END, b"")):
-                require_room(OsFiles(), str(path.parent), len(body) + file.tell() % BUFFER_BYTES)
-                file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind))
-                file.write(body)
-            size = file.tell()
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
+        reserved_bytes = reserve.lend(temporary) if reserve is not None and uses_reserve else 0
+        size = _write(temporary, origin, frames, reserved_bytes, sync=sync)
+        if reserve is not None:
+            reserve.keep(size, temporary)
+            if uses_reserve:
+                reserve.take(path)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
     if sync:
         sync_directory(path.parent)
+    return size
+
+
+def _write(path: Path, origin: Origin, frames: Iterable[Frame], reserved_bytes: int, *, sync: bool) -> int:
+    """The size of what is written to a file of `reserved_bytes`: bytes behind the end mean nothing."""
+    header = _HEADER.pack(MAGIC, STATE_VERSION, *origin)
+    seed = crc32c(header)
+    with path.open("r+b" if reserved_bytes else "wb", buffering=BUFFER_BYTES) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(header + _CRC.pack(seed))
+        for kind, body in (*frames, (END, b"")):
+            if file.tell() + _FRAME.size + len(body) > reserved_bytes:
+                require_room(OsFiles(), str(path.parent), len(body) + file.tell() % BUFFER_BYTES)
+            file.write(_FRAME.pack(len(body), crc32c(body, crc32c(kind, seed)), kind))
+            file.write(body)
+        size = file.tell()
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
     return size
 
 

@@ -4,6 +4,8 @@
     runtime_dir/sessions.state   the checkpoint, while nothing has to outlive a power cut; else it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
     .../sessions.state.copy      the same again: a damaged file costs nothing
+    runtime_dir/sessions.reserve room for that checkpoint in a file system that is full
+    runtime_dir/sessions.spill   what rings have overwritten and sessions wait for (edge/state/spill.py)
     state_dir/retained.state     retained messages (edge/state/retained_file.py)
 
 Owns these names.  A file in the place that is not used any more is removed: it would come back years later.
@@ -22,8 +24,10 @@ from edge.epochs import Epochs
 from edge.logs import pairs
 from edge.ring_files import LogEnd, LoggedRecords, ring_to_write
 from edge.state.keeper import Keeper, Place
+from edge.state.reserve import Reserve
 from edge.state.restoring import Found, PastLog, find, restore
 from edge.state.retained_file import RetainedFile
+from edge.state.spill import SpillFile
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 
@@ -59,6 +63,8 @@ def forget_state(config: Config) -> None:
         for name in FILE_NAMES:
             (directory / name).unlink(missing_ok=True)
     (config.state_dir / RETAINED_NAME).unlink(missing_ok=True)
+    SpillFile(config.runtime_dir).remove()
+    Reserve(config.runtime_dir).release()
 
 
 class StateHome:
@@ -90,6 +96,8 @@ class StateHome:
         self._needed = (self.ring.epoch, 0)  # epoch and offset: what is before may go from the log
         self._found = Found()
         self.retained = RetainedFile(config.state_dir / RETAINED_NAME, sync=self.level != "process")
+        self._directory = config.runtime_dir
+        self._spill = SpillFile(config.runtime_dir)
         self._keeper: Keeper | None = None
         self._closed = False
 
@@ -120,17 +128,25 @@ class StateHome:
 
     def restore(self, broker: Broker, partitions: Mapping[str, PartitionLike], past: PastLog | None) -> None:
         """Brings back what was found, and keeps it from now on.  Before anybody is served."""
+        epochs = (self.ring.epoch, self._found.journal_epoch)
+        self._spill.open(broker.engine, epochs, fresh=not self._found.frames)
         if self._found.frames:
             restored = restore(
                 broker, self._found, partitions, past, now_s=time.monotonic(), now_ns=time.time_ns()
             )
             log.info("sessions restored %s", pairs(**restored._asdict()))
+            if restored.lost:
+                log.warning(
+                    "records lost that sessions waited for: they were in memory that is gone %s",
+                    pairs(records=restored.lost),
+                )
         self._found = Found()
         self._keeper = broker.keeper
         broker.keeper.on_checkpoint = self._checkpointed
         files = tuple((file, self.level != "process") for file in self._files)
         in_log_bytes = 0 if self.level == "process" else IN_LOG_TIMES * self.ring.capacity_bytes
-        place = Place(self.ring, self._writer, files, self.level == "disk", in_log_bytes)
+        reserve = Reserve(self._directory) if self.level == "process" else None
+        place = Place(self.ring, self._writer, files, self.level == "disk", in_log_bytes, reserve)
         try:
             broker.keep(place)
         except OSError as error:
@@ -145,11 +161,14 @@ class StateHome:
             return
         self._closed = True
         self.retained.stop()
+        self._spill.close()
+        Reserve(self._directory).release()
         extremes = self.ring.extremes()
         self.ring.close()
         if self._keeper is not None and self._keeper.held == 0:
             for file in self._files:
                 file.unlink(missing_ok=True)
+            self._spill.remove()
             self.ring.unlink()
         elif extremes.end_offset == self.ring.first_offset:  # a checkpoint says it all
             self.ring.unlink()

@@ -23,6 +23,7 @@ what the journal overwrites is in a checkpoint.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -51,6 +52,7 @@ from edge.state.notes import (
     WillDone,
     note_bytes,
 )
+from edge.state.reserve import Reserve
 from edge.state.snapshot import KeptSession, KeptWill, Snapshot, will_note
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ class Place(NamedTuple):
     files: tuple[tuple[Path, bool], ...]
     vows: bool = False
     in_log_bytes: int = 0
+    reserve: Reserve | None = None  # room for a checkpoint in a file system that is full
 
 
 class Kept(NamedTuple):
@@ -163,11 +166,11 @@ class Keeper:
 
     def stop(self) -> None:
         """Writes a last checkpoint, and keeps nothing any more.  May be called twice."""
-        if self._place is None:
-            return
-        self.checkpoint(at_once=True)
-        self._engine.journal_close()
-        self._place = None
+        if self._place is not None:
+            self.checkpoint(at_once=True)
+            self._engine.journal_close()
+            self._place = None
+        self._engine.spill_close()
 
     @property
     def next_s(self) -> float:
@@ -241,6 +244,7 @@ class Keeper:
 
     def source(self, source: int, name: str, epoch: int) -> None:
         """The engine has this ring under that number."""
+        self._engine.source_named(source, name.encode(), epoch)
         self.sources[source] = name, epoch
         self._unnamed.append(source)
         if self._place is not None and self._anybody:
@@ -370,8 +374,23 @@ class Keeper:
         assert self._place is not None
         for path, sync in self._place.files:
             origin = Origin(self._place.ring.epoch, position, self._wall_ns())
-            self.checkpoint_bytes = write_checkpoint(path, origin, snapshot.frames(), sync=sync)
+            self.checkpoint_bytes = self._written(path, origin, snapshot, sync=sync)
         self.checkpoints += 1
+
+    def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
+        """The size of a checkpoint.  Raises OSError: there is no room, and none in reserve."""
+        assert self._place is not None
+        reserve = self._place.reserve
+        try:
+            size = write_checkpoint(path, origin, snapshot.frames(), sync=sync, reserve=reserve)
+        except OSError as error:
+            if reserve is None or error.errno != errno.ENOSPC:
+                raise
+            frames = snapshot.frames()
+            size = write_checkpoint(path, origin, frames, sync=sync, reserve=reserve, uses_reserve=True)
+        if reserve is not None:
+            reserve.keep(size)
+        return size
 
     def _snapshot(self) -> Snapshot:
         """All that is kept."""

@@ -3,9 +3,10 @@
     find()     reads both, and changes nothing: from memory after a crash, from the log after a power cut
     restore()  makes sessions, subscriptions, queues and wills of it, before anybody is served
 
-Queues hold positions of records.  Those that their ring has no longer are read from the log when their turn
-comes, if it has them (edge/cold.py); a ring that begins a new epoch leaves a source behind that stands for
-the old one.  What nobody has is counted as overrun when its turn comes.
+Queues hold positions of records.  Those that their ring has no longer are in the spill file
+(edge/state/spill.py), or are read from the log when their turn comes, if it has them (edge/cold.py); a ring
+that begins a new epoch leaves a source behind that stands for the old one.  Records that are in none of them
+are reported as lost, and counted as overrun when their turn comes.
 
 Of each ring, what was stored behind the last entry that knows it is routed like new: its publisher was told
 nothing, or that it was stored.
@@ -87,6 +88,7 @@ class Found:
 
     frames: list[Frame] = field(default_factory=list)
     alive_ns: int = 0  # the last sign of life
+    journal_epoch: int = 0  # of the journal that the checkpoint belongs to
     rings: set[tuple[str, int]] = field(default_factory=set)  # name and epoch of those that it speaks of
 
 
@@ -97,6 +99,7 @@ class Restored(NamedTuple):
     subscriptions: int
     queued: int
     in_flight: int
+    lost: int  # records that neither a ring nor the log nor the spill file has: their entries are given up
     duration_ms: float
 
 
@@ -115,7 +118,7 @@ def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> 
     if not checkpoints:
         return Found()
     latest = max(checkpoints, key=lambda it: (it.origin.epoch == ring.epoch, it.origin.created_ns))
-    found = Found(list(latest.frames), latest.origin.created_ns)
+    found = Found(list(latest.frames), latest.origin.created_ns, latest.origin.epoch)
     expected = latest.origin.position
     for run in _journal(ring, latest, past):
         for position, timestamp_ns, kind, body in _records(run):
@@ -248,12 +251,12 @@ class _Restart:
             self._route_the_rest()
             self._settle()
         finally:
-            self._engine.restore_end()
+            lost = self._engine.restore_end()
         self._leave(now_s, now_ns)
         self._wait_for_wills(now_s, now_ns)
         self._forget_sources()
         self._broker.router.purge(self._broker.sessions)
-        return self._counted((time.perf_counter() - started) * 1000)
+        return self._counted(lost, (time.perf_counter() - started) * 1000)
 
     def _replay(self) -> None:
         for kind, body in self._found.frames:
@@ -329,7 +332,8 @@ class _Restart:
                 return source, NEVER_ENDS
         source = self._past_sources.get((name, epoch), 0)
         if not source:
-            source = self._broker.router.add_past(name, epoch, logged=self._past is not None)
+            logged = self._past is not None and any(it.epoch == epoch for it in self._past.epochs(name))
+            source = self._broker.router.add_past(name, epoch, logged=logged)
             self._past_sources[name, epoch] = source
         return source, self._log_end(name, epoch)
 
@@ -408,7 +412,7 @@ class _Restart:
             if floors[source] == NOTHING_WAITS:
                 self._broker.router.remove_past(source)
 
-    def _counted(self, duration_ms: float) -> Restored:
+    def _counted(self, lost: int, duration_ms: float) -> Restored:
         facts = [self._engine.session_facts(session.handle) for session in self._sessions.values()]
         facts += [self._engine.session_facts(handle) for handle in self._broker.router.groups()]
         return Restored(
@@ -416,6 +420,7 @@ class _Restart:
             sum(len(session.subscriptions) for session in self._sessions.values()),
             sum(it[0] for it in facts if it is not None),
             sum(it[1] for it in facts if it is not None),
+            lost,
             duration_ms,
         )
 

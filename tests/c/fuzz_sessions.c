@@ -5,13 +5,18 @@
  *
  *   input   operations, four bytes each: which, of which client, and two arguments
  *
- * Four clients, two rings (one whose records the log has, once overwritten), six topics, two groups.  After
- * each operation: what sessions count is what is there, and nobody who could be sent something is forgotten.
- * At the end all go, and nothing may be left: no bytes of queues, copies, retained messages, no grant.
+ * Four clients, two rings (one whose records the log has, once overwritten), six topics, two groups, a spill
+ * file that is soon full; two of the clients have sessions that are kept, which must lose nothing by that.
+ * After each operation: what sessions count is what is there, and nobody who could be sent something is
+ * forgotten. At the end all go, and nothing may be left: no bytes of queues, copies, retained messages, no
+ * grant.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "mqtt/mqtt.h"
 
@@ -56,6 +61,7 @@ static mq_session *session_new(world *world)
     mq_session *session = mq_slab_take(&world->engine->sessions);
     must(session != NULL, "there is memory");
     session->queue_max = 40;
+    session->kept = session->item.index & 1;
     return session;
 }
 
@@ -364,6 +370,10 @@ static void play(world *world, const uint8_t *operation)
     case 12:
         recycle(world, a);
         break;
+    case 13: /* once around a ring, nearly */
+        for (uint8_t i = 0; i < 15; i++)
+            publish(world, client, a, (uint8_t)(b | 0xf0));
+        break;
     default: /* what happens most */
         publish(world, client, a, b);
     }
@@ -443,6 +453,7 @@ static void all_go(world *world)
     must(engine->counters.queues_bytes == 0, "queues that are gone have no memory");
     must(engine->counters.spilled_bytes == 0 && engine->counters.spilled_records == 0, "nor have copies");
     must(engine->share_queues == 0 && engine->connections.live == 0, "groups and connections are gone");
+    must(engine->spill.live == 0, "and none is needed in the file");
     uint64_t retained = 0, bytes = 0;
     for (uint32_t i = 0; i < engine->topics.made; i++) {
         const mq_topic *topic = mq_slab_at(&engine->topics, i);
@@ -458,6 +469,26 @@ static void all_go(world *world)
     must(engine->counters.retained_bytes == 0 && engine->counters.held == 0, "nothing is retained or held");
 }
 
+/* Files have room for the header and two units: a copy more is refused, as by a full file system. */
+int LLVMFuzzerInitialize(int *count, char ***arguments)
+{
+    (void)count;
+    (void)arguments;
+    struct rlimit limit;
+    must(getrlimit(RLIMIT_FSIZE, &limit) == 0, "there is a limit");
+    limit.rlim_cur = 3 * MQ_UNIT_BYTES;
+    must(setrlimit(RLIMIT_FSIZE, &limit) == 0, "the limit may be lowered");
+    return 0;
+}
+
+static void spill_open(mq_engine *engine)
+{
+    static const uint32_t known[] = {1};
+    signal(SIGXFSZ, SIG_IGN); /* as Python does; the fuzzer has a handler of its own */
+    must(mq_spill_open(engine, memfd_create("fuzz", MFD_CLOEXEC), known, 1) == MQ_SPILL_NEW,
+         "there is a file");
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const mq_limits limits = {.connections_max = 100,
@@ -471,7 +502,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .alias_max = 4,
                                      .retained_max_bytes = 12000,
                                      .queues_max_bytes = 4096,
-                                     .spill_max_bytes = 30000};
+                                     .spill_max_bytes = 300000};
     static const uint64_t seed[2] = {1, 2};
     world world = {.engine = mq_engine_new(&limits, seed)};
     world.engine->now_ms = 1000;
@@ -482,9 +513,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                  rb_format_cursors(cursors[i], rings[i]) == RB_OK &&
                  rb_writer_open(&world.writers[i], rings[i], sizeof rings[i], cursors[i]) == RB_OK,
              "the ring has a writer");
-        mq_source source = {.kind = MQ_SOURCE_OWN, .writer = &world.writers[i], .logged = i == LOGGED};
+        mq_source source = {.kind = MQ_SOURCE_OWN,
+                            .writer = &world.writers[i],
+                            .logged = i == LOGGED,
+                            .ring = "fuzz",
+                            .ring_length = 4,
+                            .epoch = i + 1};
         world.sources[i] = (uint16_t)mq_source_add(world.engine, source);
     }
+    spill_open(world.engine);
     for (uint32_t i = 0; i < CLIENTS; i++) {
         world.clients[i].session = session_new(&world);
         attach(&world, &world.clients[i], 4 + i % 2, i);

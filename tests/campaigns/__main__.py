@@ -15,10 +15,11 @@ from tests.campaigns.kills import KILLS
 from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.soak import MINUTES, RATE, SOAK, soak_for
+from tests.campaigns.spill import SPILL
 from tests.campaigns.state_flips import STATE_FLIPS
 from tests.campaigns.sums import show_sums
 
-CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
+CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
 
 
 def main() -> int:

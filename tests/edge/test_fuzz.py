@@ -117,6 +117,7 @@ def test_hostile_bytes_find_nothing(clang: None, tmp_path: Path, name: str) -> N
         ("unpack", "unpack", "(from->end - from->at) < all)", "(from->end - from->at) + 1 < all)"),
         ("sessions", "mqtt/share", "if (is_first)", "if (is_first && to == NULL)"),
         ("sessions", "mqtt/spill", "engine->counters.retained_bytes -= blob->bytes;", ""),
+        ("sessions", "mqtt/spill_file", "    spill->live -= span;\n", ""),
     ],
 )
 def test_planted_mistakes_are_found(

@@ -26,6 +26,7 @@ from persistence.reading import LogReader
 from tests.support.children import ModuleChild
 from tests.support.mqtt_socket import SocketClient
 from tests.support.ports import free_port
+from tests.support.small_disk import fill, small_disk
 from tests.support.waiting import wait_until
 
 NOBODY, QUOTA = ReasonCode.NO_MATCHING_SUBSCRIBERS, ReasonCode.QUOTA_EXCEEDED
@@ -154,34 +155,6 @@ def test_what_another_user_says_of_a_bridge_is_not_believed(place: Place) -> Non
 
 
 # ---- a disk that is full ----
-
-
-@contextmanager
-def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size."""
-    at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(at)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """A file that takes all the room that is left."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            with_room = True
-            while with_room:
-                try:
-                    with_room = file.write(bytes(size)) == size
-                except OSError:
-                    with_room = False
-    return filler
 
 
 def subscribed(client: SocketClient, *filters: str) -> SocketClient:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from edge.state.keeper import Place
 from edge.state.restoring import Found, Restored, find, restore
+from edge.state.spill import SpillFile
 from ringbuf import Ring
 from ringbuf.ring import ring_file
 from tests.support.directories import memory_directory
@@ -33,9 +34,13 @@ class Lives:
         journal_bytes: int = JOURNAL_BYTES,
         vows: bool = False,
         in_log_bytes: int = 0,
+        spill: bool = True,
         **bench: Any,
     ) -> None:
-        """`vows`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it."""
+        """`vows`: a log syncs the journal, when synced() says so; `in_log_bytes`: as Place has it; `spill`:
+        there is a spill file.
+        """
+        self._spill = spill
         self._in_log_bytes = in_log_bytes
         self._vows = vows
         self._options = bench
@@ -62,6 +67,10 @@ class Lives:
         file = self.directory / "sessions.state"
         writer = ring.writer()
         self.found = find([[file]], ring, self.past)
+        if self._spill:
+            SpillFile(self.directory).open(
+                bench.engine, (ring.epoch, self.found.journal_epoch), fresh=not self.found.frames
+            )
         self.restored = restore(
             bench.broker,
             self.found,
@@ -96,6 +105,7 @@ class Lives:
         assert self.bench is not None
         assert self._ring is not None
         self.now_ms = self.bench.now_ms + away_ms
+        self.bench.engine.spill_close()  # whenever Python frees the engine, it leaves the file alone
         self.bench.crash()
         self._ring.close()
         self.bench = None

@@ -43,6 +43,7 @@ class LoggedBroker:
         settings: str = "",
         retain_mib: int = 96,
         direct: bool = False,
+        ring_bytes: int = RING_BYTES,
     ) -> None:
         self.port = free_port()
         self.runtime_dir, self.state_dir = runtime_dir, state_dir
@@ -69,7 +70,7 @@ class LoggedBroker:
                 "[[stream]]",
                 f'name = "{name}"',
                 f'topics = ["{name}/#"]',
-                f"ring_bytes = {RING_BYTES}",
+                f"ring_bytes = {ring_bytes}",
             ]
             lines += [f'durability = "{level}"', "sync_interval_ms = 20", "sync_bytes = 65536"]
         self._config.write_text("\n".join([*lines, settings]))

@@ -24,6 +24,7 @@ class OutsidePublisher(OutsideClient):
         self.qos = qos
         self.sent = 0  # the next number
         self.acked: set[int] = set()  # the ledger
+        self.is_paused = False  # it sends no new message
         self._window = window
         self._under_way: dict[int, int] = {}  # number by packet identifier
         self._released: dict[int, None] = {}  # identifiers that wait for PUBCOMP
@@ -45,7 +46,7 @@ class OutsidePublisher(OutsideClient):
 
     @property
     def _room(self) -> int:
-        return self._window - len(self._under_way) - len(self._released)
+        return 0 if self.is_paused else self._window - len(self._under_way) - len(self._released)
 
     def send(self) -> None:
         """As many as the window and the socket take."""

@@ -198,6 +198,7 @@ void mq_engine_free(mq_engine *engine)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         free(lists[i]->at);
     mq_journal_close(engine);
+    mq_spill_free(engine);
     free(engine->table);
     free(engine->grant_table);
     free(engine->scratch);
@@ -484,7 +485,8 @@ void mq_engine_step(mq_engine *engine)
     if (engine->closing.count > 0)
         detached_over(engine);
     mq_end_publish(engine);
-    mq_journal_written(engine);
+    if (mq_journal_written(engine))
+        mq_spill_tend(engine);
     mq_counters_refresh(engine);
 }
 
@@ -509,6 +511,8 @@ uint64_t mq_engine_due(const mq_engine *engine)
     uint64_t others[] = {engine->refusal_due_ms, mq_requests_due_ms(engine), mq_input_due_ms(engine)};
     for (int i = 0; i < 3; i++)
         at = others[i] < at ? others[i] : at;
-    uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms;
+    uint64_t due = at == MQ_NEVER ? MQ_NEVER : at <= engine->now_ms ? 0 : at - engine->now_ms,
+             spill_due = mq_spill_due(engine);
+    due = spill_due < due ? spill_due : due;
     return engine->blocked.count > 0 && due > RETRY_MS ? RETRY_MS : due;
 }

@@ -120,6 +120,7 @@ void mq_restoring_free(mq_restoring *restoring);
 bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t handle);
 void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source);
 void mq_restoring_refuse(mq_restoring *restoring); /* topics that are not known stay so */
+uint64_t mq_restoring_lost(const mq_restoring *restoring); /* entries whose record nothing has, so far */
 uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number);
 bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_t *bytes, uint64_t length);
 /* Makes of what was restored for `session` what it would be now.  False: *out is not known; call again. */

@@ -211,11 +211,15 @@ PyObject *engine_restore_begin(engine_object *self, PyObject *Py_UNUSED(ignored)
 
 PyObject *engine_restore_end(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
-    if (self->restoring != NULL)
+    uint64_t lost = 0;
+    if (self->restoring != NULL) {
+        lost = mq_restoring_lost(self->restoring);
         mq_restoring_over(self->engine);
+        mq_spill_settled(self->engine);
+    }
     mq_restoring_free(self->restoring);
     self->restoring = NULL;
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(lost);
 }
 
 PyObject *engine_restore_session(engine_object *self, args_t args, Py_ssize_t count)

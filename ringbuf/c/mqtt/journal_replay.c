@@ -21,6 +21,7 @@ struct mq_restoring {
     bool deaf;                        /* Python has no room for topics: it is asked about no more of them */
     uint64_t settling;                /* the session whose queue is walked */
     mq_walk walk;                     /* where that has got to */
+    uint64_t lost;                    /* entries whose record no ring, log or spill file has */
     uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: gone */
     uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: what was stored ends there */
     uint64_t routed[MQ_SOURCES_MAX];  /* by their old number: positions below have been routed */
@@ -72,6 +73,11 @@ void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_rest
 void mq_restoring_refuse(mq_restoring *restoring)
 {
     restoring->deaf = true;
+}
+
+uint64_t mq_restoring_lost(const mq_restoring *restoring)
+{
+    return restoring->lost;
 }
 
 uint64_t mq_restoring_mark(const mq_restoring *restoring, uint32_t number)
@@ -148,6 +154,7 @@ static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq
     for (uint32_t i = 0; found && i < before; i++)
         mq_queue_pop(engine, session);
     *out = mq_queue_pop(engine, session);
+    out->topic = MQ_NO_TOPIC; /* a queue has three bytes for it */
     return true;
 }
 
@@ -342,6 +349,26 @@ static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *se
     return 0;
 }
 
+/* What its ring has no longer: the log has it, or the spill file, or it is lost. */
+static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_source *source, mq_entry *entry,
+                        mq_unknown *out)
+{
+    mq_blob *blob = mq_spill_find(engine, source, mq_where_position(entry->where));
+    if (blob == NULL) {
+        if (source->logged && source->kind != MQ_SOURCE_FOREIGN)
+            return true;
+        entry->where = MQ_NOWHERE;
+        restoring->lost++;
+        return true;
+    }
+    const uint8_t *name = (const uint8_t *)&blob->record + RB_RECORD_HEADER_BYTES;
+    if (!topic_named(engine, restoring, name, blob->record.key_length, out, &entry->topic))
+        return false;
+    mq_spill_take(engine, blob, entry->where);
+    entry->where = (uint64_t)(uintptr_t)blob;
+    return true;
+}
+
 /* Whether a record can stand at `position` of a ring of our own that has it still. */
 static const rb_record *own_record(const rb_writer *writer, uint64_t position)
 {
@@ -357,15 +384,16 @@ static const rb_record *own_record(const rb_writer *writer, uint64_t position)
 }
 
 /* False: Python must name the topic first, and nothing was done. */
-static bool settle_own(mq_engine *engine, const mq_restoring *restoring, const mq_source *source,
-                       mq_entry *entry, mq_unknown *out)
+static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_source *source, mq_entry *entry,
+                       mq_unknown *out)
 {
     uint64_t position = mq_where_position(entry->where);
     if (!rb_writer_keeps(source->writer, position))
-        return true; /* the log has it, or it is counted as overrun when its turn comes */
+        return settle_gone(engine, restoring, source, entry, out);
     const rb_record *record = own_record(source->writer, position);
     if (record == NULL) {
         entry->where = MQ_NOWHERE;
+        restoring->lost++;
         return true;
     }
     return topic_named(engine, restoring, (const uint8_t *)record + RB_RECORD_HEADER_BYTES,
@@ -373,26 +401,26 @@ static bool settle_own(mq_engine *engine, const mq_restoring *restoring, const m
 }
 
 /* Its memory may change at any time: the name is used from a copy. */
-static bool settle_foreign(mq_engine *engine, const mq_restoring *restoring, const mq_source *source,
+static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_source *source,
                            mq_entry *entry, mq_unknown *out)
 {
     mq_frame frame;
     uint8_t *name = engine->receive;
     uint64_t where = entry->where, position = mq_where_position(where);
     bool there = position < source->reader->cursor || position < source->resume_at;
-    entry->where = MQ_NOWHERE;
-    if (!there || mq_look(engine, &(mq_entry){.where = where, .tag = entry->tag}, true, &frame) != MQ_BUILT)
-        return true;
+    if (!there || mq_look(engine, entry, true, &frame) != MQ_BUILT)
+        return settle_gone(engine, restoring, source, entry, out);
     memcpy(name, frame.topic, frame.topic_length);
     if (!rb_reader_holds(source->reader, position))
-        return true;
+        return settle_gone(engine, restoring, source, entry, out);
+    entry->where = MQ_NOWHERE;
     bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
     if (!known || entry->topic != MQ_NO_TOPIC) /* what it was routed by is looked at when it is sent */
         entry->where = where;
     return known;
 }
 
-static bool settle_entry(mq_engine *engine, const mq_restoring *restoring, const mq_session *session,
+static bool settle_entry(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
                          mq_entry *entry, mq_unknown *out)
 {
     uint32_t index = entry->where == MQ_NOWHERE ? 0 : mq_where_source(entry->where);
@@ -401,7 +429,7 @@ static bool settle_entry(mq_engine *engine, const mq_restoring *restoring, const
     const mq_source *source = engine->sources[index];
     bool known = source->kind == MQ_SOURCE_OWN       ? settle_own(engine, restoring, source, entry, out)
                  : source->kind == MQ_SOURCE_FOREIGN ? settle_foreign(engine, restoring, source, entry, out)
-                                                     : true;
+                                                     : settle_gone(engine, restoring, source, entry, out);
     if (known && entry->topic != MQ_NO_TOPIC)
         entry->tag |= grant_of(engine, entry->topic, session);
     return known;
@@ -417,8 +445,7 @@ static void entry_put(uint8_t *at, const mq_entry *entry)
 
 #define NO_TOPIC_PACKED 0xffffffu
 
-static bool settle_window(mq_engine *engine, const mq_restoring *restoring, mq_session *session,
-                          mq_unknown *out)
+static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session *session, mq_unknown *out)
 {
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
         if (n < session->sent_first) /* as in mq_session_forget_source() */

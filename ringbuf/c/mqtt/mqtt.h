@@ -15,7 +15,8 @@
  *   purge.c       taking back what waits and may not be sent any more
  *   queue.c       queues of positions
  *   levels.c      durability: what waits for the log or for a sink
- *   spill.c       copies of records that rings are about to overwrite
+ *   spill.c       copies of records that rings are about to overwrite; spill_file.c, spill_index.c and
+ *                 spill_compact.c  the file that they are in
  *   cold.c        records that come back from the log
  *   journal.c     what a restart must know of sessions; journal_replay.c  the restart
  *   vows.c        what waits until the journal's log has synced that
@@ -28,7 +29,7 @@
  *   events.c      what Python is asked, and that it receives it
  *   watch.c       whether the polling thread is alive, and clients are served
  *   engine.c      memory, rings, sources, time
- *   loop.c        sockets.  The only file here that makes system calls
+ *   loop.c        sockets.  With spill_file.c and watch.c the only file here that makes system calls
  *   engine_calls.c  the Python type Engine
  *
  * One thread at a time uses an engine and its loop: the thread that polls.  Nothing here calls Python.
@@ -147,14 +148,18 @@ typedef struct mq_blob {
     uint32_t references;
     uint32_t bytes : 30, spilled : 1; /* spilled: counted in spilled_bytes */
     uint32_t reserved : 1;            /* of a topic of the server's own: in no counter */
-    uint64_t publisher;               /* session that published it, for no-local; 0: none */
-    uint64_t origin;                  /* where its record stood in a ring; 0: in none */
-    mq_owner *owner;                  /* of a retained one; NULL: none */
-    rb_record record;                 /* with key and payload behind it, as in a ring; no checksum */
+    union {
+        uint64_t publisher; /* retained: session that published it, for no-local; 0: none */
+        uint64_t moved_to;  /* spilled: address of the same elsewhere, for which this one counts; 0: none */
+    };
+    uint64_t origin;  /* where its record stood in a ring; 0: in none */
+    mq_owner *owner;  /* of a retained one; NULL: none */
+    rb_record record; /* with key and payload behind it, as in a ring; its checksum may not hold */
 } mq_blob;
 
 typedef struct mq_connection mq_connection;
 typedef struct mq_session mq_session;
+typedef struct mq_source mq_source;
 
 /* A message on its way into a ring. */
 typedef struct mq_message {
@@ -331,6 +336,7 @@ typedef struct mq_request { /* that Python does something which a state of the e
 } mq_request;
 
 #include "journal.h"
+#include "spill_file.h"
 
 /* ---- sources: the rings ---- */
 
@@ -341,7 +347,7 @@ typedef enum mq_source_kind {
     MQ_SOURCE_PAST /* a ring, or an epoch of one, that is no more: the log has what is left, if `logged` */
 } mq_source_kind;
 
-typedef struct mq_source {
+struct mq_source {
     uint8_t kind;
     bool dirty;   /* appended to, and end not yet published */
     bool waiting; /* foreign: its next record's topic is with Python */
@@ -355,6 +361,7 @@ typedef struct mq_source {
     uint32_t queue_timeout_ms;    /* how long a gating reader may stand in the way before it is evicted */
     uint64_t copied;              /* of the records below, those that are needed have been copied */
     uint64_t copy_at;             /* a position that is reached only after spill.c has looked */
+    uint64_t refused_until_ms;    /* there was no room for copies: nothing is appended before */
     uint64_t full_since_ms;       /* 0: the last claim went in */
     uint64_t marked;              /* position of its last MARK in the journal */
     uint64_t swept;               /* what was retained below has been written down */
@@ -365,7 +372,9 @@ typedef struct mq_source {
     rb_reader *reader;
     uint8_t *name; /* foreign: topic that is with Python */
     uint32_t name_length;
-} mq_source;
+    uint8_t ring[RB_NAME_MAX_BYTES], ring_length; /* name of the ring; its length is 0: not known */
+    uint32_t epoch;                               /* of the ring */
+};
 
 typedef struct mq_event {
     uint32_t kind, detail;
@@ -384,6 +393,7 @@ struct mq_engine {
     mq_counters counters;
     mq_journal journal;
     mq_pulse pulse;
+    mq_spill spill;
     uint64_t now_ms, now_ns; /* monotonic; wall */
     uint64_t next_deadline_ms;
     uint64_t heard_ms;   /* what clients had sent by then was read: silence of theirs is measured up to it */
@@ -540,16 +550,6 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk);    /* false: that 
 void mq_queue_sift(mq_engine *engine, mq_session *session, bool (*take)(mq_engine *, const mq_entry *));
 void mq_queue_clear(mq_engine *engine, mq_session *session);
 void mq_spare_chunks_free(mq_engine *engine);
-
-/* spill.c */
-/* Before `room` more bytes, at most, are appended to an own source; after some were read from a foreign one.
- */
-void mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room);
-void mq_spill_foreign(mq_engine *engine, uint32_t index);
-void mq_watch(mq_engine *engine, mq_session *session);
-/* A copy, counted as spilled and not yet by who has it; NULL: no memory. */
-mq_blob *mq_blob_of(mq_engine *engine, const void *record, uint32_t length);
-void mq_blob_done(mq_engine *engine, mq_blob *blob);
 
 /* vows.c */
 void mq_vow(mq_engine *engine, mq_connection *connection); /* what it is told next rests on the journal */

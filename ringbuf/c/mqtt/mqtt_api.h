@@ -157,6 +157,8 @@ typedef struct mq_counters {
     uint64_t source_evictions; /* times a source ring stopped heeding us, and may overwrite what we have not
                                   read */
     uint64_t spilled;          /* records copied out before their ring overwrote them */
+    uint64_t spill_refused;    /* messages that were not taken: no room for what their ring would overwrite */
+    uint64_t spill_over;       /* times a record was not copied because of spill_max_bytes */
     uint64_t thawed;           /* records that came back from the log, each time */
     uint64_t dropped[12];      /* by MQ_DROP_* */
     uint64_t closed[17];       /* by MQ_CLOSE_* */
@@ -173,6 +175,8 @@ typedef struct mq_counters {
     uint64_t sessions_kept, filter_bytes; /* as sessions_max and filters_max_bytes count them */
     uint64_t spilled_records, spilled_bytes; /* copies that sessions still wait for */
     uint64_t unfinished_bytes; /* memory of packets that are not whole, or wait to be parsed */
+    uint64_t spill_file_bytes; /* memory of the spill file */
+    uint64_t spill_errno;      /* why it gets no more memory; 0: it does, or did not need any */
     uint64_t held;         /* acknowledgements that wait for a sync, or for a sink */
     uint64_t blocked;      /* publishers paused by a full ring */
 } mq_counters;

@@ -148,6 +148,11 @@ PyObject *engine_share_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_share_join(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_share_leave(engine_object *self, args_t args, Py_ssize_t count);
 
+/* spill_calls.c */
+PyObject *engine_source_named(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_spill_open(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_spill_close(engine_object *self, PyObject *argument);
+
 /* topic_calls.c */
 PyObject *engine_session_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_close(engine_object *self, PyObject *argument);

@@ -4,6 +4,11 @@
  * by all sessions that need it, in memory that spill_max_bytes bounds.  Beyond that they are left, and
  * counted as overrun when their turn comes.
  *
+ * Copies are in the spill file (spill_file.h), which outlives the broker as rings do.  While there is no room
+ * in it nothing is appended that would overwrite a record that a kept session of ours needs: its publisher is
+ * refused.  Copies for sessions that end with the broker, and of foreign rings, are on the heap then, as all
+ * are where there is no file.
+ *
  * Only QoS 1 and 2, waiting or in flight, and only of rings without a log: what a log has is read back from
  * there (cold.c).
  *
@@ -24,6 +29,7 @@
 
 #define SHARE 16u
 #define STEP_MAX_BYTES (1u << 20)
+#define RETRY_MS 5u
 
 typedef struct sweep {
     mq_engine *engine;
@@ -31,6 +37,7 @@ typedef struct sweep {
     uint32_t index;
     uint64_t from, to; /* positions: what is looked for */
     mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; made when there is something to copy */
+    bool refused;      /* there was no room for a copy that has to outlive the broker */
 } sweep;
 
 typedef enum need {
@@ -62,6 +69,10 @@ static mq_blob *blob_new(mq_engine *engine, uint32_t length)
 
 static void blob_free(mq_engine *engine, mq_blob *blob)
 {
+    if (mq_spill_has(&engine->spill, blob)) {
+        mq_spill_release(engine, blob);
+        return;
+    }
     if (blob->spilled) {
         engine->counters.spilled_bytes -= blob->bytes;
         engine->counters.spilled_records--;
@@ -72,8 +83,11 @@ static void blob_free(mq_engine *engine, mq_blob *blob)
     free(blob);
 }
 
+/* A file that is closed stays as it is, with all that is in it. */
 void mq_blob_done(mq_engine *engine, mq_blob *blob)
 {
+    if (mq_spill_has(&engine->spill, blob) && !engine->spill.open)
+        return;
     if (--blob->references == 0)
         blob_free(engine, blob);
 }
@@ -92,11 +106,44 @@ static bool copy_allowed(const mq_engine *engine, uint32_t length)
            engine->limits.spill_max_bytes;
 }
 
-static mq_blob *copy_own(const sweep *sweep, uint64_t position)
+/* Room for a copy: in the file, if there is room, else on the heap.  NULL: no memory, or no room for what
+ * `outlives` the broker. */
+static mq_blob *copy_room(sweep *sweep, uint64_t position, uint32_t length, bool outlives)
+{
+    mq_engine *engine = sweep->engine;
+    if (!copy_allowed(engine, length)) {
+        engine->counters.spill_over++;
+        return NULL;
+    }
+    mq_blob *blob = mq_spill_reserve(engine, sweep->source, position, length);
+    bool needs_file = outlives && engine->spill.open && sweep->source->ring_length > 0;
+    sweep->refused |= blob == NULL && needs_file;
+    return blob != NULL || needs_file ? blob : blob_new(engine, length);
+}
+
+static void copy_done(mq_engine *engine, mq_blob *blob)
+{
+    if (mq_spill_has(&engine->spill, blob))
+        mq_spill_commit(engine, blob);
+}
+
+static void copy_abort(mq_engine *engine, mq_blob *blob)
+{
+    if (mq_spill_has(&engine->spill, blob))
+        mq_spill_abort(engine, blob);
+    else
+        blob_free(engine, blob);
+}
+
+static mq_blob *copy_own(sweep *sweep, uint64_t position, bool outlives)
 {
     const rb_record *record = rb_writer_record(sweep->source->writer, position);
-    return copy_allowed(sweep->engine, record->length) ? mq_blob_of(sweep->engine, record, record->length)
-                                                       : NULL;
+    mq_blob *blob = copy_room(sweep, position, record->length, outlives);
+    if (blob == NULL)
+        return NULL;
+    memcpy(&blob->record, record, record->length);
+    copy_done(sweep->engine, blob);
+    return blob;
 }
 
 /* Properties in the form in which delivery takes those of our own records. */
@@ -124,44 +171,52 @@ static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topi
 }
 
 /* Another process may change it at any time: what counts is the copy, and that it was still held then. */
-static mq_blob *copy_foreign(const sweep *sweep, uint64_t position, uint32_t topic)
+static mq_blob *copy_foreign(sweep *sweep, uint64_t position, uint32_t topic)
 {
     const rb_reader *reader = sweep->source->reader;
     const uint8_t *bytes = reader->data + (position & reader->mask);
     rb_record header;
     memcpy(&header, bytes, sizeof header);
     if (header.length < RB_RECORD_HEADER_BYTES ||
-        header.length > reader->capacity - (position & reader->mask) ||
-        !copy_allowed(sweep->engine, header.length))
+        header.length > reader->capacity - (position & reader->mask))
         return NULL;
-    mq_blob *blob = blob_new(sweep->engine, header.length);
+    mq_blob *blob = copy_room(sweep, position, header.length, false);
     if (blob == NULL)
         return NULL;
     memcpy(&blob->record, bytes, header.length);
     blob->record = header;
     blob->record.flags &= (uint16_t)~RB_FLAG_EXPIRY;
-    if (rb_reader_holds(reader, position) &&
-        copy_is_whole(sweep->engine, blob, mq_slab_at(&sweep->engine->topics, topic)))
-        return blob;
-    blob_free(sweep->engine, blob);
-    return NULL;
+    if (!rb_reader_holds(reader, position) ||
+        !copy_is_whole(sweep->engine, blob, mq_slab_at(&sweep->engine->topics, topic))) {
+        copy_abort(sweep->engine, blob);
+        return NULL;
+    }
+    copy_done(sweep->engine, blob);
+    return blob;
+}
+
+/* Whether the copy that was made for another session will do: one on the heap ends with the broker. */
+static bool suffices(const sweep *sweep, const mq_blob *blob, bool outlives)
+{
+    return blob != NULL &&
+           (!outlives || !sweep->engine->spill.open || mq_spill_has(&sweep->engine->spill, blob));
 }
 
 /* The copy of what `entry` names: made, or made before for another session.  NULL: there is none. */
-static mq_blob *copy_of(sweep *sweep, const mq_entry *entry)
+static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry *entry)
 {
+    bool own = sweep->source->kind == MQ_SOURCE_OWN, outlives = own && session->kept;
     uint64_t position = mq_where_position(entry->where);
     mq_blob **made = NULL;
     if (sweep->made == NULL)
         sweep->made = calloc((sweep->to - sweep->from) / RB_RECORD_ALIGN, sizeof *sweep->made);
     if (sweep->made != NULL && position >= sweep->from)
         made = &sweep->made[(position - sweep->from) / RB_RECORD_ALIGN];
-    if (made != NULL && *made != NULL)
+    if (made != NULL && suffices(sweep, *made, outlives))
         return *made;
-    mq_blob *blob = sweep->source->kind == MQ_SOURCE_OWN ? copy_own(sweep, position)
-                                                         : copy_foreign(sweep, position, entry->topic);
+    mq_blob *blob = own ? copy_own(sweep, position, outlives) : copy_foreign(sweep, position, entry->topic);
     sweep->engine->counters.spilled += blob != NULL;
-    if (made != NULL)
+    if (made != NULL && blob != NULL)
         *made = blob;
     return blob;
 }
@@ -186,7 +241,8 @@ static need need_of(const sweep *sweep, const mq_entry *entry)
     return kept ? NEEDS_COPY : NEEDS_NOTHING;
 }
 
-/* The window, in the order of sending.  True: a record of a ring is needed still. */
+/* The window, in the order of sending.  True: a record of a ring is needed still; all was done unless there
+ * was no room. */
 static bool sweep_window(sweep *sweep, mq_session *session)
 {
     bool needs = false;
@@ -196,7 +252,9 @@ static bool sweep_window(sweep *sweep, mq_session *session)
         needs |= need == NEEDS_OTHER || need == NEEDS_LATER;
         if (need == NEEDS_LATER && !session->disordered)
             return true;
-        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, entry) : NULL;
+        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, session, entry) : NULL;
+        if (sweep->refused)
+            return true;
         if (blob != NULL) {
             blob->origin = entry->where;
             entry->where = (uint64_t)(uintptr_t)blob;
@@ -218,7 +276,9 @@ static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk
             return false;
         if (need == NEEDS_OTHER || need == NEEDS_LATER)
             *sources |= 1u << (mq_where_source(entry.where) & 31);
-        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, &entry) : NULL;
+        mq_blob *blob = need == NEEDS_COPY ? copy_of(sweep, session, &entry) : NULL;
+        if (sweep->refused)
+            return false;
         if (blob != NULL) {
             blob->origin = entry.where;
             mq_entry_move(at, (uint64_t)(uintptr_t)blob);
@@ -232,7 +292,7 @@ static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk
 static bool sweep_session(sweep *sweep, mq_session *session)
 {
     bool needs = sweep_window(sweep, session);
-    for (mq_chunk *chunk = session->hot; chunk != NULL; chunk = chunk->next) {
+    for (mq_chunk *chunk = session->hot; chunk != NULL && !sweep->refused; chunk = chunk->next) {
         uint32_t sources = chunk->sources;
         if (sources & 1u << (sweep->index & 31)) {
             sources = 0;
@@ -248,7 +308,8 @@ static bool sweep_session(sweep *sweep, mq_session *session)
     return needs;
 }
 
-static void sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
+/* False: there was no room for all of it. */
+static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
 {
     mq_source *source = engine->sources[index];
     uint64_t from = to - source->copied > capacity ? to - capacity : source->copied;
@@ -259,13 +320,15 @@ static void sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t c
         mq_session *session = mq_slab_get(&engine->sessions, handle);
         if (session == NULL)
             continue;
-        session->watched = sweep_session(&sweep, session);
+        session->watched = sweep.refused || sweep_session(&sweep, session);
         if (session->watched)
             engine->watched.at[kept++] = handle;
     }
     engine->watched.count = kept;
     free(sweep.made);
-    source->copied = to;
+    if (!sweep.refused)
+        source->copied = to;
+    return !sweep.refused;
 }
 
 static uint64_t step_bytes(uint64_t capacity)
@@ -273,17 +336,22 @@ static uint64_t step_bytes(uint64_t capacity)
     return capacity / SHARE < STEP_MAX_BYTES ? capacity / SHARE : STEP_MAX_BYTES;
 }
 
-void mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
+bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
 {
     mq_source *source = engine->sources[index];
     const rb_writer *writer = source->writer;
     uint64_t ahead = writer->tail + room + step_bytes(writer->capacity);
     uint64_t to = ahead > writer->capacity ? ahead - writer->capacity : 0;
     if (room > writer->capacity || to > writer->tail) /* more than a record may have: it will be refused */
-        return;
-    if (to > source->copied)
-        sweep_all(engine, index, to, writer->capacity);
+        return true;
+    if (engine->now_ms < source->refused_until_ms)
+        return false;
+    if (to > source->copied && !sweep_all(engine, index, to, writer->capacity)) {
+        source->refused_until_ms = engine->now_ms + RETRY_MS;
+        return false;
+    }
     source->copy_at = to + writer->capacity;
+    return true;
 }
 
 void mq_spill_foreign(mq_engine *engine, uint32_t index)

@@ -229,6 +229,24 @@ static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t p
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
 }
 
+/* The ring is about to pass a mark: what it overwrites next is copied, and the journal has all that is
+ * routed, so that a restart finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
+static int make_way(mq_engine *engine, uint32_t index, uint64_t room)
+{
+    mq_source *source = engine->sources[index];
+    mq_journal_mark(engine, index);
+    mq_retained_due(engine, source);
+    if (!mq_journal_written(engine))
+        return RB_FULL;
+    if (mq_spill_own(engine, index, room))
+        return RB_OK;
+    engine->counters.spill_refused++;
+    if (source->full_since_ms == 0)
+        source->full_since_ms = engine->now_ms;
+    bool waits = source->blocks && engine->now_ms - source->full_since_ms < source->queue_timeout_ms;
+    return waits ? RB_FULL : RB_TIMEOUT;
+}
+
 static int append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
 {
     mq_source *source = engine->sources[topic->source];
@@ -239,13 +257,11 @@ static int append(mq_engine *engine, mq_topic *topic, const mq_message *message,
                   .properties_length = message->properties_length};
     uint64_t room = append_room(source->writer, topic->length + message->properties_length,
                                 message->payload_length);
-    if (source->writer->tail + room > source->copy_at) {
-        mq_spill_own(engine, topic->source, room);
-        mq_journal_mark(engine, topic->source);
-        mq_retained_due(engine, source);
-    }
     if (mq_level_refusal(engine, source) != 0)
         return RB_TIMEOUT;
+    int way = source->writer->tail + room > source->copy_at ? make_way(engine, topic->source, room) : RB_OK;
+    if (way != RB_OK)
+        return way;
     bool hides = source->level.hides,
          hidden = hides && mq_unshown_reserve(engine, topic->source, room) != RB_OK;
     int result = hidden ? RB_FULL

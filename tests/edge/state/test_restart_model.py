@@ -36,15 +36,20 @@ class Person:
 
 
 class Restarts(RuleBasedStateMachine):
+    capacity_bytes = 1 << 20
+
     def __init__(self) -> None:
         super().__init__()
-        self.lives = Lives(journal_bytes=1 << 20)
+        self.lives = Lives(journal_bytes=1 << 20, capacity_bytes=self.capacity_bytes)
         self.bench: Bench = self.lives.start()
         self.people = {name: Person(name) for name in NAMES}
         self.number = 0
 
     def teardown(self) -> None:
         self.lives.__exit__()
+
+    def payload_of(self, number: int) -> bytes:
+        return b"%d" % number
 
     @initialize(subscribers=st.dictionaries(clients, st.sampled_from((1, 2)), min_size=1))
     def everybody_comes(self, subscribers: dict[str, int]) -> None:
@@ -111,7 +116,7 @@ class Restarts(RuleBasedStateMachine):
         publisher = self.bench.client("publisher")
         for identifier in range(1, count + 1):
             self.number += 1
-            payload = b"%d" % self.number
+            payload = self.payload_of(self.number)
             publisher.send(Publish(f"t/{self.number % 3}", payload, qos, packet_id=identifier))
             if qos == 2:
                 publisher.send(PubRel(identifier))

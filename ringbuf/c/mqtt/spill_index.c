@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A restart reads the spill file back: all copies that are whole, found by ring, epoch and position.
+ *
+ * Nothing is done to a copy before its checksum holds.  Behind damaged bytes the next copy is looked for, as
+ * far as the extent was used, so that damage costs the copies that it has hit and no others.
+ *
+ * Nobody refers to a copy yet: that is found out when sessions are settled (journal_replay.c).  Those that no
+ * session has asked for by then are given up (mq_spill_settled).
+ */
+#include "mqtt.h"
+
+#include <stdlib.h>
+
+#define INDEX_MIN 1024u
+
+typedef struct extent_bytes { /* of one extent, read into memory of our own */
+    uint8_t *at;
+    uint64_t room, length;
+} extent_bytes;
+
+/* ---- index ---- */
+
+static uint64_t hash_of(const mq_engine *engine, uint64_t position, uint32_t epoch, const uint8_t *name,
+                        uint32_t name_length)
+{
+    uint64_t hash = position / 8 ^ (uint64_t)rb_crc32c(epoch, name, name_length) << 32 ^ engine->seed[0];
+    hash = (hash ^ hash >> 32) * (engine->seed[1] | 1);
+    return hash ^ hash >> 29;
+}
+
+static mq_spilled *copy_at(const mq_spill *spill, uint64_t place)
+{
+    return (mq_spilled *)(void *)(spill->base + place);
+}
+
+static const uint8_t *name_of(const mq_spilled *copy)
+{
+    return (const uint8_t *)&copy->blob.record + copy->blob.record.length;
+}
+
+static void index_put(const mq_engine *engine, uint64_t *index, uint32_t room, uint64_t place)
+{
+    const mq_spilled *copy = copy_at(&engine->spill, place);
+    uint64_t at = hash_of(engine, copy->position, copy->epoch, name_of(copy), copy->name_length);
+    while (index[at & (room - 1)] != 0)
+        at++;
+    index[at & (room - 1)] = place;
+}
+
+static bool index_add(mq_engine *engine, uint64_t place)
+{
+    mq_spill *spill = &engine->spill;
+    if (spill->index_count >= spill->index_room / 2) {
+        uint32_t room = spill->index_room ? spill->index_room * 2 : INDEX_MIN;
+        uint64_t *index = calloc(room, sizeof *index);
+        if (index == NULL)
+            return false;
+        for (uint32_t i = 0; i < spill->index_room; i++)
+            if (spill->index[i] != 0)
+                index_put(engine, index, room, spill->index[i]);
+        free(spill->index);
+        spill->index = index;
+        spill->index_room = room;
+    }
+    index_put(engine, spill->index, spill->index_room, place);
+    spill->index_count++;
+    return true;
+}
+
+mq_blob *mq_spill_find(const mq_engine *engine, const mq_source *source, uint64_t position)
+{
+    const mq_spill *spill = &engine->spill;
+    if (spill->index_count == 0)
+        return NULL;
+    uint64_t at = hash_of(engine, position, source->epoch, source->ring, source->ring_length);
+    for (uint64_t place; (place = spill->index[at & (spill->index_room - 1)]) != 0; at++) {
+        mq_spilled *copy = copy_at(spill, place);
+        if (copy->position == position && copy->epoch == source->epoch &&
+            copy->name_length == source->ring_length &&
+            memcmp(name_of(copy), source->ring, source->ring_length) == 0)
+            return &copy->blob;
+    }
+    return NULL;
+}
+
+/* ---- scanning ---- */
+
+/* Length of the copy at `bytes`, of which `left` are there; 0: none that is whole begins there. */
+static uint32_t copy_length(const mq_spill *spill, const uint8_t *bytes, uint64_t left)
+{
+    mq_spilled header;
+    rb_parts parts;
+    if (left < sizeof header)
+        return 0;
+    memcpy(&header, bytes, sizeof header);
+    const rb_record *record = &header.blob.record;
+    uint64_t at = offsetof(mq_spilled, blob.record), ends = at + record->length + header.name_length;
+    if (header.length > left || header.length % 8 != 0 || record->length < RB_RECORD_HEADER_BYTES ||
+        header.name_length > RB_NAME_MAX_BYTES || ((ends + 7) & ~7ull) != header.length)
+        return 0;
+    if (rb_record_parts(record, bytes + at, record->length, &parts) != RB_OK)
+        return 0;
+    return mq_spilled_verifies(spill, (const mq_spilled *)(const void *)bytes, header.length) ? header.length
+                                                                                              : 0;
+}
+
+/* Where damage ends the search for copies: nobody knows better than the extent itself, unless that is
+ * damaged. */
+static uint64_t used_of(const extent_bytes *extent)
+{
+    mq_extent_header header;
+    memcpy(&header, extent->at, sizeof header);
+    return header.used <= extent->length ? header.used : extent->length;
+}
+
+/* Copies of the extent that has been read; its place behind the last of them.  `found` gets their places in
+ * it, *count tells how many there are. */
+static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uint32_t *found, uint32_t *count)
+{
+    uint64_t at = sizeof(mq_extent_header), end = at, used = used_of(extent);
+    *count = 0;
+    while (at + sizeof(mq_spilled) <= extent->length) {
+        uint32_t length = copy_length(spill, extent->at + at, extent->length - at);
+        if (length > 0) {
+            found[(*count)++] = (uint32_t)at;
+            end = at += length;
+        } else if (at >= used || extent->length > MQ_UNIT_BYTES) { /* a longer extent has one copy */
+            break;
+        } else {
+            at += 8;
+        }
+    }
+    return (uint32_t)end;
+}
+
+/* Nobody refers to it yet. */
+static bool copy_adopt(mq_engine *engine, uint64_t place)
+{
+    mq_spilled *copy = copy_at(&engine->spill, place);
+    copy->blob.references = 0;
+    copy->blob.bytes = copy->length & 0x3fffffffu;
+    copy->blob.spilled = true;
+    copy->blob.moved_to = copy->blob.origin = 0;
+    copy->blob.owner = NULL;
+    return index_add(engine, place);
+}
+
+static bool extent_adopt(mq_engine *engine, uint32_t unit, uint32_t units, const extent_bytes *bytes)
+{
+    mq_spill *spill = &engine->spill;
+    uint64_t most = bytes->length / sizeof(mq_spilled) + 1;
+    uint32_t *found = malloc(most * sizeof *found), count = 0;
+    if (found == NULL)
+        return false;
+    mq_extent extent = {.units = units, .state = MQ_EXTENT_USED};
+    extent.used = copies_in(spill, bytes, found, &count);
+    extent.small = units == 1 && (count > 1 || extent.used - sizeof(mq_extent_header) <= MQ_LARGE_BYTES);
+    bool adopted = true;
+    if (count == 0)
+        mq_spill_punch(engine, unit, units);
+    else
+        adopted = mq_spill_adopt(engine, unit, extent);
+    for (uint32_t i = 0; i < count && adopted; i++)
+        adopted = copy_adopt(engine, (uint64_t)unit * MQ_UNIT_BYTES + found[i]);
+    spill->dead += adopted && count > 0 ? extent.used - sizeof(mq_extent_header) : 0;
+    free(found);
+    return adopted;
+}
+
+static bool extent_read(const mq_spill *spill, uint32_t unit, uint32_t units, extent_bytes *out)
+{
+    out->length = (uint64_t)units * MQ_UNIT_BYTES;
+    if (out->length > out->room) {
+        uint8_t *at = realloc(out->at, out->length);
+        if (at == NULL)
+            return false;
+        out->at = at;
+        out->room = out->length;
+    }
+    return mq_spill_read(spill, (uint64_t)unit * MQ_UNIT_BYTES, out->at, out->length) == 0;
+}
+
+/* Units of the extent that begins at `unit`; 0: it is free.  One whose header is damaged may hold copies. */
+static uint32_t units_of(const mq_spill *spill, uint32_t unit, const mq_extent_header *header)
+{
+    uint64_t most = spill->bytes / MQ_UNIT_BYTES - unit;
+    bool holds = header->check == rb_crc32c(spill->seed, &header->units, sizeof header->units);
+    return holds && header->units <= most ? header->units : 1;
+}
+
+bool mq_spill_scan(mq_engine *engine)
+{
+    mq_spill *spill = &engine->spill;
+    extent_bytes bytes = {0};
+    bool done = true;
+    uint64_t most = spill->bytes / MQ_UNIT_BYTES;
+    for (uint32_t unit = 1; done && (unit = mq_spill_next_memory(spill, unit)) < most;) {
+        mq_extent_header header;
+        done = mq_spill_read(spill, (uint64_t)unit * MQ_UNIT_BYTES, &header, sizeof header) == 0;
+        uint32_t units = done ? units_of(spill, unit, &header) : 0;
+        if (done && units == 0)
+            mq_spill_punch(engine, unit, 1);
+        else if (done)
+            done = extent_read(spill, unit, units, &bytes) && extent_adopt(engine, unit, units, &bytes);
+        unit += units == 0 ? 1 : units;
+    }
+    free(bytes.at);
+    return done;
+}
+
+/* ---- the end of a restart ---- */
+
+void mq_spill_take(mq_engine *engine, mq_blob *blob, uint64_t origin)
+{
+    mq_spill *spill = &engine->spill;
+    blob->origin = origin;
+    if (blob->references++ > 0)
+        return;
+    spill->extents[mq_extent_of(spill, blob)].live += blob->bytes;
+    spill->live += blob->bytes;
+    spill->dead -= blob->bytes;
+    engine->counters.spilled_bytes += blob->bytes;
+    engine->counters.spilled_records++;
+}
+
+void mq_spill_settled(mq_engine *engine)
+{
+    mq_spill *spill = &engine->spill;
+    free(spill->index);
+    spill->index = NULL;
+    spill->index_room = spill->index_count = 0;
+    uint32_t emptiest = 0; /* takes copies from now on, so that restarts leave no half empty extents behind */
+    for (uint32_t unit = 1; spill->open && unit < spill->top; unit++) {
+        const mq_extent *extent = &spill->extents[unit];
+        if (extent->state != MQ_EXTENT_USED || unit == spill->filling)
+            continue;
+        if (extent->live == 0)
+            mq_spill_retire(engine, unit);
+        else if (extent->small && (emptiest == 0 || extent->used < spill->extents[emptiest].used))
+            emptiest = unit;
+    }
+    if (spill->filling == 0)
+        spill->filling = emptiest;
+}
