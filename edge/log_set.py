@@ -193,6 +193,11 @@ class LogSet:
         self._refused = refused
         self._changed()
 
+    def lose(self, missing: Mapping[str, str]) -> None:
+        """Why a log takes no records, by the directory of logs whose files were removed; from any thread."""
+        for directory, thread in list(self._threads.items()):
+            thread.lose(missing.get(str(directory), ""))
+
     def thread_in(self, directory: str) -> LogThread | None:
         """The thread of the log in that directory; None: it has none."""
         return self._threads.get(Path(directory))

@@ -133,6 +133,8 @@ def page(status: Status) -> str:
     out = _Page()
     out.add("gauge", "info", "1; what runs here.", 1, version=status["version"], edge_id=status["edge_id"])
     out.add("gauge", "uptime_seconds", "Since the broker started.", status["uptime_s"])
+    about = "Files and directories of the broker that somebody has removed."
+    out.add("gauge", "missing_files", about, len(status.get("missing", ())))
     _mqtt(out, status["mqtt"])
     _watchdog(out, status.get("watchdog") or {})
     for ring in status["rings"]:

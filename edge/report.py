@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from edge.config import Config
 from edge.control import ANSWER_MAX_BYTES, Report, encode
+from edge.directory_watch import Missing
 from edge.listener import Listener
 from edge.local import LocalEndpoint
 from edge.producers import Producers
@@ -71,6 +72,7 @@ class Reporter:
     watchdog: Callable[[], Status] = dict
     upstream: Callable[[], Status] = dict
     bridges: Sequence[Callable[[], Status]] = ()
+    missing: Callable[[], Sequence[Missing]] = tuple
     local: LocalEndpoint | None = None
     metrics_url: str | None = None
     started_s: float = field(default_factory=time.monotonic)
@@ -117,6 +119,8 @@ class Reporter:
             "owners": owners,
             "clients": [dataclasses.asdict(row) for row in clients],
             "clients_not_shown": not_shown,
+            # What somebody has removed under the broker: key, path and remedy of each.
+            "missing": [it._asdict() for it in self.missing()],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,
             "zmq": self._zmq(),

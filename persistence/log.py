@@ -329,6 +329,12 @@ class Log(Tended):
         if self._lock is not None and self._active is None and not (self._is_proven or self._queue):
             self._begin()
 
+    @property
+    def active_path(self) -> str:
+        """The file of the active segment, "" if there is none.  From any thread."""
+        active = self._active
+        return active.path if active is not None else ""
+
     # ---- numbers, from any thread ----
 
     def _now(self) -> LogStats:

@@ -111,6 +111,12 @@ class LogThread:
         self.writer.blocked = reason
         self.writer.call()
 
+    def lose(self, reason: str) -> None:
+        """See LogWriter.removed; "": all is back.  From any thread."""
+        if self.writer.removed != reason:
+            self.writer.removed = reason
+            self.writer.call()
+
     def status(self) -> dict[str, object]:
         """For `brim status`; from any thread."""
         return {**self.writer.status(), "scheduling": self.scheduling}

@@ -418,7 +418,9 @@ class Upkeep:
     def status(self) -> dict[str, object]:
         """For `brim status`; from any thread."""
         facts = self._seen
-        free_bytes, total_bytes = self.log.files.disk(self.log.directory)
+        free_bytes = total_bytes = 0
+        with suppress(OSError):  # the directory is gone, which the log itself says more about
+            free_bytes, total_bytes = self.log.files.disk(self.log.directory)
         stats, turns = self.stats, self.turns
         by_state: Counter[str] = Counter()
         for it in facts:

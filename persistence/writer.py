@@ -163,6 +163,7 @@ class LogWriter:
         self.broken: dict[str, str] = {}  # rings that were left, and why
         self.lost_records = 0  # that were damaged or gone before they could be logged
         self.blocked = ""  # why nothing may be written although the disk would take it; then call()
+        self.removed = ""  # files of the log that somebody has removed: what is written there is lost
         self._on_durable = on_durable
         self._clock_ns = clock_ns
         self._joined: dict[int, _Joined] = {}
@@ -269,8 +270,7 @@ class LogWriter:
         if take and not self.state.failures:
             self._take(now)
         try:
-            if self.blocked:
-                raise OSError(errno.ENOSPC, self.blocked)
+            self._refuse()
             self.log.write()
             self._written()
             if self.log.queued and (sync or self.state.failures or self._due_ns(now) <= now):
@@ -438,7 +438,12 @@ class LogWriter:
 
     def _enter(self, now: int) -> bool:
         """Whether the next round can be C's."""
-        if self.state.failures or self.blocked or any(it.ahead for it in self._joined.values()):
+        if (
+            self.state.failures
+            or self.blocked
+            or self.removed
+            or any(it.ahead for it in self._joined.values())
+        ):
             return False
         return self._rounds.enter(now)
 
@@ -471,8 +476,7 @@ class LogWriter:
         if self._rounds.c.tells and self._on_durable is not None:
             self._on_durable()
         try:
-            if self.blocked:
-                raise OSError(errno.ENOSPC, self.blocked)
+            self._refuse()
             self._rounds.go_on()
         except OSError as error:
             self._rounds.leave(ends=True)
@@ -501,9 +505,16 @@ class LogWriter:
 
     # ---- failure ----
 
+    def _refuse(self) -> None:
+        """Raises OSError: nothing may be written now."""
+        if self.removed:
+            raise FileNotFoundError(errno.ENOENT, self.removed)
+        if self.blocked:
+            raise OSError(errno.ENOSPC, self.blocked)
+
     def _failed(self, error: OSError, now: int) -> None:
         code = errno.errorcode.get(error.errno or 0, "?")
-        words = self.blocked or _REASONS.get(error.errno or 0, error.strerror or str(error))
+        words = self.removed or self.blocked or _REASONS.get(error.errno or 0, error.strerror or str(error))
         if isinstance(error, NoRoom):
             words = str(error)
         reason = f"{words} ({code})"
@@ -513,7 +524,7 @@ class LogWriter:
         self._retry_at = now + self._pause_ns
         if self.state.failures == 2:
             log.error("log takes no records reason=%s directory=%s", reason, self.log.directory)
-        elif not (again or self.blocked):
+        elif not (again or self.blocked or self.removed):
             log.warning("log writes into a new segment reason=%s directory=%s", reason, self.log.directory)
 
     def _works(self) -> None:

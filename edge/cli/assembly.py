@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -59,6 +59,7 @@ from ringbuf import Ring
 if TYPE_CHECKING:
     from bridge.settings import BridgeSettings
     from edge.cli.holds import ConsumerHolds
+    from edge.directory_watch import Missing
     from edge.log_set import LogSet
     from persistence.merged import MergedReader
 
@@ -87,6 +88,7 @@ class Assembly:
         self._state: StateHome | None = None  # None: sessions end with the broker
         self._on_log_state: list[Callable[[], object]] = []  # on the MQTT thread
         self._bridges: list[Callable[[], dict[str, Any]]] = []
+        self._refuse_consumers: Callable[[str], object] = lambda _: None
         self._reloading = asyncio.Lock()
         self._down = AsyncExitStack()  # how each part that was started is ended
 
@@ -140,6 +142,7 @@ class Assembly:
         reporter.bridges = self._bridges
         reporter.upstream = self.upstream.status
         reporter.consumers = self._start_consumers(streams, producers)
+        reporter.missing = self._watch_directories(streams)
         reporter.local = await self._start_local(streams, producers, reporter)
         refusals, shortened = Refusals(self.listener.broker.engine), ShortenedFiles(streams, producers)
         for watch in (reporter.sample(), refusals.watch(), shortened.watch()):
@@ -429,9 +432,19 @@ class Assembly:
         self._down.push_async_callback(asyncio.to_thread, endpoint.stop)
         endpoint.start()
         endpoint.admit(self.budget.peers)
+        self._refuse_consumers = endpoint.refuse
         if self._consumer_holds is not None:
             self._consumer_holds.groups = endpoint.all_groups
         return endpoint.groups
+
+    def _watch_directories(self, streams: Streams) -> Callable[[], Sequence[Missing]]:
+        from edge.cli.watching import watch_directories
+
+        rings = [partition.ring.path for partition in streams.all()]
+        watch = watch_directories(self.config, rings, self.logs, self._refuse_consumers)
+        self._down.push_async_callback(asyncio.to_thread, watch.stop)
+        watch.start()
+        return lambda: watch.missing
 
     def _start_feed(self, producers: Producers) -> None:
         feed = Feed(self.listener)

@@ -24,6 +24,12 @@ __all__ = ["add_arguments", "run"]
 
 QUIET_S = 10.0  # publishers wait, and no bridge says that its sink has taken something
 OWNER_SHARE = 10  # an owner that has less than such a part of a table is not shown
+_LOST_BY = {
+    "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
+    "log": ": publishers of streams with a log are refused",
+    "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
+    "ring": ": programs of this machine cannot attach, and a killed broker loses it",
+}
 TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 
 
@@ -49,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _troubles(status: dict[str, Any]) -> list[str]:
     """What does not go on by itself, or has not for now."""
-    found = []
+    found = [
+        f"{it['key']} {it['path']} was removed or replaced; {it['remedy']}{_LOST_BY.get(it['key'], '')}"
+        for it in status.get("missing", ())
+    ]
     if stalled_s := status["watchdog"].get("stalled_s"):
         found.append(f"clients are not served for {seconds_in_words(stalled_s)}; the log has the state")
     for bridge in status["bridges"]:

@@ -106,6 +106,14 @@ class ConsumersEndpoint:
         """Accept no more peers than so many descriptors allow.  After start()."""
         self._server.admit(descriptors)
 
+    def refuse(self, reason: str) -> None:
+        """Refuse acknowledgements, since their journal would not survive; "": no longer.  Any thread."""
+
+        def change() -> None:
+            self._service.trouble = reason
+
+        self.call(change)
+
     def call(self, function: Callable[[], object]) -> None:
         """Run `function` on the endpoint's thread, soon.  From any thread."""
         self._calls.append(function)

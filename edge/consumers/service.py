@@ -110,6 +110,7 @@ class Service:
         self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
         self._faults = Faults(self.counts, clock)
+        self.trouble = ""  # why what is written would not survive; acknowledgements are refused
         self.also: list[Callable[[], float]] = []  # asked each turn: seconds until it is worth again
         self._clock = clock
         self._outlet = outlet
@@ -237,6 +238,9 @@ class Service:
         """Writes what has changed, and lets go the answers that waited for it."""
         self.ledger.collect()
         store = self.ledger.store
+        if self.trouble:
+            self._refuse_held(self.trouble)
+            return
         if store.broken and now_s < self._flush_retry_s:
             self._refuse_held("its journal cannot be written")
             return

@@ -296,6 +296,8 @@ class _Written:
                 self._file = self._temporary.open("wb")
             else:
                 is_there = self.path.exists()
+                if self.size_bytes and not is_there:
+                    raise FileNotFoundError(f"{self.path} was removed")
                 self._made |= not is_there
                 self._file = self.path.open("r+b" if is_there else "xb")
                 self._file.truncate(self.size_bytes)

@@ -173,6 +173,24 @@ def test_it_does_not_grow_without_bound(site: Site) -> None:
         assert retained(bench)["a"][:4] == struct.pack("<I", 599)
 
 
+def test_a_file_that_somebody_removes_is_written_whole_again(site: Site) -> None:
+    """Not from where the removed one ended, with a hole before it, which no start could read."""
+    with site.life(killed=True) as bench:
+        bench.client("p").send(Publish("a", b"1", retain=True))
+        fill(bench)
+        wait_until(lambda: bench.settle() == 0 and site.file.exists())
+        site.file.unlink()
+
+        def is_back() -> bool:  # by the sweep after the one that misses it
+            bench.client("p").send(Publish("b", b"2", retain=True))
+            fill(bench)
+            return bench.settle() == 0 and site.file.exists()
+
+        wait_until(is_back)
+    with site.life() as bench:
+        assert retained(bench) == {"a": b"1", "b": b"2"}
+
+
 def test_the_name_of_the_file_is_on_the_disk_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
