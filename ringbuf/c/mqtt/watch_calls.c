@@ -16,17 +16,17 @@ PyObject *engine_state(engine_object *self, PyObject *Py_UNUSED(ignored))
     }
     if (journal->writer != NULL)
         journal_ring = journal->writer->tail - journal->keep_from;
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsKsKsKsKsIsIsIsNsNsNsNsN}", "running", stops[MQ_RUN], "python",
-                         stops[MQ_STOP_PYTHON], "held", stops[MQ_STOP_HELD], "full", stops[MQ_STOP_FULL],
-                         "acks", stops[MQ_STOP_ACKS], "out", stops[MQ_STOP_OUT], "rate", stops[MQ_STOP_RATE],
-                         "input", stops[MQ_STOP_INPUT], "closing", stops[MQ_STOP_CLOSING], "waiting",
-                         (unsigned long long)engine->pulse.waiting, "events",
-                         (unsigned long long)(engine->event_next - engine->event_taken), "events_taken",
-                         (unsigned long long)(engine->event_taken - engine->event_done), "journal_bytes",
-                         journal_ring, "journal_collected", journal->used, "vowing", engine->vowing.count,
-                         "held_sources", engine->held_sources, "journal_full", PyBool_FromLong(journal->full),
-                         "journal_stalled", PyBool_FromLong(journal->stalled), "journal_torn",
-                         PyBool_FromLong(journal->torn), "checkpoint_needed",
-                         PyBool_FromLong(mq_journal_needs(engine)), "checkpoint_requested",
-                         PyBool_FromLong(journal->request.made));
+    return Py_BuildValue(
+        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsIsIsIsNsNsNsNsNsN}", "running", stops[MQ_RUN], "python",
+        stops[MQ_STOP_PYTHON], "held", stops[MQ_STOP_HELD], "full", stops[MQ_STOP_FULL], "acks",
+        stops[MQ_STOP_ACKS], "out", stops[MQ_STOP_OUT], "rate", stops[MQ_STOP_RATE], "input",
+        stops[MQ_STOP_INPUT], "closing", stops[MQ_STOP_CLOSING], "waiting",
+        (unsigned long long)engine->pulse.waiting, "events",
+        (unsigned long long)(engine->event_next - engine->event_taken), "events_taken",
+        (unsigned long long)(engine->event_taken - engine->event_done), "journal_bytes", journal_ring,
+        "journal_collected", journal->used, "vowing", engine->vowing.count, "held_sources",
+        engine->held_sources, "journal_full", PyBool_FromLong(journal->full), "journal_stalled",
+        PyBool_FromLong(journal->stalled), "journal_torn", PyBool_FromLong(journal->torn),
+        "checkpoint_needed", PyBool_FromLong(mq_journal_needs(engine)), "checkpoint_requested",
+        PyBool_FromLong(journal->request.made), "sweep_needed", PyBool_FromLong(engine->retained_due));
 }
