@@ -62,7 +62,7 @@ class Voice:
         self.bench = bench
         self.handle = bench.engine.open(0)
         self.unsent = b""
-        self.owed: Counter[type[Any]] = Counter()
+        self.owed: Counter[object] = Counter()
 
     def say(self, packet: Packet, answer: type[Packet] | None = None) -> None:
         self.unsent += encode(packet, Version.V5)
