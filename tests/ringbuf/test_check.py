@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ringbuf import Ring
+from ringbuf import Ring, crc32c
 from ringbuf.check import Check, Damage
 from ringbuf.constants import HEADER_BYTES
 from ringbuf.errors import OffsetGone, Overrun
@@ -16,6 +17,8 @@ from ringbuf.ring import ring_file
 from tests.support.rings import CAPACITY_BYTES, new_ring
 
 CASES = 400  # of each kind of damage
+EPOCH = 7  # of new_ring()
+GAP = struct.Struct("<IIQQQ")  # a gap marker, by hand from c/record.h: length, checksum, offset, count, zeros
 EXTENT = {"bit": 1, "byte": 1, "zeros": 600, "garbage": 512, "sector": 512}
 
 
@@ -212,8 +215,10 @@ def test_every_place_of_a_gap_leads_to_its_end(runtime_directory: Path) -> None:
         data = ring_file(left.path).read_bytes()
     end += -end % 32
     for at in range(begin, end, 32):
-        length = int.from_bytes(data[at : at + 4], "little")
+        length, crc, first, count, zeros = GAP.unpack_from(data, at)
         assert length == 0xC000_0000 | (end - at)
+        assert (first, count, zeros) == ((offset, 1, 0) if at == begin else (offset + 1, 0, 0))
+        assert crc == crc32c(data[at : at + 4], crc32c(data[at + 8 : at + 32], EPOCH))
 
 
 def test_a_large_ring_is_checked_in_bounded_time(runtime_directory: Path) -> None:
