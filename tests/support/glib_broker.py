@@ -8,10 +8,10 @@ from edge.state import home
 from edge.state.keeper import Place
 
 
-def hasty(ring: Any, writer: Any, files: Any, vows: bool, in_log_bytes: int) -> Place:
+def hasty(ring: Any, writer: Any, files: Any, vows: bool, *bounds: Any) -> Place:
     """Nobody is to wait."""
     del vows
-    return Place(ring, writer, files, in_log_bytes=in_log_bytes)
+    return Place(ring, writer, files, False, *bounds)
 
 
 if __name__ == "__main__":

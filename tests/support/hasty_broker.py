@@ -2,8 +2,9 @@
 
 import sys
 
+from edge import log_set
 from edge.cli import main
-from persistence import OsFiles, log
+from persistence import OsFiles
 
 
 class Files(OsFiles):
@@ -14,5 +15,5 @@ class Files(OsFiles):
 
 
 if __name__ == "__main__":
-    vars(log)["OsFiles"] = Files
+    vars(log_set)["OsFiles"] = Files
     sys.exit(main())
