@@ -12,6 +12,8 @@ from tests.support.house import ROOT
 
 PATIENCE_S = 20.0  # for a line that should come at once; a machine under load may take seconds
 
+LOGGED_BYTES = 4_000  # of the log of a process, shown when the test has failed
+
 
 class Child:
     """`python -c code arguments`, from the checkout.  A context manager: it is killed at the end."""
@@ -73,9 +75,13 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
+        status = self.process.poll()
+        if status is None:
             self.process.kill()
-        self.process.communicate()
+        said = self.process.communicate()[1]
+        if kind is not None:
+            print(f"process {self.pid}: exit status {status}; the end of its log:")
+            print(said[-LOGGED_BYTES:].decode())
 
     def _how(self, code: str) -> list[str]:
         return ["-c", code]
