@@ -36,6 +36,7 @@ from edge.access import (
     TransportFacts,
 )
 from edge.authenticating import Authenticating
+from edge.authors import author_of
 from edge.clients import Client, Clients, Watcher
 from edge.cold import ColdReads
 from edge.connecting import Connecting
@@ -126,6 +127,7 @@ class Broker:
         self._permissions = Permissions(engine, authenticator, enhanced, access)
         self._pending = Pending(engine, call, self._guarded)
         self.router.later = lambda steps: self._pending.work(0, object(), steps)
+        self.retained.may_publish = self._may_publish
         self._connecting = Connecting(
             engine, self.clients, self.sessions, self._permissions, self._pending, self.limits
         )
@@ -354,6 +356,15 @@ class Broker:
                 log.info("client is not welcome any more %s", pairs(client=client.facts.client_id))
                 self._end(client.connection, will=True, reason=ReasonCode.NOT_AUTHORIZED)
         self.router.rules_changed(self.sessions)
+        self.check_retained()
+
+    def check_retained(self) -> None:
+        """Withhold retained messages of clients that may not publish them any more."""
+        if self.limits.check_retain_source:
+            self._pending.work(0, self.retained, self.retained.check_sources())
+
+    def _may_publish(self, facts: ClientFacts, topic: str, then: Callable[[list[bool]], None]) -> None:
+        self._pending.when(0, [self._permissions.may_publish(facts, topic)], False, then)
 
     def _set_access(self, access: AccessList | None) -> None:
         self._permissions.access = access
@@ -423,7 +434,14 @@ class Broker:
                 properties, expiry_flag = message_of(will)
                 qos = min(will.qos, self._engine_limits.qos_max)  # MQTT 3.1.1 cannot be told of qos_max
                 self.own_messages.publish(
-                    will.topic, will.payload, qos, will.retain, properties, expiry_flag, key_of(facts)
+                    will.topic,
+                    will.payload,
+                    qos,
+                    will.retain,
+                    properties,
+                    expiry_flag,
+                    key_of(facts),
+                    author_of(facts),
                 )
             else:
                 log.info("a will is not published any more %s", pairs(client=facts.client_id))

@@ -188,6 +188,9 @@ class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     password_file: Path | None = None  # of `brim passwd` or mosquitto_passwd
     acl_file: Path | None = None  # as Mosquitto's acl_file; without it everybody may do everything
+    # Withhold a retained message while the rules do not let its client publish to its topic: checked at the
+    # start, and each time the rules are read.
+    check_retain_source: bool = True
     plugin: tuple[Plugin, ...] = ()
 
     @property

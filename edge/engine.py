@@ -18,10 +18,11 @@ from __future__ import annotations
 import os
 import secrets
 from array import array
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from edge.engine_codes import TABLES, CloseCause, DropCause, EventKind, Table
+from edge.engine_codes import CloseCause, DropCause, EventKind, Table
+from edge.engine_limits import EngineLimits
 from edge.spill_engine import SpillEngine
 from ringbuf import _ringbuf
 from ringbuf.core import ffi, lib
@@ -66,8 +67,6 @@ TAG_GRANT_SHIFT: int = lib.MQ_TAG_GRANT_SHIFT
 OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
-KIB, MIB = 1 << 10, 1 << 20
-
 
 # (kind, connection, detail, data): one thing for Python to decide.  `connection` is 0 for those of a source
 # ring.
@@ -84,34 +83,6 @@ class SessionFacts(NamedTuple):
     in_flight: int
     delivered: int
     dropped: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """Bounds of the hot path.  Names and defaults as in the configuration file, where there are such."""
-
-    connections_max: int = 16_384
-    connect_timeout_ms: int = 5_000
-    connect_max_bytes: int = 384 * KIB
-    packet_max_bytes: int = MIB
-    control_max_bytes: int = MIB  # of packets other than PUBLISH, once CONNECT was accepted
-    topics_max: int = 1_000_000
-    topics_max_bytes: int = 256 * MIB  # of all their names; a level beyond the eighth counts 128 bytes
-    retained_max: int = 100_000
-    receive_max: int = 1_024  # of one client: QoS 1 and 2 exchanges not at their end, 1..65535
-    alias_max: int = 64  # topic aliases that one MQTT 5 client may set, 0..65535
-    retained_max_bytes: int = 64 * MIB
-    queues_max_bytes: int = 256 * MIB  # positions waiting for clients, of all of them, 15.1 bytes each
-    unfinished_max_bytes: int = 256 * MIB  # memory of packets that are not whole, of all connections
-    spill_max_bytes: int = 64 * MIB  # copies of records that rings have overwritten and sessions wait for
-    sessions_max: int = 16_384  # that outlast their connection, connected or not
-    filters_max_bytes: int = 256 * MIB  # of the subscriptions of all sessions, as edge.router counts them
-    qos_max: int = 2  # of PUBLISH from clients
-    payload_max_bytes: int = 0  # likewise; 0: what fits into a packet
-    in_flight_max_bytes: int = 0  # QoS 1 and 2, to one client; 0: as many messages as its window takes
-    share_percent: int = 100  # of each table that one owner may have if it is alone; 100: there are no quotas
-    # Of one user, of one address: by Table; 0: as share_percent says.
-    owner_max: tuple[tuple[int, ...], ...] = ((0,) * TABLES,) * 2
 
 
 class Engine(SpillEngine, Protocol):
@@ -251,6 +222,9 @@ class Engine(SpillEngine, Protocol):
     def session_owner(self, session: int, owner: bytes, /) -> bool:
         """Let it count for `owner` from now on, with all that it has."""
 
+    def session_author(self, session: int, author: bytes, /) -> bool:
+        """Set who publishes what it retains: edge.authors."""
+
     def session_lasts(self, session: int, lasts: bool, /) -> bool:
         """Count it among those that outlast their connection, or no longer."""
 
@@ -325,8 +299,18 @@ class Engine(SpillEngine, Protocol):
     def retained_sweep(self, all_there_is: bool, /) -> None:
         """Begin with the topics that retain something else since the last sweep, or anything at all."""
 
-    def retained_changes(self, most: int, /) -> tuple[bytes, bool]:
-        """Records of what they retain now, about `most` bytes, without payload for nothing; any more?"""
+    def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
+        """Records of what they retain now, about `most` bytes, without payload for nothing; authors of them,
+        as edge/state/retained_file.py has them; any more?
+        """
+
+    def retained_authors(self, first: int, most: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
+        """Topics from place `first` of the table on whose retained message has an author, with that, at most
+        `most`; the place to go on from, None at the end.
+        """
+
+    def retained_withhold(self, topic: int, withheld: bool, /) -> bool:
+        """Give what the topic retains to nobody, or to subscribers again; False: it retains nothing."""
 
     # A restart: before anything is served.
 
@@ -474,10 +458,21 @@ class Engine(SpillEngine, Protocol):
     def queue_purge(self, session: int, topics: array[int], /) -> int:
         """Take back what waits of `topics`, NO_TOPIC perhaps among them; how many, counted as denied."""
 
-    def retain(self, topic: int, payload: bytes, flags: int, properties: bytes, timestamp_ns: int, /) -> bool:
+    def retain(
+        self,
+        topic: int,
+        payload: bytes,
+        flags: int,
+        properties: bytes,
+        timestamp_ns: int,
+        owner: bytes,
+        author: bytes,
+        /,
+    ) -> bool:
         """Sets the retained message without a new record; an empty payload clears it.
 
-        `flags` FLAG_QOS and FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now.
+        `flags` FLAG_QOS and FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now;
+        `owner` and `author` as publish() takes them.
         """
 
     def retained(self, topic: int, /) -> bytes | None:
@@ -489,11 +484,13 @@ class Engine(SpillEngine, Protocol):
         How many get it.  What retain() has set becomes news by this, without a record.
         """
 
-    def publish(self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, /) -> int:
+    def publish(
+        self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, author: bytes, /
+    ) -> int:
         """Append a message of this process and route it: OK, FULL (try again), or dropped and counted.
 
         `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none; what it retains
-        counts for `owner`, a key of edge.owners.
+        counts for `owner`, a key of edge.owners, and is of `author`, of edge.authors.
         """
 
 

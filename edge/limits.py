@@ -19,6 +19,7 @@ class BrokerLimits:
     """Names as in the configuration file."""
 
     client_id_max_bytes: int = 65_535
+    check_retain_source: bool = True  # what is retained of clients that may not publish it is withheld
     empty_client_ids: bool = True  # a client without an identifier gets one
     subscriptions_max: int = 10_000
     subscriptions_max_bytes: int = 8 << 20  # of the filters of one client, as filter_bytes() counts them

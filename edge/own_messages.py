@@ -26,6 +26,7 @@ class _Message:
     flags: int
     properties: bytes
     owner: bytes = b""  # of edge.owners: what it retains counts for it
+    author: bytes = b""  # of edge.authors, of what it retains
 
 
 class OwnMessages:
@@ -57,6 +58,7 @@ class OwnMessages:
         properties: bytes = b"",
         expiry_flag: int = 0,
         owner: bytes = b"",
+        author: bytes = b"",
     ) -> bool:
         """Store a message and deliver it.  False: it was dropped, and counted.
 
@@ -64,7 +66,7 @@ class OwnMessages:
         makes publishers wait makes this one wait too.
         """
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
-        return self._publish(_Message(topic, payload, flags, properties, owner))
+        return self._publish(_Message(topic, payload, flags, properties, owner, author))
 
     def store(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
@@ -94,7 +96,8 @@ class OwnMessages:
         if topic is None:
             self.dropped += 1
             return None
-        return self._engine.publish(topic, message.payload, message.flags, message.properties, message.owner)
+        it = message
+        return self._engine.publish(topic, it.payload, it.flags, it.properties, it.owner, it.author)
 
     def _wait(self, message: _Message) -> bool:
         if len(self._waiting) >= WAITING_MAX:

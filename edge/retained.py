@@ -16,9 +16,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from edge.access import ClientFacts
+from edge.authors import NO_AUTHOR, facts_of
 from edge.engine import DropCause, Engine, counters_of, limits_of
 from edge.log_throttle import LogThrottle
 from edge.logs import pairs
+from edge.owners import NO_OWNER, key_of
 from edge.router import Router
 from edge.sessions import Session
 from edge.steps import Steps
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Retained"]
 
 log = logging.getLogger(__name__)
+
+SOURCES_AT_ONCE = 64  # authors that are checked in one step
 
 
 class Retained:
@@ -48,6 +53,8 @@ class Retained:
         self._counters = counters_of(engine)
         self._reported = 0  # refused messages that the log knows of
         self._may_warn = LogThrottle(clock)
+        # Calls its last argument with whether a client may publish to a topic.
+        self.may_publish: Callable[[ClientFacts, str, Callable[[list[bool]], None]], None]
         self._router = router
         self._topic_of = topic_of
 
@@ -82,6 +89,32 @@ class Retained:
         )
         self._reported = refused
 
+    def check_sources(self) -> Steps[None]:
+        """Withhold what is retained by authors that may not publish to its topic now, and give it again where
+        they may.
+
+        Messages of authors that nothing is known of are given: those of local producers, and those that only
+        a ring had when the broker was killed.
+        """
+        first: int | None = 0
+        while first is not None:
+            rows, first = self._engine.retained_authors(first, SOURCES_AT_ONCE)
+            for topic, author in rows:
+                self._check_source(topic, author)
+            yield
+
+    def _check_source(self, topic: int, author: bytes) -> None:
+        facts = facts_of(author)
+        name = self._engine.topic_name(topic)
+        if facts is None:
+            return
+
+        def decided(allowed: list[bool]) -> None:
+            if self._engine.topic_find(name) == topic:  # which may have been forgotten meanwhile
+                self._engine.retained_withhold(topic, not all(allowed))
+
+        self.may_publish(facts, name.decode(), decided)
+
     def restore(self, records: Iterable[Record | RetainedRecord]) -> int:
         """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.
 
@@ -95,7 +128,11 @@ class Retained:
             if topic is None:
                 continue
             flags = min(record.flags & FLAG_QOS, 2) | record.flags & FLAG_EXPIRY
-            if self._engine.retain(topic, record.bytes(), flags, record.properties, record.timestamp_ns):
+            author = getattr(record, "author", NO_AUTHOR)
+            facts = facts_of(author) if author else None
+            owner = NO_OWNER if facts is None else key_of(facts)
+            said = record.bytes(), flags, record.properties, record.timestamp_ns
+            if self._engine.retain(topic, *said, owner, author):
                 kept.add(topic)
             else:
                 kept.discard(topic)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from edge.access import ClientFacts
+from edge.authors import author_of
 from edge.deadlines import Deadlines
 from edge.engine import Engine
 from edge.mqtt import Will
@@ -112,6 +113,7 @@ class Sessions:
         assert client_id not in self._by_client
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(facts))
         session = self._by_client[client_id] = Session(facts, handle, expiry_s)
+        self._engine.session_author(handle, author_of(facts))
         self._engine.session_lasts(handle, expiry_s > 0)
         self._keeper.opened(session)
         return session
@@ -120,6 +122,7 @@ class Sessions:
         """Its client has come back, perhaps from another address and on other terms."""
         session.facts, session.expiry_s = facts, expiry_s
         self._engine.session_owner(session.handle, key_of(facts))
+        self._engine.session_author(session.handle, author_of(facts))
         self._engine.session_lasts(session.handle, expiry_s > 0)
 
     def came(self, session: Session, connection: int) -> None:

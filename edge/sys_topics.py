@@ -115,7 +115,7 @@ class SysTopics:
         topic = self._topic_of(ROOT + name)
         if topic is None:
             return  # a full table: there is nobody else to take the room from
-        if self._engine.retain(topic, text.encode(), 0, b"", 0):
+        if self._engine.retain(topic, text.encode(), 0, b"", 0, b"", b""):
             self._engine.retained_route(topic)
             self._said[name] = text
 

@@ -27,7 +27,7 @@ from edge.auth.guard import AuthFiles, Guard, scram_secret
 from edge.auth.rule_warnings import rule_warnings
 from edge.broker import Broker, BrokerLimits
 from edge.cli.bridge_settings import bridge_settings, foreign_bridge
-from edge.config import Config, Limits
+from edge.config import Config
 from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
 from edge.engine import EngineLimits, engine_of, limits_of
@@ -229,6 +229,7 @@ class Assembly:
             kept = self._state.retained.restore(self.listener.broker, rings, self._past)
         else:
             kept = sum(self.listener.broker.retained.restore(retained_in(ring)) for ring in rings)
+        self.listener.broker.check_retained()
         if kept:
             log.info("retained messages put back %s", pairs(messages=kept))
 
@@ -256,7 +257,7 @@ class Assembly:
         broker = Broker(
             engine,
             streams.partition_of,
-            limits=_broker_limits(self.config.limits, self.config.sys.interval_s),
+            limits=_broker_limits(self.config),
             version=self._version,
             authenticator=self.guard.authenticator,
             enhanced=self.guard.enhanced,
@@ -532,7 +533,8 @@ def _engine_limits(config: Config) -> EngineLimits:
     )
 
 
-def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
+def _broker_limits(config: Config) -> BrokerLimits:
+    limits = config.limits
     sessions = SessionLimits(
         queued_records_max=limits.queued_records_max,
         in_flight_max=limits.in_flight_max,
@@ -546,7 +548,8 @@ def _broker_limits(limits: Limits, sys_interval_s: int) -> BrokerLimits:
         subscriptions_max_bytes=limits.subscriptions_max_bytes,
         packets=PacketLimits(limits.user_properties_max, limits.packet_filters_max),
         topic_alias_max=limits.topic_alias_max,
-        sys_interval_s=sys_interval_s,
+        sys_interval_s=config.sys.interval_s,
+        check_retain_source=config.auth.check_retain_source,
         keep_alive_max_s=limits.keep_alive_max_s,
         sessions=sessions,
         wills=WillLimits(limits.will_max_bytes, limits.wills_max_bytes),

@@ -6,6 +6,8 @@ else are written behind the file; a topic that was published a thousand times me
 
     frame: u32 length, u32 crc32c of kind and body, u8 kind, body; little-endian
     kind "r": records (ringbuf/c/record.h), padded to 32; one without a payload says that nothing is retained
+    kind "a": authors (edge/authors.py) of records of the frame before: for each u32 bytes of the topic, u32
+              bytes of the author, both; a record that has none is of nobody that is known
     kind "m": msgpack {ring: [epoch, position]}: what was published up to there is in what stands before
 
 A start takes the last record of each topic, then what was published since: from the rings, or from the log
@@ -48,6 +50,7 @@ ANEW_FACTOR = 2  # the file may be as much longer than what it says
 ANEW_MIN_BYTES = 1 << 20
 
 _FRAME = struct.Struct("<IIc")
+_AUTHOR = struct.Struct("<II")
 _RECORD = struct.Struct("<I12xQ4xHH")  # of ringbuf/c/record.h: length, time, key length, flags
 
 Marks = Mapping[str, tuple[int, int]]
@@ -61,6 +64,7 @@ class RetainedRecord(NamedTuple):
     timestamp_ns: int
     properties: bytes
     payload: bytes
+    author: bytes = b""
 
     def bytes(self) -> bytes:
         """Its payload."""
@@ -105,6 +109,7 @@ class _Content(NamedTuple):
     """What a file says: by topic, and up to where."""
 
     latest: dict[bytes, bytes]  # key -> record, padded
+    authors: dict[bytes, bytes]  # key -> author
     marks: dict[str, tuple[int, int]]
     good_bytes: int
 
@@ -115,6 +120,7 @@ def _read(path: Path) -> _Content:
     except FileNotFoundError:
         data = memoryview(b"")
     latest: dict[bytes, bytes] = {}
+    authors: dict[bytes, bytes] = {}
     marks: dict[str, tuple[int, int]] = {}
     at = 0
     while at + _FRAME.size <= len(data):
@@ -125,11 +131,25 @@ def _read(path: Path) -> _Content:
             break
         if kind == b"m":
             marks = msgspec.msgpack.decode(body, type=dict[str, tuple[int, int]])
+        elif kind == b"a":
+            authors.update(_authors_in(body))
         else:
             for record, whole in records_in(body):
                 latest[record.key] = bytes(whole)
+                authors.pop(record.key, None)
         at += _FRAME.size + length
-    return _Content({key: it for key, it in latest.items() if _says_something(it)}, marks, at)
+    return _Content({key: it for key, it in latest.items() if _says_something(it)}, authors, marks, at)
+
+
+def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at + _AUTHOR.size <= len(body):
+        key_bytes, author_bytes = _AUTHOR.unpack_from(body, at)
+        begin = at + _AUTHOR.size
+        at = begin + key_bytes + author_bytes
+        if at > len(body):
+            return
+        yield bytes(body[begin : begin + key_bytes]), bytes(body[begin + key_bytes : at])
 
 
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
@@ -198,7 +218,11 @@ class RetainedFile:
         """What it says is retained, and for each ring (epoch, position) up to where it says so."""
         content = _read(self.path)
         self._written.size_bytes = content.good_bytes
-        found = [record for it in content.latest.values() for record, _ in records_in(memoryview(it))]
+        found = [
+            record._replace(author=content.authors.get(record.key, b""))
+            for it in content.latest.values()
+            for record, _ in records_in(memoryview(it))
+        ]
         return found, content.marks
 
     def restore(self, broker: Broker, rings: Iterable[Ring], past: PastLog | None) -> int:
@@ -247,8 +271,8 @@ class RetainedFile:
         """One piece."""
         if self._marks is None or self._broker is None or self._thread is None:
             return
-        changes, more = self._broker.engine.retained_changes(CHANGES_BYTES)
-        written = self._thread.submit(self._written.add, changes)
+        changes, authors, more = self._broker.engine.retained_changes(CHANGES_BYTES)
+        written = self._thread.submit(self._written.add, changes, authors)
         if more:
             self._when(written, self._go_on)
             return
@@ -306,13 +330,15 @@ class _Written:
         except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)
 
-    def add(self, records: bytes) -> None:
+    def add(self, records: bytes, authors: bytes) -> None:
         """A piece."""
         if self._file is None or not records:
             return
         try:
             require_room(OsFiles(), str(self.path.parent), len(records))
             self._put(self._file, b"r", records)
+            if authors:
+                self._put(self._file, b"a", authors)
         except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
             self._failed(error)
 

@@ -26,7 +26,7 @@ def retain(bench: Bench, count: int = MANY) -> None:
     for name in range(count):
         topic = bench.broker.router.topic_of(f"d/{name}/t")
         assert topic is not None
-        assert bench.engine.retain(topic, b"%d" % name, 1, b"", 0)
+        assert bench.engine.retain(topic, b"%d" % name, 1, b"", 0, b"", b"")
 
 
 def ask(wire: Wire, topic_filter: str = "#", qos: int = 0) -> None:
@@ -127,7 +127,7 @@ def test_a_look_through_topics_that_retain_nothing_lets_others_have_their_turn()
             bench.broker.router.topic_of(f"d/{name}/t")
         topic = bench.broker.router.topic_of("e/last")
         assert topic is not None
-        bench.engine.retain(topic, b"x", 0, b"", 0)
+        bench.engine.retain(topic, b"x", 0, b"", 0, b"", b"")
         wire = bench.client()
         ask(wire)
         turns = 0

@@ -105,17 +105,17 @@ PyObject *engine_retained_sweep(engine_object *self, PyObject *all)
 PyObject *engine_retained_changes(engine_object *self, PyObject *object)
 {
     unsigned long long most;
-    uint64_t length;
+    uint64_t length, authors;
     if (unsigned_of(object, UINT32_MAX, &most) != 0)
         return NULL;
-    uint8_t *changes = mq_retained_changes(self->engine, most, &length);
+    uint8_t *changes = mq_retained_changes(self->engine, most, &length, &authors);
     if (changes == NULL)
         return PyErr_NoMemory();
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)changes, (Py_ssize_t)length);
+    PyObject *found = Py_BuildValue("(y#y#O)", (const char *)changes, (Py_ssize_t)length,
+                                    (const char *)changes + length, (Py_ssize_t)authors,
+                                    self->engine->retained_sweeping.count > 0 ? Py_True : Py_False);
     free(changes);
-    if (bytes == NULL)
-        return NULL;
-    return Py_BuildValue("(NO)", bytes, self->engine->retained_sweeping.count > 0 ? Py_True : Py_False);
+    return found;
 }
 
 PyObject *engine_add_past(engine_object *self, PyObject *logged)

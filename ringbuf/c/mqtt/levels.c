@@ -129,12 +129,14 @@ static void show(mq_engine *engine, uint32_t index, const mq_source *source, con
                           .flags = record->flags,
                           .timestamp_ns = record->timestamp_ns,
                           .publisher = mq_slab_get(&engine->sessions, it->publisher),
-                          .owner = it->owner};
+                          .owner = it->owner,
+                          .author = it->author};
     if (message.flags & RB_FLAG_RETAIN) {
         mq_retained_promise(engine, topic, &message, -1);
         mq_retain(engine, topic, &message, mq_where(index, it->position));
     }
     mq_owner_drop(engine, it->owner);
+    mq_author_drop(engine, it->author);
     if (topic->route_count > 0)
         mq_route_record(engine, topic, mq_where(index, it->position), &message);
 }
@@ -195,7 +197,8 @@ void mq_unshown_add(mq_engine *engine, mq_source *source, mq_topic *topic, const
         .position = source->writer->claim_at,
         .topic = mq_handle(&topic->item),
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
-        .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL)};
+        .owner = mq_owner_again(message->flags & RB_FLAG_RETAIN ? message->owner : NULL),
+        .author = mq_author_again(message->flags & RB_FLAG_RETAIN ? message->author : NULL)};
     topic->unshown++;
     if (message->flags & RB_FLAG_RETAIN)
         mq_retained_promise(engine, topic, message, 1);

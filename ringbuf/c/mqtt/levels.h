@@ -15,6 +15,7 @@ typedef struct mq_unshown { /* a record that no power cut may undo before it is 
     uint64_t position;
     uint64_t topic, publisher; /* handles; publisher 0: not a client */
     struct mq_owner *owner;    /* with room promised for what it retains; NULL: none */
+    struct mq_author *author;  /* likewise */
 } mq_unshown;
 
 typedef struct mq_level {

@@ -73,46 +73,7 @@
 #define MQ_ALIASES_OUT_MAX 128u /* topic aliases towards one client, however many it takes */
 #define MQ_NEVER UINT64_MAX
 
-/* ---- engine.c: lists, slabs, bytes ---- */
-
-typedef struct mq_list { /* of handles: who left meanwhile is known by its generation */
-    uint64_t *at;
-    uint32_t count, room;
-} mq_list;
-
-#define MQ_LINES 3
-typedef struct mq_line { /* a list that is taken from its front */
-    mq_list list;
-    uint32_t first;
-} mq_line;
-
-typedef struct mq_item {        /* how everything in a slab begins */
-    uint32_t index, generation; /* generation is odd while it is in use */
-    uint32_t next_free;
-} mq_item;
-
-typedef struct mq_slab_chunk mq_slab_chunk;
-
-typedef struct mq_slab {
-    mq_slab_chunk *chunks;
-    uint32_t item_bytes, made, live, free; /* free: index + 1 of the first free item */
-    uint32_t bare;                         /* chunks without memory */
-} mq_slab;
-
-typedef struct mq_bytes {
-    uint8_t *at;
-    uint32_t start, end, room;
-} mq_bytes;
-
-typedef struct mq_spares { /* bytes of one size for who needs some next, chained by their first word */
-    uint8_t *first;
-    uint32_t count;
-} mq_spares;
-
-static inline uint64_t mq_handle(const mq_item *item)
-{
-    return (uint64_t)item->generation << 32 | item->index;
-}
+#include "slab.h"
 
 /* ---- what a session has ---- */
 
@@ -140,20 +101,23 @@ typedef struct mq_walk { /* over a queue, oldest first; zeros to begin */
 } mq_walk;
 
 typedef struct mq_owner mq_owner;
+typedef struct mq_author mq_author;
 
 /* A message kept outside any ring: a retained one, or one that its ring has overwritten (spill.c, cold.c).
  * Counted by its topic, if that retains it, and by each entry that points to it.
  */
 typedef struct mq_blob {
     uint32_t references;
-    uint32_t bytes : 30, spilled : 1; /* spilled: counted in spilled_bytes */
-    uint32_t reserved : 1;            /* of a topic of the server's own: in no counter */
+    uint32_t bytes : 29;
+    uint32_t withheld : 1; /* its author may not publish to its topic now: nobody gets it */
+    uint32_t spilled : 1;  /* counted in spilled_bytes */
+    uint32_t reserved : 1; /* of a topic of the server's own: in no counter */
     union {
         uint64_t publisher; /* retained: session that published it, for no-local; 0: none */
         uint64_t moved_to;  /* spilled: address of the same elsewhere, for which this one counts; 0: none */
     };
     uint64_t origin;  /* where its record stood in a ring; 0: in none */
-    mq_owner *owner;  /* of a retained one; NULL: none */
+    mq_author *author; /* of a retained one; NULL: not known */
     rb_record record; /* with key and payload behind it, as in a ring; its checksum may not hold */
 } mq_blob;
 
@@ -170,6 +134,7 @@ typedef struct mq_message {
     uint64_t timestamp_ns;       /* 0: now */
     const mq_session *publisher; /* NULL: not a client */
     mq_owner *owner;             /* what it retains counts for; of a client, its session's.  NULL: none */
+    mq_author *author;           /* likewise */
 } mq_message;
 
 typedef struct mq_member { /* of a group */
@@ -224,6 +189,7 @@ struct mq_session {
     mq_list shares;     /* the groups it is a member of: handles of their queues */
     uint32_t share_turn;
     mq_owner *owner;                    /* NULL: none */
+    mq_author *author;                  /* its client; NULL: not known */
     bool lasts;                         /* it outlasts its connection: counted in sessions_kept */
     uint64_t filter_bytes, queue_bytes; /* that count for its owner */
     uint64_t delivered;

@@ -127,6 +127,10 @@ PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
 /* owner_calls.c */
 /* With a reference; NULL without an exception: the key is empty, or there is no memory. */
 mq_owner *owner_from(engine_object *self, PyObject *key);
+mq_author *author_from(mq_owner *owner, PyObject *facts); /* likewise */
+PyObject *engine_session_author(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t count);
+PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t count);
 int session_owned(engine_object *self, mq_session *session, PyObject *key); /* 0, or -1 with an exception */
 PyObject *engine_session_owner(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_session_lasts(engine_object *self, args_t args, Py_ssize_t count);

@@ -5,6 +5,7 @@
 #include "mqtt_calls.h"
 
 #define TOP_MAX 64
+#define PLACES_MAX 4096u /* of the table of topics, looked at in one call */
 
 mq_owner *owner_from(engine_object *self, PyObject *key)
 {
@@ -13,6 +14,67 @@ mq_owner *owner_from(engine_object *self, PyObject *key)
     if (PyBytes_AsStringAndSize(key, &bytes, &length) != 0)
         return NULL;
     return mq_owner_take(self->engine, bytes, (uint32_t)length);
+}
+
+mq_author *author_from(mq_owner *owner, PyObject *facts)
+{
+    char *bytes;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(facts, &bytes, &length) != 0)
+        return NULL;
+    return mq_author_new(owner, bytes, (uint32_t)length);
+}
+
+PyObject *engine_session_author(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_session *session;
+    if (take(count, 2) != 0 || session_from(self, args[0], &session) != 0)
+        return NULL;
+    mq_author *author = author_from(session != NULL ? session->owner : NULL, args[1]);
+    if (author == NULL && PyErr_Occurred())
+        return NULL;
+    if (session == NULL) {
+        mq_author_drop(self->engine, author);
+        Py_RETURN_FALSE;
+    }
+    mq_author_drop(self->engine, session->author);
+    session->author = author;
+    Py_RETURN_TRUE;
+}
+
+PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t count)
+{
+    unsigned long long from, most;
+    if (take(count, 2) != 0 || unsigned_of(args[0], UINT32_MAX, &from) != 0 ||
+        unsigned_of(args[1], UINT32_MAX, &most) != 0)
+        return NULL;
+    uint32_t at = (uint32_t)from < self->engine->topics.made ? (uint32_t)from : self->engine->topics.made,
+             end = self->engine->topics.made - at < PLACES_MAX ? self->engine->topics.made : at + PLACES_MAX;
+    PyObject *rows = PyList_New(0);
+    while (rows != NULL && at < end && PyList_Size(rows) < (Py_ssize_t)most) {
+        mq_author *author;
+        at = mq_retained_author_next(self->engine, at, end - at, &author);
+        if (author == NULL)
+            break;
+        PyObject *row = Py_BuildValue("(Iy#)", at++, (const char *)author->facts, (Py_ssize_t)author->length);
+        if (row == NULL || PyList_Append(rows, row) != 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(row);
+    }
+    if (rows == NULL)
+        return NULL;
+    return at < self->engine->topics.made ? Py_BuildValue("(NI)", rows, at)
+                                          : Py_BuildValue("(NO)", rows, Py_None);
+}
+
+PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t count)
+{
+    mq_topic *topic;
+    if (take(count, 2) != 0 || topic_from(self, args[0], &topic) != 0)
+        return NULL;
+    if (topic->retained != NULL)
+        topic->retained->withheld = args[1] == Py_True;
+    return PyBool_FromLong(topic->retained != NULL);
 }
 
 int session_owned(engine_object *self, mq_session *session, PyObject *key)

@@ -121,6 +121,33 @@ mq_owner *mq_owner_of_peer(mq_engine *engine, bool ip6, const uint8_t *address)
     return mq_owner_take(engine, key, 1 + (ip6 ? ADDRESS_BYTES : 4));
 }
 
+/* ---- authors ---- */
+
+mq_author *mq_author_new(mq_owner *owner, const void *facts, uint32_t length)
+{
+    mq_author *author = length == 0 ? NULL : malloc(sizeof *author + length);
+    if (author == NULL)
+        return NULL;
+    *author = (mq_author){.references = 1, .length = length, .owner = mq_owner_again(owner)};
+    memcpy(author->facts, facts, length);
+    return author;
+}
+
+mq_author *mq_author_again(mq_author *author)
+{
+    if (author != NULL)
+        author->references++;
+    return author;
+}
+
+void mq_author_drop(mq_engine *engine, mq_author *author)
+{
+    if (author == NULL || --author->references > 0)
+        return;
+    mq_owner_drop(engine, author->owner);
+    free(author);
+}
+
 /* ---- the rule ---- */
 
 static uint64_t room_of(const mq_engine *engine, uint32_t table)

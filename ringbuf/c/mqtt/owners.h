@@ -19,6 +19,21 @@ struct mq_owner {
     uint64_t used[MQ_OWNED];
 };
 
+/* Who has published what is retained: facts of a client, as Python wrote them (edge/retained.py). */
+struct mq_author {
+    uint32_t references, length;
+    mq_owner *owner; /* what it retains counts for it; NULL: none */
+    uint8_t facts[];
+};
+/* One reference, and one of it to `owner`; NULL: no facts, or no memory. */
+mq_author *mq_author_new(mq_owner *owner, const void *facts, uint32_t length);
+mq_author *mq_author_again(mq_author *author); /* one more; NULL stays NULL */
+void mq_author_drop(mq_engine *engine, mq_author *author);
+static inline mq_owner *mq_author_owner(const mq_author *author)
+{
+    return author != NULL ? author->owner : NULL;
+}
+
 /* The owner of that key, with one reference more; NULL: the key is empty, or there is no memory.  All others
  * take NULL for an owner to which nothing counts. */
 mq_owner *mq_owner_take(mq_engine *engine, const void *key, uint32_t length);

@@ -85,7 +85,8 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
                                 .payload_length = packet->length - head,
                                 .flags = (packet->first & 1 ? RB_FLAG_RETAIN : 0) | qos,
                                 .publisher = connection->session,
-                                .owner = connection->session->owner};
+                                .owner = connection->session->owner,
+                                .author = connection->session->author};
     out->name = body + 2;
     out->name_length = name_length;
     out->qos = qos;

@@ -83,7 +83,7 @@ void mq_replays_clear(mq_engine *engine, mq_session *session)
 static bool wants(mq_engine *engine, const mq_session *session, const mq_replay *replay, mq_topic *topic)
 {
     const mq_blob *blob = topic->item.generation & 1 ? topic->retained : NULL;
-    if (blob == NULL || blob->record.offset > replay->until)
+    if (blob == NULL || blob->withheld || blob->record.offset > replay->until)
         return false;
     if (replay->topics == NULL &&
         !mq_filter_matches(replay->filter, replay->filter_length, (const char *)topic->name, topic->length))

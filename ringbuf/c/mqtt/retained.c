@@ -24,10 +24,11 @@ void mq_retained_forget(mq_engine *engine, mq_topic *topic)
     mq_entry entry = {.where = (uint64_t)(uintptr_t)topic->retained};
     engine->counters.retained -= !topic->reserved;
     engine->replaced_bytes += topic->reserved ? 0 : topic->retained->bytes;
-    mq_owner_use(topic->retained->owner, MQ_OWNED_RETAINED, -1);
-    mq_owner_use(topic->retained->owner, MQ_OWNED_RETAINED_BYTES, -(int64_t)topic->retained->bytes);
-    mq_owner_drop(engine, topic->retained->owner);
-    topic->retained->owner = NULL;
+    mq_owner *owner = mq_author_owner(topic->retained->author);
+    mq_owner_use(owner, MQ_OWNED_RETAINED, -1);
+    mq_owner_use(owner, MQ_OWNED_RETAINED_BYTES, -(int64_t)topic->retained->bytes);
+    mq_author_drop(engine, topic->retained->author);
+    topic->retained->author = NULL;
     topic->retained = NULL;
     mq_entry_done(engine, &entry);
 }
@@ -94,7 +95,7 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
         .references = 1,
         .origin = origin,
         .publisher = message->publisher ? mq_handle(&message->publisher->item) : 0,
-        .bytes = bytes & 0x3fffffff,
+        .bytes = bytes & 0x1fffffff,
         .reserved = topic->reserved,
         .record = {.offset = ++engine->retained_number,
                    .length = at + message->payload_length,
@@ -107,9 +108,9 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     engine->counters.retained += !topic->reserved;
     engine->counters.retained_bytes += topic->reserved ? 0 : bytes;
     if (!topic->reserved)
-        blob->owner = mq_owner_again(message->owner);
-    mq_owner_use(blob->owner, MQ_OWNED_RETAINED, 1);
-    mq_owner_use(blob->owner, MQ_OWNED_RETAINED_BYTES, bytes);
+        blob->author = mq_author_again(message->author);
+    mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED, 1);
+    mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED_BYTES, bytes);
 }
 
 /* The next sweep gives it.  Without memory it does not. */
@@ -183,22 +184,64 @@ static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *
     memcpy(to + sizeof nothing, topic->name, topic->length);
 }
 
-uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length)
+/* ---- who has published it ---- */
+
+static mq_author *author_of(mq_engine *engine, uint32_t index)
+{
+    const mq_topic *topic = mq_slab_at(&engine->topics, index);
+    return topic == NULL || !(topic->item.generation & 1) || topic->retained == NULL
+               ? NULL
+               : topic->retained->author;
+}
+
+uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t places, mq_author **author)
+{
+    uint32_t end = engine->topics.made - from < places ? engine->topics.made : from + places;
+    for (*author = NULL; from < end; from++)
+        if ((*author = author_of(engine, from)) != NULL)
+            return from;
+    return from;
+}
+
+/* For each topic of a sweep that has one: lengths of its name and of the author, 4 bytes each, and both. */
+static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t first, uint8_t *to)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = first; i < list->count; i++) {
+        const mq_author *author = author_of(engine, (uint32_t)list->at[i]);
+        if (author == NULL)
+            continue;
+        const mq_topic *topic = mq_slab_at(&engine->topics, (uint32_t)list->at[i]);
+        uint32_t lengths[2] = {topic->length, author->length};
+        if (to != NULL) {
+            memcpy(to + bytes, lengths, sizeof lengths);
+            memcpy(to + bytes + sizeof lengths, topic->name, topic->length);
+            memcpy(to + bytes + sizeof lengths + topic->length, author->facts, author->length);
+        }
+        bytes += sizeof lengths + topic->length + author->length;
+    }
+    return bytes;
+}
+
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors)
 {
     mq_list *list = &engine->retained_sweeping;
     uint64_t bytes = 0, at = 0;
     uint32_t first = list->count;
     while (first > 0 && bytes < most)
         bytes += change_bytes(engine, mq_slab_at(&engine->topics, (uint32_t)list->at[--first]));
-    uint8_t *changes = calloc(1, bytes + 1);
+    *authors = put_authors(engine, list, first, NULL);
+    uint8_t *changes = calloc(1, bytes + *authors + 1);
     for (uint32_t i = first; changes != NULL && i < list->count; i++) {
         mq_topic *topic = mq_slab_at(&engine->topics, (uint32_t)list->at[i]);
         put_change(engine, topic, changes + at);
         at += change_bytes(engine, topic);
         topic->changed = false;
     }
-    if (changes != NULL)
+    if (changes != NULL) {
+        put_authors(engine, list, first, changes + at);
         list->count = first;
+    }
     *length = at;
     return changes;
 }

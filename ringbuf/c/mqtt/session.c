@@ -225,6 +225,8 @@ void mq_session_clear(mq_engine *engine, mq_session *session)
     mq_session_lasts(engine, session, false);
     mq_session_filters(engine, session, 0);
     mq_session_owned(engine, session, NULL);
+    mq_author_drop(engine, session->author);
+    session->author = NULL;
     free(session->sent);
     free(session->sent_bytes);
     free(session->received);

@@ -139,10 +139,11 @@ static bool copy_adopt(mq_engine *engine, uint64_t place)
 {
     mq_spilled *copy = copy_at(&engine->spill, place);
     copy->blob.references = 0;
-    copy->blob.bytes = copy->length & 0x3fffffffu;
+    copy->blob.bytes = copy->length & 0x1fffffffu;
     copy->blob.spilled = true;
+    copy->blob.withheld = copy->blob.reserved = false;
     copy->blob.moved_to = copy->blob.origin = 0;
-    copy->blob.owner = NULL;
+    copy->blob.author = NULL;
     return index_add(engine, place);
 }
 

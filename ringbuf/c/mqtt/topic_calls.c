@@ -396,21 +396,35 @@ static mq_message message_of(const bytes_view *payload, const bytes_view *proper
                         .timestamp_ns = timestamp_ns};
 }
 
+/* With a reference to each. */
+static int message_by(engine_object *self, mq_message *message, PyObject *owner, PyObject *author)
+{
+    message->owner = owner_from(self, owner);
+    if (message->owner == NULL && PyErr_Occurred())
+        return -1;
+    message->author = author_from(message->owner, author);
+    if (message->author == NULL && PyErr_Occurred()) {
+        mq_owner_drop(self->engine, message->owner);
+        return -1;
+    }
+    return 0;
+}
+
 PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
     HELD_VIEW payload = {0}, properties = {0};
     unsigned long long flags;
     uint64_t end;
-    if (take(count, 5) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+    if (take(count, 6) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
         topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0)
         return NULL;
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, 0);
-    mq_owner *owner = message.owner = owner_from(self, args[4]);
-    if (owner == NULL && PyErr_Occurred())
+    if (message_by(self, &message, args[4], args[5]) != 0)
         return NULL;
     int result = mq_append(self->engine, topic, &message, &end);
-    mq_owner_drop(self->engine, owner);
+    mq_owner_drop(self->engine, message.owner);
+    mq_author_drop(self->engine, message.author);
     if (result == RB_TIMEOUT)
         self->engine->counters.dropped[MQ_DROP_FULL]++;
     if (result == RB_TOO_LARGE)
@@ -424,13 +438,17 @@ PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
     mq_topic *topic;
     HELD_VIEW payload = {0}, properties = {0};
     unsigned long long flags, timestamp_ns;
-    if (take(count, 5) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
+    if (take(count, 7) != 0 || view_of(args[1], &payload) != 0 || view_of(args[3], &properties) != 0 ||
         topic_from(self, args[0], &topic) != 0 || unsigned_of(args[2], MESSAGE_FLAGS, &flags) != 0 ||
         unsigned_of(args[4], UINT64_MAX, &timestamp_ns) != 0)
         return NULL;
     mq_message message = message_of(&payload, &properties, (uint32_t)flags, timestamp_ns);
+    if (message_by(self, &message, args[5], args[6]) != 0)
+        return NULL;
     if (topic->reserved || self->engine->limits.retained_max > 0)
         mq_retain(self->engine, topic, &message, 0);
+    mq_owner_drop(self->engine, message.owner);
+    mq_author_drop(self->engine, message.author);
     return PyBool_FromLong(topic->retained != NULL);
 }
 

@@ -70,8 +70,12 @@ void mq_retained_due(mq_engine *engine, const mq_source *source);
 /* A sweep begins: over the topics that have changed since the last one, or `all` that retain something. */
 void mq_retained_sweep(mq_engine *engine, bool all);
 /* Of its topics, records of what they retain, padded to 32: about `most` bytes; nobody is told of them again.
- * Caller frees.  NULL: no memory. */
-uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length);
+ * Behind those *length bytes are *authors bytes of who has published them.  Caller frees.  NULL: no memory.
+ */
+uint8_t *mq_retained_changes(mq_engine *engine, uint64_t most, uint64_t *length, uint64_t *authors);
+/* The next topic from `from` on of which the author of what is retained is known, among so many `places` of
+ * the table; *author NULL: none of them, and the next place is returned. */
+uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t places, mq_author **author);
 void mq_retained_forget(mq_engine *engine, mq_topic *topic); /* it has none, or has none any more */
 
 /* purge.c */

@@ -200,6 +200,6 @@ def test_the_name_of_the_file_is_on_the_disk_before_it_counts(
     written = _Written(tmp_path / "retained.state", sync=True)
     for anew, count in ((False, 1), (False, 1), (True, 2), (False, 2)):
         written.begin(anew)
-        written.add(b"")
+        written.add(b"", b"")
         written.end({}, 0)
         assert synced == [tmp_path] * count

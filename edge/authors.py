@@ -1,0 +1,75 @@
+"""Authors: who has published a retained message, as the message and its file have it.
+
+Owns the format: msgpack, an array of the fields below.  Rule for change: a further field goes to the end,
+with a default.  The engine keeps these bytes with what is retained (ringbuf/c/mqtt/owners.h), and never reads
+them.
+
+Texts of clients are cut: an author is bounded, and what a rule says of a client identifier or user name that
+is longer than TEXT_MAX holds for no author.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from edge.access import ClientFacts
+
+__all__ = ["NO_AUTHOR", "author_of", "facts_of"]
+
+NO_AUTHOR = b""
+TEXT_MAX = 256  # characters
+
+
+class _Author(msgspec.Struct, frozen=True, array_like=True):
+    """Those facts of a client by which rules decide, and its address."""
+
+    client_id: str
+    username: str | None
+    identity: str | None
+    certificate: str | None
+    vouched: bool
+    address: str
+    listener: int
+    transport: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Author).decode
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:TEXT_MAX]
+
+
+def author_of(facts: ClientFacts) -> bytes:
+    """The author that a client is."""
+    return _encode(
+        _Author(
+            facts.client_id[:TEXT_MAX],
+            _cut(facts.username),
+            _cut(facts.identity),
+            _cut(facts.certificate),
+            facts.vouched,
+            facts.address,
+            facts.listener,
+            facts.transport,
+        )
+    )
+
+
+def facts_of(author: bytes) -> ClientFacts | None:
+    """The client that the author is; None: the bytes are no author."""
+    try:
+        it = _decode(author)
+    except msgspec.DecodeError:
+        return None
+    return ClientFacts(
+        it.client_id,
+        it.username,
+        it.address,
+        it.listener,
+        identity=it.identity,
+        certificate=it.certificate,
+        transport=it.transport,
+        vouched=it.vouched,
+    )
