@@ -31,7 +31,7 @@ class ColdLog:
         bench.broker.call = self._call
 
     def _call(self, function: Callable[[], object]) -> None:
-        """Keep what the log's thread sends until `settle`; the broker's own next steps run as without a log."""
+        """Keep calls of the log's thread until `settle`; the broker's own run as without a log."""
         own = threading.get_ident() == self._broker_thread
         (self._bench.calls.append if own else self._arrived.put)(function)
 
