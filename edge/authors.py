@@ -1,11 +1,11 @@
-"""Authors: who has published a retained message, as the message and its file have it.
+"""Authors of retained messages: the facts of a publisher by which rules decide.
 
 Owns the format: msgpack, an array of the fields below.  Rule for change: a further field goes to the end,
 with a default.  The engine keeps these bytes with what is retained (ringbuf/c/mqtt/owners.h), and never reads
 them.
 
-Texts of clients are cut: an author is bounded, and what a rule says of a client identifier or user name that
-is longer than TEXT_MAX holds for no author.
+Texts of clients are cut to TEXT_MAX, so an author is bounded.  A rule for a longer client identifier or user
+name holds for no author.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def author_of(facts: ClientFacts) -> bytes:
-    """The author that a client is."""
+    """The author of what a client publishes."""
     return _encode(
         _Author(
             facts.client_id[:TEXT_MAX],
@@ -58,7 +58,7 @@ def author_of(facts: ClientFacts) -> bytes:
 
 
 def facts_of(author: bytes) -> ClientFacts | None:
-    """The client that the author is; None: the bytes are no author."""
+    """The client facts of an author; None if the bytes are invalid."""
     try:
         it = _decode(author)
     except msgspec.DecodeError:

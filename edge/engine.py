@@ -309,8 +309,11 @@ class Engine(SpillEngine, Protocol):
         `most`; the place to go on from, None at the end.
         """
 
-    def retained_withhold(self, topic: int, withheld: bool, /) -> bool:
-        """Give what the topic retains to nobody, or to subscribers again; False: it retains nothing."""
+    def retained_withhold(self, topic: int, author: bytes, withheld: bool, /) -> bool:
+        """Withhold the retained message of the topic from subscribers, or deliver it again.
+
+        False: the topic retains no message of `author`, and nothing has changed.
+        """
 
     # A restart: before anything is served.
 

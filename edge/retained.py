@@ -90,11 +90,10 @@ class Retained:
         self._reported = refused
 
     def check_sources(self) -> Steps[None]:
-        """Withhold what is retained by authors that may not publish to its topic now, and give it again where
-        they may.
+        """Withhold retained messages of authors that may not publish to their topics now; deliver the others.
 
-        Messages of authors that nothing is known of are given: those of local producers, and those that only
-        a ring had when the broker was killed.
+        Messages without a known author are delivered: those of local producers, and those that were only in
+        a ring when the broker was killed.
         """
         first: int | None = 0
         while first is not None:
@@ -111,7 +110,7 @@ class Retained:
 
         def decided(allowed: list[bool]) -> None:
             if self._engine.topic_find(name) == topic:  # which may have been forgotten meanwhile
-                self._engine.retained_withhold(topic, not all(allowed))
+                self._engine.retained_withhold(topic, author, not all(allowed))
 
         self.may_publish(facts, name.decode(), decided)
 

@@ -6,8 +6,9 @@ else are written behind the file; a topic that was published a thousand times me
 
     frame: u32 length, u32 crc32c of kind and body, u8 kind, body; little-endian
     kind "r": records (ringbuf/c/record.h), padded to 32; one without a payload says that nothing is retained
-    kind "a": authors (edge/authors.py) of records of the frame before: for each u32 bytes of the topic, u32
-              bytes of the author, both; a record that has none is of nobody that is known
+    kind "a": authors (edge/authors.py) of records of the frame before: for each author u32 length of the
+              topic, u32 length of the author, topic, author; a record without one has no known author.
+              Version 1 of this format had no such frames, and is read
     kind "m": msgpack {ring: [epoch, position]}: what was published up to there is in what stands before
 
 A start takes the last record of each topic, then what was published since: from the rings, or from the log
@@ -310,6 +311,7 @@ class _Written:
         self._sync = sync
         self._file: BinaryIO | None = None  # None: the disk has refused something of this sweep
         self._anew = False
+        self._anew_bytes = 0  # of the file, as it was last written anew
         self._made = False  # its name is not on the disk yet
 
     def begin(self, anew: bool) -> None:
@@ -364,6 +366,10 @@ class _Written:
             self._failed(error)
             return
         self._file = None
+        if self._anew:
+            self._anew_bytes = self.size_bytes
+        # Authors are in the file and not in `live_bytes`: a file that is as short as it can be is left.
+        live_bytes = max(live_bytes, self._anew_bytes)
         self.wants_anew = self.size_bytes > ANEW_FACTOR * live_bytes + ANEW_MIN_BYTES
 
     @property

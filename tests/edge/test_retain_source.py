@@ -12,12 +12,14 @@ import pytest
 from edge.access import ClientFacts
 from edge.authors import TEXT_MAX, author_of, facts_of
 from edge.broker import BrokerLimits
+from edge.engine import EngineLimits
 from edge.mqtt import Publish, Subscribe, Subscription, Version, Will
 from edge.state.retained_file import RetainedFile
 from tests.support.directories import memory_directory
 from tests.support.mqtt_bench import Bench
 
 V311, V5 = Version.V311, Version.V5
+BOB = ClientFacts("c-bob", "bob", "10.0.0.7:5", 0, identity="bob")
 
 
 class Users:
@@ -151,6 +153,33 @@ def test_rules_that_take_their_time_are_waited_for() -> None:
         rules.decide()
         bench.settle()
         assert retained_by(bench) == {}
+
+
+def test_a_decision_does_not_withhold_what_another_client_has_retained_meanwhile() -> None:
+    with bench_of() as bench:
+        bench.client("c-ann", username="ann").send(Publish("t", b"ann", retain=True))
+        rules = SlowRules("ann")
+        bench.broker.rules_changed(rules)
+        bench.settle()
+        topic = bench.engine.topic_find(b"t")
+        assert topic is not None
+        assert bench.engine.retain(topic, b"bob", 0, b"", 0, b"ubob", author_of(BOB))
+        rules.decide()
+        bench.settle()
+        assert retained_by(bench) == {"t": b"bob"}
+
+
+def test_authors_that_are_long_count_for_the_limit_of_bytes() -> None:
+    with bench_of(engine=EngineLimits(retained_max_bytes=100_000)) as bench:
+        for n in range(200):
+            name = f"{n:03}" + "\N{SNOWMAN}" * 250
+            client = bench.client(name, username=name)
+            client.send(Publish(f"t/{n}", b"x", retain=True))
+            client.drop()
+        assert 40 < bench.stats.now()["retained"] < 100_000 // 1_000
+        for n in range(200):
+            bench.broker.publish(f"t/{n}", b"", retain=True)
+        assert bench.stats.now()["retained_bytes"] == 0
 
 
 # ---- over a restart ----

@@ -70,11 +70,17 @@ PyObject *engine_retained_authors(engine_object *self, args_t args, Py_ssize_t c
 PyObject *engine_retained_withhold(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
-    if (take(count, 2) != 0 || topic_from(self, args[0], &topic) != 0)
+    char *facts;
+    Py_ssize_t length;
+    if (take(count, 3) != 0 || topic_from(self, args[0], &topic) != 0 ||
+        PyBytes_AsStringAndSize(args[1], &facts, &length) != 0)
         return NULL;
-    if (topic->retained != NULL)
-        topic->retained->withheld = args[1] == Py_True;
-    return PyBool_FromLong(topic->retained != NULL);
+    const mq_author *author = topic->retained != NULL ? topic->retained->author : NULL;
+    bool same = author != NULL && author->length == (size_t)length &&
+                memcmp(author->facts, facts, (size_t)length) == 0;
+    if (same)
+        topic->retained->withheld = args[2] == Py_True;
+    return PyBool_FromLong(same);
 }
 
 int session_owned(engine_object *self, mq_session *session, PyObject *key)

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AUTHOR_FREE_BYTES 256u /* of an author that count for no limit */
 #define SWEEP_SHARE 4u /* of a ring: what is retained is written down before the ring has lost it */
 
 void mq_retained_forget(mq_engine *engine, mq_topic *topic)
@@ -39,14 +40,29 @@ static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *m
     memcpy(to, topic->name, topic->length);
     if (message->properties_length > 0)
         memcpy(to + topic->length, message->properties, message->properties_length);
-    memcpy((uint8_t *)&blob->record + rb_payload_position(topic->length, message->properties_length),
-           message->payload, message->payload_length);
+    uint8_t *payload =
+        (uint8_t *)&blob->record + rb_payload_position(topic->length, message->properties_length);
+    uint8_t *end = to + topic->length + message->properties_length;
+    memset(end, 0, (size_t)(payload - end)); /* the padding is written to a file, too */
+    memcpy(payload, message->payload, message->payload_length);
+}
+
+/* An author of usual length counts for nothing: so a value may be replaced by one of another client. */
+static uint32_t author_bytes(const mq_author *author)
+{
+    return author == NULL || author->length <= AUTHOR_FREE_BYTES ? 0 : author->length - AUTHOR_FREE_BYTES;
 }
 
 static uint32_t blob_bytes(const mq_topic *topic, const mq_message *message)
 {
     return (uint32_t)offsetof(mq_blob, record) +
            rb_payload_position(topic->length, message->properties_length) + message->payload_length;
+}
+
+/* Bytes that count for the limits: of the blob, and of a long author. */
+static uint32_t counted_bytes(const mq_topic *topic, const mq_message *message)
+{
+    return blob_bytes(topic, message) + (topic->reserved ? 0 : author_bytes(message->author));
 }
 
 bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message *message)
@@ -58,7 +74,7 @@ bool mq_retained_fits(mq_engine *engine, const mq_topic *topic, const mq_message
     if (old != NULL && old->references > 1 &&
         engine->replaced_bytes + old->bytes > limits->retained_max_bytes)
         return false;
-    uint32_t bytes = blob_bytes(topic, message), old_bytes = old != NULL ? old->bytes : 0;
+    uint32_t bytes = counted_bytes(topic, message), old_bytes = old != NULL ? old->bytes : 0;
     if (message->payload_length == 0 || bytes <= old_bytes)
         return true;
     return (old != NULL || mq_owner_may(engine, message->owner, MQ_OWNED_RETAINED, 1)) &&
@@ -70,9 +86,9 @@ void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_mess
     if (topic->reserved || message->payload_length == 0)
         return;
     engine->promised_retained += (uint64_t)sign;
-    engine->promised_bytes += (uint64_t)sign * blob_bytes(topic, message);
+    engine->promised_bytes += (uint64_t)sign * counted_bytes(topic, message);
     mq_owner_use(message->owner, MQ_OWNED_RETAINED, sign);
-    mq_owner_use(message->owner, MQ_OWNED_RETAINED_BYTES, sign * (int64_t)blob_bytes(topic, message));
+    mq_owner_use(message->owner, MQ_OWNED_RETAINED_BYTES, sign * (int64_t)counted_bytes(topic, message));
 }
 
 /* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Out of memory: the
@@ -84,8 +100,8 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
         return;
     }
     uint32_t at = rb_payload_position(topic->length, message->properties_length),
-             bytes = blob_bytes(topic, message);
-    mq_blob *blob = malloc(bytes);
+             bytes = counted_bytes(topic, message);
+    mq_blob *blob = malloc(blob_bytes(topic, message));
     if (blob == NULL) {
         engine->counters.retained_refused++;
         return;

@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from edge.authors import facts_of
 from edge.mqtt import Properties, Publish, Subscribe, Subscription
 from edge.state import retained_file
-from edge.state.retained_file import RetainedFile, _Written
+from edge.state.retained_file import ANEW_MIN_BYTES, RetainedFile, _Written
 from persistence import Log, LogReader
 from ringbuf import Ring
 from ringbuf.ring import cursor_file, ring_file
 from tests.support.cold_log import ColdLog
 from tests.support.directories import memory_directory
+from tests.support.house import ROOT
 from tests.support.mqtt_bench import Bench
 from tests.support.waiting import wait_until
 
 RING_BYTES = 1 << 16
+GOLDEN = ROOT / "tests" / "golden" / "state"
 
 
 class Site:
@@ -73,6 +76,49 @@ def fill(bench: Bench) -> None:
     for _ in range(2 * RING_BYTES // 1024):
         publisher.send(Publish("noise", bytes(1000)))
         publisher.received()
+
+
+def golden_lives(site: Site) -> None:
+    """Two messages; then one of them replaced, the other cleared."""
+    with site.life() as bench:
+        first = Publish("a/1", b"one", retain=True), Publish("a/2", b"two", 1, True, packet_id=1)
+        bench.client("c-ann").send(*first, Publish("a/3", b"three", retain=True))
+    with site.life() as bench:
+        bench.client("c-bob").send(Publish("a/2", b"2", retain=True), Publish("a/1", b"", retain=True))
+
+
+def test_what_is_written_are_the_golden_bytes(site: Site) -> None:
+    golden_lives(site)
+    assert site.file.read_bytes() == (GOLDEN / "retained-v2.state").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "authors"),
+    [("retained-v1.state", {}), ("retained-v2.state", {b"a/2": "c-bob", b"a/3": "c-ann"})],
+)
+def test_the_golden_bytes_are_read_with_authors_and_without(
+    site: Site, name: str, authors: dict[bytes, str]
+) -> None:
+    """Version 1, of brokers up to 0.1, has no authors."""
+    site.file.write_bytes((GOLDEN / name).read_bytes())
+    found, marks = RetainedFile(site.file, sync=False).read()
+    assert {it.key: it.bytes() for it in found} == {b"a/2": b"2", b"a/3": b"three"}
+    assert {it.key: facts.client_id for it in found if (facts := facts_of(it.author))} == authors
+    assert marks.keys() == {"t-0"}
+    with site.life() as bench:
+        bench.broker.check_retained()
+        assert retained(bench) == {"a/2": b"2", "a/3": b"three"}
+    assert len(RetainedFile(site.file, sync=False).read()[0]) == 2
+
+
+def test_a_file_with_long_authors_is_not_written_anew_by_each_sweep(tmp_path: Path) -> None:
+    """Authors are not counted in what is retained: a file of many and small messages is mostly authors."""
+    written = _Written(tmp_path / "retained.state", sync=False)
+    for anew in (True, False, False):
+        written.begin(anew)
+        written.add(bytes(32), bytes(2 * ANEW_MIN_BYTES) if anew else b"")
+        written.end({}, 1_000)
+        assert not written.wants_anew
 
 
 @pytest.mark.parametrize("killed", [False, True])
