@@ -92,7 +92,8 @@ static bool header_write(mq_engine *engine)
         .version = MQ_SPILL_VERSION, .unit_bytes = MQ_UNIT_BYTES, .epoch = spill->epoch, .seed = spill->seed};
     memcpy(header.magic, MQ_SPILL_MAGIC, sizeof header.magic);
     header.crc = rb_crc32c(0, &header, offsetof(mq_spill_header, crc));
-    spill->headed = pwrite(spill->fd, &header, sizeof header, 0) == (ssize_t)sizeof header;
+    spill->headed = pwrite(spill->fd, &header, sizeof header, 0) == (ssize_t)sizeof header &&
+                    pwrite(spill->fd, &header, sizeof header, MQ_SPILL_COPY_AT) == (ssize_t)sizeof header;
     return spill->headed;
 }
 
@@ -248,7 +249,7 @@ bool mq_spill_stuck(const mq_engine *engine)
 static mq_spilled *room(mq_engine *engine, uint32_t span, bool moves)
 {
     mq_spill *spill = &engine->spill;
-    if (!spill->headed && (!memory_take(engine, 0, PAGE_BYTES) || !header_write(engine)))
+    if (!spill->headed && (!memory_take(engine, 0, MQ_UNIT_BYTES) || !header_write(engine)))
         return NULL;
     if (span > MQ_LARGE_BYTES) {
         uint64_t bytes = sizeof(mq_extent_header) + (uint64_t)span;
@@ -465,10 +466,10 @@ static bool is_known(const mq_spill_header *header, const uint32_t *known, uint3
     return false;
 }
 
-/* MQ_SPILL_NEW: it is empty. */
-static mq_spill_opened header_read(int fd, const uint32_t *known, uint32_t count, mq_spill_header *out)
+static mq_spill_opened header_read_at(int fd, off_t place, const uint32_t *known, uint32_t count,
+                                      mq_spill_header *out)
 {
-    ssize_t length = pread(fd, out, sizeof *out, 0);
+    ssize_t length = pread(fd, out, sizeof *out, place);
     if (length < 0)
         return MQ_SPILL_FAILED;
     bool zeros = true;
@@ -480,6 +481,13 @@ static mq_spill_opened header_read(int fd, const uint32_t *known, uint32_t count
                  out->version == MQ_SPILL_VERSION && out->unit_bytes == MQ_UNIT_BYTES &&
                  out->crc == rb_crc32c(0, out, offsetof(mq_spill_header, crc));
     return holds && is_known(out, known, count) ? MQ_SPILL_FOUND : MQ_SPILL_FOREIGN;
+}
+
+/* The header, or its copy if the header is damaged.  MQ_SPILL_NEW: the file is empty. */
+static mq_spill_opened header_read(int fd, const uint32_t *known, uint32_t count, mq_spill_header *out)
+{
+    mq_spill_opened opened = header_read_at(fd, 0, known, count, out);
+    return opened == MQ_SPILL_FOREIGN ? header_read_at(fd, MQ_SPILL_COPY_AT, known, count, out) : opened;
 }
 
 mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, uint32_t known_count)
@@ -496,7 +504,7 @@ mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, 
     spill->top = spill->first_free = 1;
     spill->extents[0] = (mq_extent){.units = 1, .live = 1, .state = MQ_EXTENT_USED};
     spill->open = true;
-    engine->counters.spill_file_bytes = opened == MQ_SPILL_FOUND ? PAGE_BYTES : 0;
+    engine->counters.spill_file_bytes = opened == MQ_SPILL_FOUND ? MQ_UNIT_BYTES : 0;
     if (opened == MQ_SPILL_FOUND && (!header_write(engine) || !mq_spill_scan(engine))) {
         int error = errno;
         spill->fd = -1; /* the caller's */

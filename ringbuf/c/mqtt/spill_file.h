@@ -6,7 +6,8 @@
  *
  * The file is a row of units of 64 KiB.  Little-endian.
  *
- *   unit 0    header: mq_spill_header
+ *   unit 0    header: mq_spill_header at 0, and the same bytes again at MQ_SPILL_COPY_AT: damage of one of
+ *             them costs nothing.  The first is written first; both are written when the file is opened
  *   others    extents of one or more units.  An extent begins with an mq_extent_header; copies follow, each
  *             behind the other.  A copy that needs more than a quarter of a unit has an extent of its own,
  *             of which only the pages that it needs have memory
@@ -29,8 +30,9 @@
 #define BRIM_SPILL_FILE_H
 
 #define MQ_SPILL_MAGIC "BRIMSPIL"
-#define MQ_SPILL_VERSION 1u
+#define MQ_SPILL_VERSION 2u
 #define MQ_UNIT_BYTES 65536u
+#define MQ_SPILL_COPY_AT (MQ_UNIT_BYTES / 2) /* of the header; pages away from it */
 #define MQ_LARGE_BYTES (MQ_UNIT_BYTES / 4) /* a longer copy has an extent of its own */
 
 typedef struct mq_spill_header {

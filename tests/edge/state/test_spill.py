@@ -17,10 +17,11 @@ from tests.support.house import ROOT
 from tests.support.kept_bench import Lives
 from tests.support.mqtt_bench import Bench, Wire
 
-GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v1.spill"
+GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v2.spill"
 RING_BYTES = 64 << 10
 BODY = 400
 LAP = RING_BYTES // BODY  # more than once around
+HEADER_BYTES, COPY_AT, PAGE_BYTES = 28, 32 << 10, 4 << 10  # of the file: ringbuf/c/mqtt/spill_file.h
 
 
 @pytest.fixture
@@ -185,7 +186,8 @@ def test_a_file_of_another_broker_is_put_away_and_none_of_its_copies_is_served(
     lives.kill()
     file = lives.directory / SPILL_NAME
     data = bytearray(file.read_bytes())
-    data[16] ^= 1  # the epoch of its journal
+    for header in (0, COPY_AT):
+        data[header + 16] ^= 1  # the epoch of its journal
     replace(file, data)
     bench = lives.start()
     assert "not usable" in caplog.text
@@ -194,6 +196,31 @@ def test_a_file_of_another_broker_is_put_away_and_none_of_its_copies_is_served(
     assert got == list(range(4 * LAP - len(got), 4 * LAP))
     assert lives.restored is not None
     assert lives.restored.lost == 4 * LAP - len(got)
+
+
+@pytest.mark.parametrize("damage", ["bit", "zeros", "noise"])
+@pytest.mark.parametrize("header", [0, COPY_AT])
+def test_one_damaged_header_costs_no_copy_and_is_repaired(header: int, damage: str, lives: Lives) -> None:
+    bench = lives.start()
+    away(bench, "c")
+    publish(bench, range(4 * LAP))
+    lives.kill()
+    file = lives.directory / SPILL_NAME
+    data = bytearray(file.read_bytes())
+    random = Random(header)
+    if damage == "bit":
+        data[header + random.randrange(HEADER_BYTES)] ^= 1 << random.randrange(8)
+    else:
+        page = bytes(PAGE_BYTES) if damage == "zeros" else random.randbytes(PAGE_BYTES)
+        data[header : header + PAGE_BYTES] = page
+    replace(file, data)
+    bench = lives.start()
+    assert lives.restored is not None
+    assert lives.restored.lost == 0
+    lives.kill()
+    data = bytearray(file.read_bytes())
+    assert data[:HEADER_BYTES] == data[COPY_AT : COPY_AT + HEADER_BYTES]
+    assert numbers(back(lives.start(), "c")) == list(range(4 * LAP))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -262,6 +289,7 @@ def test_full_and_not_full_any_more_are_reported_once_each(caplog: pytest.LogCap
 
 
 UNIT_BYTES, HEAD_BYTES = 64 << 10, 64
+ZEROS = bytes(COPY_AT - HEAD_BYTES)  # behind each header
 
 
 def golden_life(lives: Lives) -> bytes:
@@ -276,14 +304,16 @@ def golden_life(lives: Lives) -> bytes:
 
 
 def short(file: bytes) -> bytes:
-    """The golden bytes: the header, and the one unit that is used; the first is spare."""
-    assert file[HEAD_BYTES : 2 * UNIT_BYTES].count(0) == 2 * UNIT_BYTES - HEAD_BYTES
-    return file[:HEAD_BYTES] + file[2 * UNIT_BYTES :]
+    """The golden bytes: both headers, and the one unit that is used; the first is spare."""
+    headers = file[:HEAD_BYTES], file[COPY_AT : COPY_AT + HEAD_BYTES]
+    assert file[: 2 * UNIT_BYTES] == ZEROS.join(headers) + ZEROS + bytes(UNIT_BYTES)
+    return b"".join(headers) + file[2 * UNIT_BYTES :]
 
 
 def long(golden: bytes) -> bytes:
     """The file that has these golden bytes."""
-    return golden[:HEAD_BYTES] + bytes(2 * UNIT_BYTES - HEAD_BYTES) + golden[HEAD_BYTES:]
+    headers = golden[:HEAD_BYTES], golden[HEAD_BYTES : 2 * HEAD_BYTES]
+    return ZEROS.join(headers) + ZEROS + bytes(UNIT_BYTES) + golden[2 * HEAD_BYTES :]
 
 
 @pytest.fixture
