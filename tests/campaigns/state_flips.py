@@ -1,9 +1,10 @@
 """Damaged state files of every kind: the broker starts, serves, loses at most what was hit, reports what it
 lost, and serves nothing false.
 
-Each seed tries every kind a few times, on the state of a broker that was killed or of one that was stopped.
-A worker process makes both states once, and forks a broker for each case (tests/support/state_life.py).  A
-case that was wrong is tried again by its seed: the damage is the same, on a state of the same layout.
+Each seed tries every kind a few times, on the state of a broker that was killed at rest, stopped, or killed
+while it was busy.  A worker process makes these states once, and forks a broker for each case
+(tests/support/state_life.py).  A case that was wrong is tried again by its seed: the damage is the same, on a
+state of the same layout, but for the last messages of the busy one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.support.state_base import Ending
 __all__ = ["STATE_FLIPS"]
 
 EACH = 5  # cases of each kind, of one seed
-ENDINGS: tuple[Ending, ...] = ("killed", "stopped")
+ENDINGS: tuple[Ending, ...] = ("killed", "stopped", "busy")
 
 _states: dict[Ending, DamagedState] = {}  # of this worker process
 

@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "footers": ("state/log/*.log",),
     "session snapshot": ("state/sessions.state*",),
     "session journal": ("run/sessions.ring", "state/log/sessions/*.log"),
+    "spill file": ("run/sessions.spill",),
     "retained store": ("state/retained.state",),
     "offsets": ("state/consumers/offsets",),
     "bridge checkpoint": ("state/bridge/lake.checkpoint",),
@@ -52,6 +53,7 @@ DAMAGES = {  # how, and how often
     "grown": 10,
     "removed": 5,
 }
+STOPS, LIVES_AGAIN = 0.2, 0.15  # shares of the cases
 ZEROS_MAX, BLOCK_BYTES, GROWTH_MAX, PAGE_BYTES = 4096, 512, 20_000, 4096
 HEADER_MAX = 100  # before a payload: headers of its record and, alone in a run, of the extent; its topic
 
@@ -85,8 +87,14 @@ class DamagedState:
         self._place.mkdir(mode=0o750)
         self.base: Base = make_base(self._place, ending)
         self._place.rename(self._image)
-        self._published = {(it.topic, it.payload) for its in self.base.sent.values() for it in its}
+        messages = [*self.base.perhaps, *(it for its in self.base.sent.values() for it in its)]
+        self._published = frozenset((it.topic, it.payload) for it in messages)
+        logs = b"".join(it.read_bytes() for it in sorted(self._image.glob("state/log/*.log")))
+        self._logged = frozenset(it for it in self._published if it[1] in logs)
+        self._last = frozenset((it.topic, it.payload) for it in self.base.hurried)
+        self._held: frozenset[Pair] = frozenset()  # what readers find in the ring without a log
         self._whole = self._live(stops=True)
+        self._held = frozenset(self._whole.rings["memory-0"]) & self._published
         if wrong := self._wrong(self._whole, _Permitted()):
             raise AssertionError(f"without damage: {wrong}: {self._whole.trouble} {self._whole.lines}")
 
@@ -109,10 +117,14 @@ class DamagedState:
             hit = self._damage(path, damage, first, rng)
             permitted = self._permitted(kind, hit)
             text = f"{kind} {seed}: {damage} of {path.relative_to(self._place)} at {hit.begin} to {hit.end}"
-            seen = live(self._place, len(self.base.retained), stops=rng.random() < 0.2)
+            seen = live(self._place, len(self.base.retained), stops=rng.random() < STOPS)
+            wrong = self._wrong(seen, permitted)
+            if rng.random() < LIVES_AGAIN:
+                again = live(self._place, 0, stops=False)
+                wrong += [f"in the next life: {it}" for it in (*again.trouble, *self._is_true(again))]
         finally:
             shutil.rmtree(self._place)
-        wrong = [f"{text}: {it}" for it in self._wrong(seen, permitted)]
+        wrong = [f"{text}: {it}" for it in wrong]
         return Case(kind, damage, text, wrong, sum(map(len, self._lost(seen).values())), seen)
 
     def _copy(self) -> None:
@@ -157,11 +169,15 @@ class DamagedState:
     def _permitted(self, kind: str, hit: Hit) -> _Permitted:
         image = self._image / hit.path.relative_to(self._place)
         messages = frozenset(self._hit(image.read_bytes(), hit))
-        if kind == "ring" and hit.path.name == "memory-0.ring":
+        if kind == "ring":
             if not hit.path.exists() or hit.path.stat().st_size < HEADER_BYTES:
-                messages = frozenset((it.topic, it.payload) for it in self.base.sent["memory-0"])
-            return _Permitted(messages=messages)
-        if kind in ("segments", "retained store"):
+                messages = frozenset((it.topic, it.payload) for it in self.base.sent[hit.path.stem])
+                if hit.path.stem == "memory-0":  # the spill file has the others
+                    messages = self._held
+            return _Permitted(messages=messages - self._logged)
+        if kind == "session journal" and self.base.ending == "busy":
+            return _Permitted(messages=self._last)
+        if kind in ("segments", "retained store", "spill file"):
             return _Permitted(messages=messages)
         if kind == "offsets":
             return _Permitted(offsets=True)
@@ -193,18 +209,17 @@ class DamagedState:
             lost[f"log of {name}"] = {(it.topic, it.payload) for it in base.sent[name]} - set(
                 seen.logs.get(name, ())
             )
-        held = {(it.topic, it.payload) for it in base.sent["memory-0"]}
-        lost["ring memory-0"] = held - set(seen.rings.get("memory-0", ()))
+        lost["ring memory-0"] = set(self._held - set(seen.rings.get("memory-0", ())))
         return {where: messages for where, messages in lost.items() if messages}
 
     def _wrong(self, seen: Seen, permitted: _Permitted) -> list[str]:
-        checks = (self._works, self._is_true, self._lost_more, self._is_silent, self._goes_back)
-        return [it for check in checks for it in check(seen, permitted)]
+        found = [*seen.trouble, *self._is_true(seen)]
+        found += [*self._lost_more(seen, permitted), *self._goes_back(seen, permitted)]
+        if self._lost(seen) and not seen.lines and not seen.lost:
+            found.append("lost something and reported nothing")
+        return found
 
-    def _works(self, seen: Seen, _: _Permitted) -> Iterable[str]:
-        return seen.trouble
-
-    def _is_true(self, seen: Seen, _: _Permitted) -> Iterable[str]:
+    def _is_true(self, seen: Seen) -> Iterable[str]:
         shown = [*seen.delivered.values(), seen.retained.items(), *seen.rings.values(), *seen.logs.values()]
         for topic, payload in (it for its in shown for it in its):
             known = (topic, payload) in self._published or _is_of_users(topic, payload)
@@ -226,10 +241,6 @@ class DamagedState:
         for line in seen.lines:
             if line.startswith("USER") and not permitted.sessions:
                 yield line
-
-    def _is_silent(self, seen: Seen, _: _Permitted) -> Iterable[str]:
-        if self._lost(seen) and not seen.lines and not seen.lost:
-            yield "lost something and reported nothing"
 
     def _goes_back(self, seen: Seen, permitted: _Permitted) -> Iterable[str]:
         """Epochs only rise, and a group is nowhere ahead of what it has done."""

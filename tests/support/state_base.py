@@ -1,12 +1,13 @@
 """State of a broker with something of everything, made once by a real process: what damage is tried on.
 
-    PLACE/run      the runtime directory: rings, cursor files
+    PLACE/run      the runtime directory: rings, cursor files, the spill file
     PLACE/state    the state directory: log, sessions, retained messages, offsets, epochs, bridge checkpoint
     PLACE/sink     drained files
 
 The broker serves three streams (memory: process, lazy: interval, safe: disk), kept sessions with queues of
-QoS 1 and 2 and messages in flight, retained messages, a consumer group and a bridge; then it is killed, or
-stopped.  Every payload has its topic, its number and a checksum: a receiver can tell if it was published.
+QoS 1 and 2 and messages in flight, retained messages, a consumer group and a bridge; then it is killed at
+rest, killed while it is busy, or stopped.  Every payload has its topic, its number and a checksum: a receiver
+can tell if it was published.
 
 Bridge checkpoints hold the sink's place, so every case runs in the place where the base was made.  Layouts
 are the same each time; times, epochs and checksums are not.
@@ -46,7 +47,7 @@ __all__ = [
     "says_the_truth",
 ]
 
-Ending = Literal["killed", "stopped"]
+Ending = Literal["killed", "stopped", "busy"]
 
 SETTINGS = """
 edge_id = "here"
@@ -106,7 +107,8 @@ READERS = {  # kept sessions: what they subscribe to, at which QoS
 RINGS = ("memory-0", "lazy-0", "safe-0")
 QUEUED = 150  # messages that wait for each session
 IN_FLIGHT = 5
-FILLER_BYTES = 12_000  # of messages between, which fill the log
+HURRIED = 120  # messages without a pause
+FILLER_BYTES = 12_000  # of messages between, which fill the log and make rings go round
 GROUP = "billing"
 HALF_TOPIC, HALF_ID = "memory/c", 77
 
@@ -146,6 +148,8 @@ class Base:
     retained: dict[str, bytes] = field(default_factory=dict)
     in_flight: list[Message] = field(default_factory=list)  # of session "flight": QoS 2, not answered
     committed: int = 0  # records of lazy that the group is done with
+    hurried: list[Message] = field(default_factory=list)  # the last ones, without a pause
+    perhaps: list[Message] = field(default_factory=list)  # sent and not acknowledged when it was killed
 
 
 class _Life:
@@ -178,7 +182,7 @@ class _Life:
         self.client.close()
         self._control.close()
         self._file.unlink()
-        if kind is not None or self._ending == "killed":
+        if kind is not None or self._ending != "stopped":
             self._child.kill()
             return
         code, _, errors = self._child.stop()
@@ -204,6 +208,8 @@ class _Life:
             for name, waiting in self.base.waiting.items():
                 waiting.append(self.publish(f"{name.partition(' ')[0]}/a/{number % 7}", number))
             self.publish(f"lazy/b/{number % 3}", number, FILLER_BYTES)
+            if number % 4 == 1:  # the ring goes round: what waits there is copied to the spill file
+                self.publish("memory/b", number, FILLER_BYTES)
             if number % 4 == 0:
                 message = self.publish(f"lazy/r/{number % 30}", number, retain=True)
                 self.base.retained[message.topic] = message.payload
@@ -242,7 +248,10 @@ def make_base(place: Path, ending: Ending) -> Base:
         _put_in_flight(life)
         life.fill(range(QUEUED // 2, QUEUED))
         _publish_half(life)
-        life.settle()
+        if ending == "busy":
+            _hurry(life)
+        else:
+            life.settle()
     for socket in (place / "run").glob("*.sock"):  # of the one that was killed
         socket.unlink()
     return base
@@ -266,6 +275,30 @@ def _publish_half(life: _Life) -> None:
     life.client.send(Publish(*message, qos=2, packet_id=HALF_ID))
     assert isinstance(life.client.receive(), PubRec)
     life.base.sent["memory-0"].append(message)
+
+
+def _hurry(life: _Life) -> None:
+    """Messages without a pause, and an end while acknowledgements come."""
+    base, names = life.base, [*READERS]
+    messages: list[tuple[str, Message]] = []
+    for number in range(QUEUED, QUEUED + HURRIED):
+        name = names[number % len(names)]
+        topic = f"{name.partition(' ')[0]}/a/{number % 7}"
+        messages.append((name, Message(topic, payload_of(topic, number))))
+    sent = [Publish(*message, qos=1, packet_id=index) for index, (_, message) in enumerate(messages, 1)]
+    life.client.send(*sent)
+    acknowledged: set[int] = set()
+    while len(acknowledged) < HURRIED // 2:
+        packet = life.client.receive()
+        assert isinstance(packet, PubAck)
+        acknowledged.add(packet.packet_id)
+    for index, (name, message) in enumerate(messages, 1):
+        if index not in acknowledged:
+            base.perhaps.append(message)
+            continue
+        base.waiting[name].append(message)
+        base.hurried.append(message)
+        base.sent[f"{name.partition(' ')[0]}-0"].append(message)
 
 
 def _commit_some(life: _Life) -> None:

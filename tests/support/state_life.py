@@ -11,6 +11,7 @@ are asked for, rings and logs are read, and the bridge drains.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import select
@@ -91,8 +92,10 @@ class Seen:
 def live(place: Path, retained: int, *, stops: bool = True) -> Seen:
     """Start a broker in `place`, look at it, and stop it, or end it at once; in a child process.
 
-    `retained`: so many messages are retained.
+    `retained`: so many messages are retained; 0: in a second life, where the publisher has nothing to repeat.
     """
+    stacks = _stacks_of(place)
+    stacks.touch()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -106,17 +109,28 @@ def live(place: Path, retained: int, *, stops: bool = True) -> Seen:
         if not part:
             break
     os.close(reading)
+    hangs = time.monotonic() >= deadline
     with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)  # what it had to say is said, or it hangs
+        os.kill(child, signal.SIGABRT if hangs else signal.SIGKILL)  # SIGABRT: its stacks are written
     _, status = os.waitpid(child, 0)
     try:
         return msgspec.msgpack.decode(data, type=Seen)
     except msgspec.MsgspecError:
-        return Seen(trouble=[f"the process ended with status {status} after {len(data)} bytes"])
+        text = f"the process ended with status {status} after {len(data)} bytes: {stacks.read_text()}"
+        return Seen(trouble=[text])
+    finally:
+        stacks.unlink()
+
+
+def _stacks_of(place: Path) -> Path:
+    """File for the stacks of all threads of a life that takes too long or crashes."""
+    return place.with_name(f"{place.name}-stacks")
 
 
 def _live_and_exit(place: Path, retained: int, writing: int, *, stops: bool) -> NoReturn:
     seen = Seen()
+    stacks = _stacks_of(place).open("w")
+    faulthandler.enable(stacks)  # dump_traceback_later() would wait for a thread that only the parent has
     try:
         logging.getLogger().handlers = [_Collected(seen)]
         logging.getLogger().setLevel(logging.WARNING)
@@ -167,8 +181,9 @@ class _Users:
 
     def look(self) -> None:
         """Everything; each look says by itself what went wrong."""
-        looks: list[Callable[[], None]] = [self._read_rings, self._be_served, self._half_published]
-        looks += [self._ask_retained, self._come_back, self._read_logs, self._report, self._drain]
+        looks: list[Callable[[], None]] = [self._read_rings, self._be_served]
+        looks += [self._half_published, self._ask_retained] if self._retained else []
+        looks += [self._come_back, self._read_logs, self._report, self._drain]
         for it in looks:
             try:
                 it()
