@@ -39,6 +39,7 @@ SETTLE_S = 400.0  # what waits is drained, on a machine that does other things a
 IDLE_S = 1.1  # longer than what a bridge says of itself may be old
 SPARK_S = 1200.0
 AGAIN = 200  # messages that are under way when a connection is lost
+# A log that syncs slowly makes publishers wait; at the default of 200 ms they would be disconnected.
 STREAMS: dict[Form, str] = {
     "kept": """
 [log]
@@ -52,6 +53,7 @@ ring_bytes = 1048576
 durability = "interval"
 sync_interval_ms = 20
 sync_bytes = 65536
+queue_timeout_ms = 20000
 [[producer]]
 name = "cam"
 stream = "kept"
@@ -73,6 +75,7 @@ durability = "interval"
 sync_interval_ms = 20
 sync_bytes = 8192
 hold_bytes = 0
+queue_timeout_ms = 20000
 [[producer]]
 name = "cam"
 stream = "memory"
