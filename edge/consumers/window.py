@@ -458,10 +458,9 @@ class Window:
 
     def _next_done(self, offset: int) -> int:
         """The first offset from `offset` on that is done; a very large one if there is none."""
-        try:
-            return self.done.next_set_bit(offset)
-        except ValueError:
-            return 1 << 63
+        if not self.done or self.done.max() < offset:
+            return 1 << 63  # next_set_bit() of pyroaring 1.2 does not free its iterator when it finds nothing
+        return self.done.next_set_bit(offset)
 
     def _find(self, offset: int) -> int:
         """The index of the span that holds `offset`."""
