@@ -42,7 +42,7 @@ class Shelved:
         self.base = base
         self.live = live  # this process writes it: its table is fed, not read
         self.ends_at: int | None = None  # place where the next one begins
-        self.opening: SegmentTable | None = table  # header and first catalogue
+        self.opening = table.opening if table is not None else None  # the first catalogue
         self.table = table
         self.footer: Footer | None = None
         self.bare = False  # it has no footer that is right
@@ -124,6 +124,7 @@ class Shelf:
                     times = it.first_timestamp_ns, it.last_timestamp_ns
                     table.add(item.ring_id, it.epoch, row, (min(times), max(times)), {})
             table.end = end
+            self._segments[-1].opening = table.opening
 
     def add_sealed(self, base: int, table: SegmentTable | None, ends_at: int | None = None) -> None:
         """A segment behind the ones known, whole; `table` if it has been read already, else perhaps the place
@@ -141,6 +142,8 @@ class Shelf:
         """That segment is about to go."""
         with self.lock:
             self._segments = [it for it in self._segments if it.base != base]
+            self._used = [it for it in self._used if it.base != base]
+            self._footed = [it for it in self._footed if it.base != base]
 
     def note(self, damage: Sequence[Damage]) -> None:
         """Counts and reports damaged places, each once, and forgets the first when there are very many."""
@@ -222,14 +225,14 @@ class Shelf:
         if shelved.opening is None and not shelved.lost:
             try:
                 with self.opened(shelved) as handle:
-                    shelved.opening = open_table(self.files, handle, shelved.name)
+                    shelved.opening = open_table(self.files, handle, shelved.name).opening
             except FileNotFoundError:
                 return None
             except FormatError as error:
                 self._lose(shelved, error)
         if shelved.opening is None:
             return None
-        return next((it for it in shelved.opening.opening.values() if it.name == ring_name), None)
+        return next((it for it in shelved.opening.values() if it.name == ring_name), None)
 
     def table(self, shelved: Shelved) -> SegmentTable | None:
         """The whole table of a segment, from memory or from its file; None when it has gone, or is lost."""
@@ -307,7 +310,7 @@ class Shelf:
         for beside in segments[max(index - 1, 0) : index] + segments[index + 1 : index + 2]:
             self.entry(beside, "")
             if beside.opening is not None:
-                known.update(beside.opening.opening)
+                known.update(beside.opening)
         return known
 
     def _lose(self, shelved: Shelved, error: FormatError) -> None:
