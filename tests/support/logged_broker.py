@@ -100,9 +100,8 @@ class LoggedBroker:
         """With -9; what it had said on standard error."""
         assert self._child is not None
         child, self._child = self._child, None
-        child.process.kill()
-        _, errors = child.process.communicate()
-        return errors.decode()
+        child.kill()
+        return child.log()
 
     def stop(self) -> str:
         """With SIGTERM, which it obeys with status 0; what it had said."""

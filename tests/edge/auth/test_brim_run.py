@@ -123,25 +123,14 @@ def test_broken_files_are_said_and_the_old_ones_stay_in_force(site):
         site.users.write_text("ann\n")
         site.acl.write_text("topik x\n")
         broker.process.send_signal(signal.SIGHUP)
-        mistakes = log_until(broker, "'topik'")
+        mistakes = broker.log_until("'topik'")
         assert "users:1: no colon" in mistakes
         assert site.pub("ann", "ann/x", "1").returncode == 0
         site.users.write_text(good)
         site.acl.write_text(ACL)
         broker.process.send_signal(signal.SIGHUP)
-        log_until(broker, "read again")
+        broker.log_until("read again", mistakes.count("read again") + 1)
         assert broker.stop()[0] == 0
-
-
-def log_until(broker: ModuleChild, text: str) -> str:
-    """Its log, as it is written, up to `text`."""
-    log = b""
-    while text.encode() not in log:
-        assert broker.process.stderr
-        more = broker.process.stderr.read(1 << 16)
-        assert more, f"no {text!r} in {log!r}"
-        log += more
-    return log.decode()
 
 
 def wait_for(lines, text: str) -> None:

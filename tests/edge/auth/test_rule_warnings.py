@@ -49,14 +49,9 @@ def test_the_start_and_sighup_warn_too(runtime_directory: Path, tmp_path: Path) 
     with ModuleChild("edge", "run", "--config", tmp_path / "brim.toml", *where) as broker:
         broker.lines_until("brim status")
         broker.process.send_signal(signal.SIGHUP)
-        log = b""
-        while log.count(b"never apply") < 2:
-            assert broker.process.stderr
-            more = broker.process.stderr.read(1 << 16)
-            assert more, log
-            log += more
+        log = broker.log_until("never apply", 2)
         assert broker.stop()[0] == 0
-    lines = [line for line in log.decode().splitlines() if "never apply" in line]
+    lines = [line for line in log.splitlines() if "never apply" in line]
     assert all("WARNING" in line and "brim passwd" in line for line in lines)
 
 

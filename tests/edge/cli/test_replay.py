@@ -137,15 +137,13 @@ def test_a_replay_takes_no_endpoint_from_another(tmp_path, runtime_directory):
     keep(tmp_path, "a-0", [Kept("a/1", b"one")])
     at = ("--log", tmp_path, "--to", "zmq", "--runtime-dir", runtime_directory)
     with ModuleChild("edge", "replay", *at) as first:
-        assert first.process.stderr is not None
-        assert b"waiting for a subscriber" in first.process.stderr.readline()
+        first.log_until("waiting for a subscriber")
         done = replay(*at)
         assert done.returncode == 2
         assert b"replay.sock is in use" in done.stderr
     killed = ModuleChild("edge", "replay", *at)  # the file that one leaves behind is nobody's
     with killed as second:
-        assert second.process.stderr is not None
-        assert b"waiting for a subscriber" in second.process.stderr.readline()
+        second.log_until("waiting for a subscriber")
 
 
 async def test_a_replay_does_not_follow_what_it_sends_itself(broker):
