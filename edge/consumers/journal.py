@@ -17,11 +17,12 @@ disk nothing is tried again on that file: `broken` says that rewrite() is due, w
 rewrite goes to NAME.new, is synced, and takes the name; a crash leaves the old file or the new one.  One that
 fails before it takes the name leaves an old file that works in use, until that has grown some more.
 
-Recovery takes what verifies.  A tail that does not is cut; what does not in the middle is passed over and
-counted.  A file that is none of ours is put aside as NAME.damaged.
+Recovery takes what verifies.  A tail that does not is cut and reported; what does not in the middle is passed
+over and counted; a damaged header is repaired.  A file without the header and without a record that verifies
+is renamed to NAME.damaged.
 
-Rule for change: other layouts raise the version; a reader refuses versions it does not know by putting the
-file aside, so read the old one and rewrite.
+Rule for change: other layouts raise the version and seed the checksum of records with it, so that no reader
+takes records of another version for its own; such a file is renamed, so read the old one and rewrite.
 """
 
 from __future__ import annotations
@@ -92,19 +93,30 @@ class Journal:
             data = files.read(handle, files.size(handle), 0)
         finally:
             files.close(handle)
-        if data[: _HEADER.size] != pack_header():
+        bodies, end = self._parsed(data)
+        is_whole = data[: _HEADER.size] == pack_header()
+        if not is_whole and not bodies:
             log.warning(
-                "consumers' journal is none of ours, put aside file=%s bytes=%d", self._name, len(data)
+                "consumers' journal not usable, renamed file=%s kept=%s.damaged bytes=%d",
+                self._name,
+                self._name,
+                len(data),
             )
             files.rename(self._name, f"{self._name}.damaged")
             self.damaged += 1
             self.rewrite(())
             return []
-        bodies, end = self._parsed(data)
         self._handle = files.open(self._name, create=True)
         self._end = end
         self._compact_bytes = COMPACT_MIN_BYTES  # How much of it still says something a rewrite will tell.
+        if not is_whole:
+            self.damaged += 1
+            log.warning("consumers' journal header repaired file=%s", self._name)
+            self._write(self._handle, [pack_header()], 0)
         if end < len(data):
+            log.warning(
+                "consumers' journal tail cut file=%s place=%d bytes=%d", self._name, end, len(data) - end
+            )
             files.ftruncate(self._handle, end)
         files.fdatasync(self._handle)  # what is read is believed, so it must not vanish
         return bodies

@@ -251,7 +251,7 @@ class _Users:
         _expect(ender, PubAck)
         client.send(PingReq())
         found: list[tuple[str, bytes]] = []
-        while (packet := client.next(QUIET_S)) is not None:
+        while (packet := client.next(ANSWER_S)) is not None:
             if isinstance(packet, Publish):
                 client.send(PubRec(packet.packet_id) if packet.qos == 2 else PubAck(packet.packet_id))
                 if bytes(packet.payload) == last:

@@ -98,7 +98,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path_factory, bodies, data)
 def test_a_flipped_bit_costs_one_record(tmp_path_factory, bodies, data):
     directory = tmp_path_factory.mktemp("flip")
     whole = bytearray(pack_header() + b"".join(map(pack_record, bodies)))
-    bit = data.draw(st.integers(len(pack_header()) * 8, len(whole) * 8 - 1))
+    bit = data.draw(st.integers(0, len(whole) * 8 - 1))
     whole[bit // 8] ^= 1 << bit % 8
     (directory / "offsets").write_bytes(whole)
     made, found = opened(directory)
@@ -106,6 +106,30 @@ def test_a_flipped_bit_costs_one_record(tmp_path_factory, bodies, data):
     assert len(found) >= len(bodies) - 1
     left = iter(bodies)
     assert all(any(it == other for other in left) for it in found), "in order, and nothing else"
+
+
+def test_a_damaged_header_costs_no_record_and_is_repaired(tmp_path):
+    whole = pack_header() + b"".join(map(pack_record, [b"one", b"two"]))
+    for header in (bytes(16), b"\xff" * 16, bytes([whole[0] ^ 1]) + whole[1:16]):
+        (tmp_path / "offsets").write_bytes(header + whole[16:])
+        made, found = opened(tmp_path)
+        made.append([b"next"])
+        made.close()
+        assert (found, made.damaged) == ([b"one", b"two"], 1)
+        assert (tmp_path / "offsets").read_bytes() == whole + pack_record(b"next")
+
+
+def test_a_tail_that_is_cut_is_reported(tmp_path, caplog):
+    logging.disable(logging.NOTSET)
+    whole = pack_header() + b"".join(map(pack_record, [b"one", b"two"]))
+    for damaged in (whole[:-6], whole[:-16] + bytes(16)):
+        (tmp_path / "offsets").write_bytes(damaged)
+        caplog.clear()
+        assert opened_and_closed(tmp_path) == [b"one"]
+        assert f"tail cut file={tmp_path / 'offsets'} place=32" in caplog.text
+    caplog.clear()
+    assert opened_and_closed(tmp_path) == [b"one"]
+    assert caplog.text == ""
 
 
 def test_a_file_of_somebody_else_is_put_aside(tmp_path):
