@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from edge.access import ClientFacts
 from edge.engine import EngineLimits, Event
 from edge.mqtt import (
     ConnAck,
@@ -51,7 +52,9 @@ from tests.support.waiting import wait_until
 
 NAMES = st.sampled_from(["ann", "bob", "cy"])
 TOPICS = st.sampled_from(["a", "a/b", "b", "c", "will/ann"])
+DEAD = ClientFacts("dead", None, "127.0.0.1:1", 0)
 BYTES = st.sampled_from([1, 300, 3_000])
+CLOSED_BY_MODEL = {"server", "peer", "reset"}  # any other cause is an event that was lost
 ROUNDS_MAX = 5_000  # more than any history needs to come to rest
 
 
@@ -125,7 +128,7 @@ class EventsMachine(RuleBasedStateMachine):
 
     def sweep(self) -> None:
         self.engine.retained_sweep(False)
-        while self.engine.retained_changes(1 << 16)[1]:
+        while self.engine.retained_changes(1 << 16)[2]:
             pass
 
     # ---- clients ----
@@ -209,17 +212,14 @@ class EventsMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, size=BYTES)
     def retain(self, topic: str, size: int) -> None:
         if (found := self.broker.own_messages.topic_of(topic)) is not None:
-            self.engine.retain(found, bytes(size), 0, b"", 0)
+            self.engine.retain(found, bytes(size), 0, b"", 0, b"", b"")
 
     @precondition(lambda self: self.broker.keeper.is_open)
-    @rule(count=st.integers(1, 10), size=st.sampled_from([100, 2_000]))
+    @rule(count=st.integers(1, 12), size=st.sampled_from([100, 2_000, 7_000]))
     def note(self, count: int, size: int) -> None:
-        """What Python writes down, of any kind: a will, here."""
-        will = Will("w", bytes(size))
-        facts = next((it.facts for it in self.broker.clients), None)
-        for _ in range(count if facts else 0):
-            assert facts is not None
-            self.broker.keeper.will(facts, will, self.bench.now_ms / 1_000 + 1_000)
+        """Write a note of any kind into the journal, here a will: twelve large ones fill it."""
+        for _ in range(count):
+            self.broker.keeper.will(DEAD, Will("w", bytes(size)), self.bench.now_ms / 1_000 + 1_000)
 
     @rule(name=NAMES)
     def disconnect(self, name: str) -> None:
@@ -263,6 +263,8 @@ class EventsMachine(RuleBasedStateMachine):
         stuck = ("python", "held", "events", "events_taken", "journal_full", "journal_stalled")
         needs = ("checkpoint_needed", "sweep_needed", "journal_torn", "journal_collected")
         assert not {name: state[name] for name in (*stuck, *needs) if state[name]}
+        closed = self.bench.stats.closed()
+        assert not {cause: count for cause, count in closed.items() if count and cause not in CLOSED_BY_MODEL}
         totals = self.bench.stats.totals()
         assert totals["sourced"] + totals["source_lost"] == self.produced
         for name, voice in self.voices.items():
@@ -290,7 +292,7 @@ def histories(count: int, **more: Any) -> settings:
     )
 
 
-EventsMachine.TestCase.settings = histories(25)
+EventsMachine.TestCase.settings = histories(150)
 TestNoRequestIsLost = EventsMachine.TestCase
 
 
