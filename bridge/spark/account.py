@@ -1,4 +1,4 @@
-"""The account of what was drained: by partition and epoch, what is there, missing, declared, doubled.
+"""The account of what was drained: by partition and epoch, what is there, missing, lost, skipped, doubled.
 
 Plain arithmetic over what names and footers say: no record is read, and no Spark is needed.
 
@@ -46,7 +46,8 @@ class EpochAccount:
     files: int
     expected: Ranges
     present: Ranges
-    declared: Ranges  # lost or skipped, and said so
+    lost: Ranges  # declared: overwritten or removed before they were drained, and in no file
+    skipped: Ranges  # declared: passed over on purpose, and in no file
     missing: Ranges  # the gaps
     doubled: Ranges  # in more than one file; readers take them once
 
@@ -76,11 +77,12 @@ class Account:
     unreadable: list[FileFacts] = field(default_factory=list)
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is missing that was not declared."""
-        return not (
-            any(it.missing for it in self.epochs) or any(it.missing for it in self.edges) or self.unreadable
-        )
+    def has_missing(self) -> bool:
+        """Whether records or units are missing without a declaration, units have the same number, or a file
+        cannot be read.
+        """
+        units = any(it.missing or it.doubled for it in self.edges)
+        return units or any(it.missing for it in self.epochs) or bool(self.unreadable)
 
 
 def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
@@ -98,7 +100,7 @@ def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
     for epoch in (*stood, *later):
         epochs.setdefault(epoch, [])
     made = [
-        _epoch(epoch, facts, stood.get(epoch), later.get(epoch, []), retained)
+        _epoch(epoch, facts, stood.get(epoch), later.get(epoch, _Declared([], [])), retained)
         for epoch, facts in sorted(epochs.items())
     ]
     return Account(
@@ -117,33 +119,50 @@ def _where_draining_stood(footers: Iterable[Footer | None]) -> dict[Epoch, int]:
     }
 
 
-def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, Ranges]:
+class _Declared(NamedTuple):
+    """Ranges that footers declare, in any order."""
+
+    lost: Ranges
+    skipped: Ranges
+
+
+def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, _Declared]:
     """What was declared lost or skipped of epochs that had ended by then."""
-    found: dict[Epoch, Ranges] = defaultdict(list)
+    found: dict[Epoch, _Declared] = defaultdict(lambda: _Declared([], []))
     for footer in filter(None, footers):
-        for epoch, first, last in (*footer.earlier_lost, *footer.earlier_skipped):
-            found[Epoch(footer.edge, footer.stream, footer.partition, epoch)].append((first, last))
+        for kind, ranges in enumerate((footer.earlier_lost, footer.earlier_skipped)):
+            for epoch, first, last in ranges:
+                key = Epoch(footer.edge, footer.stream, footer.partition, epoch)
+                found[key][kind].append((first, last))
     return found
 
 
+def _declared(footers: Sequence[Footer], later: _Declared, present: Ranges) -> _Declared:
+    """What is lost, and what is skipped; what is there all the same is neither, what is both is lost."""
+    lost = union([*(pair for footer in footers for pair in footer.lost), *later.lost])
+    skipped = union([*(pair for footer in footers for pair in footer.skipped), *later.skipped])
+    return _Declared(subtract(lost, present), subtract(skipped, union([*present, *lost])))
+
+
 def _epoch(
-    epoch: Epoch, files: list[FileFacts], stood: int | None, later: Ranges, retained: bool
+    epoch: Epoch, files: list[FileFacts], stood: int | None, later: _Declared, retained: bool
 ) -> EpochAccount | None:
     footers = [facts.footer for facts in files if facts.footer is not None]
     ranges = [(facts.file.name.first_offset, facts.file.name.last_offset) for facts in files]
     present = union(ranges)
-    said = (pair for footer in footers for pair in (*footer.lost, *footer.skipped))
-    declared = union([*said, *later])
+    declared = _declared(footers, later, present)
     firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
     if retained:
         firsts = [present[0][0]] if present else []
-    ends = [last for _, last in [*present, *declared]] + ([stood - 1] if stood else [])
+    ends = [last for _, last in [*present, *declared.lost, *declared.skipped]] + (
+        [stood - 1] if stood else []
+    )
     if not ends or (not firsts and retained):
         return None  # nothing of this epoch was ever there, or nothing is any more
     first, last = min(firsts, default=0), max(ends)
     expected = [(first, last)] if last >= first else []
-    missing = subtract(expected, union([*present, *declared]))
-    return EpochAccount(epoch, len(files), expected, present, declared, missing, overlap(ranges))
+    missing = subtract(expected, union([*present, *declared.lost, *declared.skipped]))
+    return EpochAccount(epoch, len(files), expected, present, *declared, missing, overlap(ranges))
 
 
 def _edges(files: Sequence[FileFacts]) -> list[EdgeAccount]:

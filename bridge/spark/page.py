@@ -13,12 +13,14 @@ __all__ = ["bars", "count_in_words", "lines", "page", "seconds_in_words", "strip
 WIDTH, ROW = 860, 22
 LABEL = 250  # of a row, in front of its bar
 COLOURS = ("#2a78b5", "#e07b39", "#4a9c5d", "#a35bb5", "#8a6d3b", "#c2477a", "#3b9ea6", "#77787b")
-GOOD, BAD, DECLARED = "#4a9c5d", "#d6453d", "#b9b9bd"
+GOOD, BAD, LOST, SKIPPED = "#4a9c5d", "#d6453d", "#e0a03b", "#b9b9bd"
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 62em; margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 2em 0 .3em } p { margin: .3em 0 }
-.good { color: #2f7a42 } .bad { color: #b8261e; font-weight: 600 } .note { color: #666; font-size: .9em }
+.good { color: #2f7a42 } .bad { color: #b8261e; font-weight: 600 }
+.lost { color: #a86400; font-weight: 600 } .skipped { color: #555; font-weight: 600 }
+.note { color: #666; font-size: .9em }
 table { border-collapse: collapse } td, th { padding: .15em .8em .15em 0; text-align: right }
 td:first-child, th:first-child { text-align: left } th { border-bottom: 1px solid #ccc; font-weight: 600 }
 svg { display: block; max-width: 100%; height: auto }

@@ -66,7 +66,7 @@ def by_spark(root: Path, out: Path) -> Lake:
         accounts = gaps.table_account(spark, table, files)
         stored, twice = sum(it.records for it in accounts), sum(it.doubled for it in accounts)
         missing = sum(count(it.missing) + it.quarantined for it in accounts)
-        missing += sum(count(it.missing) + count(it.declared) for it in files.epochs)
+        missing += sum(count(it.missing) + count(it.lost) + count(it.skipped) for it in files.epochs)
         missing += sum(count(edge.missing) for edge in files.edges) + len(files.unreadable)
         words.append(f"{missing} missing, {twice} doubled in {len(accounts)} partitions")
     with steps.step("ledger") as words:

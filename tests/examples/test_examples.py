@@ -121,7 +121,7 @@ def test_a_lake_to_try_spark_on_has_something_to_find(tmp_path: Path) -> None:
     assert status == 0, log
     assert out.splitlines()[-1] == f"  python -m examples.first_look {lake} --field temp"
     (epoch,) = landing_account(str(lake)).epochs
-    assert (epoch.records, epoch.declared, epoch.missing) == (40, [(20, 59)], [])
+    assert (epoch.records, epoch.lost, epoch.skipped, epoch.missing) == (40, [], [(20, 59)], [])
     assert [rule.format for rule in Payloads.read(str(lake / "payloads.toml")).rules] == ["json"]
     with ModuleChild("examples.sample_lake", lake) as child:
         status, out, log = child.wait()

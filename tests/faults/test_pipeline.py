@@ -58,7 +58,7 @@ def check(pipeline: Pipeline) -> Missing:
     if pipeline.form == "kept":
         check_complete(table, pipeline.ledgers)
         missing = missing_in(table)
-        assert not any(missing.values()) or report["declared"] == 0
+        assert not any(missing.values()) or report["lost"] == 0
     else:
         missing = dict(lost_of(table, it) for it in pipeline.ledgers)
     check_report(report, missing, in_table=False)
@@ -170,13 +170,13 @@ def test_bytes_places_orders_and_strangers_are_looked_at() -> None:
 
 
 def report_of(**changes: Any) -> dict[str, Any]:
-    epoch = {**PLACE._asdict(), "declared": [(2, 4)], "missing": [], "doubled": []}
+    epoch = {**PLACE._asdict(), "lost": [(2, 4)], "skipped": [], "missing": [], "doubled": []}
     edge = {"edge": "edge-1", "first": 1, "last": 3, "missing": [], "doubled": []}
     row = {**PLACE._asdict(), "missing": [], "doubled": 0, "unknown": [], "quarantined": 0}
     parts = {"epochs": epoch, "edges": edge, "table": row}
     for key, change in changes.items():
         parts[key] = {**parts[key], **change}
-    return {"complete": True, "unreadable": [], **{key: [it] for key, it in parts.items()}}
+    return {"verdict": "lost", "unreadable": [], **{key: [it] for key, it in parts.items()}}
 
 
 def test_a_report_that_is_right_is_taken() -> None:
@@ -186,9 +186,10 @@ def test_a_report_that_is_right_is_taken() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epochs": {"declared": [(2, 3)]}},
-        {"epochs": {"declared": [(2, 4), (7, 7)]}},
+        {"epochs": {"lost": [(2, 3)]}},
+        {"epochs": {"lost": [(2, 4), (7, 7)]}},
         {"epochs": {"missing": [(7, 7)]}},
+        {"epochs": {"skipped": [(7, 7)]}},
         {"epochs": {"doubled": [(7, 7)]}},
         {"edges": {"doubled": [2]}},
         {"edges": {"missing": [(2, 2)]}},

@@ -132,21 +132,22 @@ def lost_of(table: pa.Table, ledger: Ledger) -> tuple[Place, Ranges]:
 
 
 def check_report(report: dict[str, Any], missing: Missing, *, in_table: bool = True) -> None:
-    """The report of gaps names exactly these offsets, as declared, and nothing else.  Raises Lost."""
+    """The report of gaps names exactly these offsets as lost, and nothing else.  Raises Lost."""
     said = {
-        Place(it["edge"], it["stream"], it["partition"], it["epoch"]): [tuple(r) for r in it["declared"]]
+        Place(it["edge"], it["stream"], it["partition"], it["epoch"]): [tuple(r) for r in it["lost"]]
         for it in report["epochs"]
     }
     if said != missing:
         raise Lost(f"the report says lost {_differing(said, missing)}")
-    wrong = [it for it in report["epochs"] if it["missing"] or it["doubled"]]
+    wrong = [it for it in report["epochs"] if it["missing"] or it["skipped"] or it["doubled"]]
     wrong += [it for it in report["edges"] if it["missing"] or it["doubled"] or it["first"] != 1]
     wrong += report["unreadable"]
     if in_table:
         wrong += [it for it in report["table"] if it["missing"] or it["doubled"] or it["unknown"]]
         wrong += [it for it in report["table"] if it["quarantined"]]
-    if wrong or not report["complete"]:
-        raise Lost(f"the report finds fault: {wrong}")
+    verdict = "lost" if any(missing.values()) else "complete"
+    if wrong or report["verdict"] != verdict:
+        raise Lost(f"the report's verdict is {report['verdict']}, and not {verdict}: {wrong}")
 
 
 def _differing(said: Missing, missing: Missing) -> str:

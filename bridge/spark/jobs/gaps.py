@@ -5,11 +5,12 @@
 
 Offsets of a partition are dense within an epoch, and numbers of units are dense for an edge.  So what is
 there says what is not.  Ranges that were lost by policy, or skipped on purpose, are declared in the file
-that follows them, and are no gaps.  In the table every offset of the files must be there once; those in its
-quarantine are counted apart.
+that follows them.  In the table every offset of the files must be there once; those in its quarantine are
+counted apart.
 
-Exit status: 0 nothing is missing; 1 something is, or is twice in the table, or a file cannot be read; 2 a
-mistake in the arguments, or there is no drained file, which proves nothing.
+Exit status, see bridge.spark.verdict: 0 complete; 5 records were skipped on purpose; 4 records are lost, and
+declared; 1 something is missing that nothing declares, is twice in the table, two units have the same number,
+or a file cannot be read; 2 a mistake in the arguments, or there is no drained file, which proves nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bridge.spark.coverage import Ranges, count, subtract, union
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.landing import Landing, StoredFile
 from bridge.spark.tables import read_table
+from bridge.spark.verdict import Verdict, sentence, verdict_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +136,8 @@ def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str
     for it in files.epochs:
         yield f"{_called(it.epoch)}: {it.records} records in {it.files} files"
         kinds = (
-            ("declared lost or skipped", it.declared),
+            ("LOST, and declared", it.lost),
+            ("skipped on purpose", it.skipped),
             ("MISSING", it.missing),
             ("twice in files", it.doubled),
         )
@@ -149,7 +152,7 @@ def _lines(files: Account, table: Sequence[TableAccount] | None) -> Iterator[str
         if edge.missing:
             yield f"{edge.edge}: units MISSING: {_shown(edge.missing)}"
         if edge.doubled:
-            yield f"{edge.edge}: units of the same number: {', '.join(map(str, edge.doubled[:SHOWN]))}"
+            yield f"{edge.edge}: units OF THE SAME NUMBER: {', '.join(map(str, edge.doubled[:SHOWN]))}"
     for facts in files.unreadable:
         yield f"{facts.file.path}: UNREADABLE: {facts.error}"
 
@@ -166,11 +169,12 @@ def _table_lines(row: TableAccount) -> Iterator[str]:
         yield f"    in the table, and in no file: {_shown(row.unknown)}"
 
 
-def _as_json(files: Account, table: Sequence[TableAccount] | None, complete: bool) -> dict[str, Any]:
+def _as_json(files: Account, table: Sequence[TableAccount] | None, verdict: Verdict) -> dict[str, Any]:
     return {
-        "complete": complete,
+        "verdict": verdict.value,
         "records": sum(it.records for it in files.epochs),
-        "declared": sum(count(it.declared) for it in files.epochs),
+        "lost": sum(count(it.lost) for it in files.epochs),
+        "skipped": sum(count(it.skipped) for it in files.epochs),
         "missing": sum(count(it.missing) for it in files.epochs),
         "epochs": [
             {
@@ -178,7 +182,8 @@ def _as_json(files: Account, table: Sequence[TableAccount] | None, complete: boo
                 "files": it.files,
                 "records": it.records,
                 "expected": it.expected,
-                "declared": it.declared,
+                "lost": it.lost,
+                "skipped": it.skipped,
                 "missing": it.missing,
                 "doubled": it.doubled,
             }
@@ -217,18 +222,18 @@ def job(argv: Sequence[str] | None) -> int:
 
         spark = session("brim gaps", master=given.master, settings=pairs(given.conf, "--conf"))
         table = table_account(spark, given.table, files)
-    complete = files.complete and not any(row.missing or row.doubled for row in table or ())
+    verdict = verdict_of(files, table_is_wrong=any(row.missing or row.doubled for row in table or ()))
+    proves_nothing = verdict is Verdict.COMPLETE and not files.epochs
     if given.json:
-        print(json.dumps(_as_json(files, table, complete)))
-    else:
+        print(json.dumps(_as_json(files, table, verdict)))
+    elif not proves_nothing:
         for line in _lines(files, table):
             print(line)
-        if files.epochs or not complete:
-            print("nothing is missing" if complete else "SOMETHING IS MISSING OR DOUBLED")
-    if complete and not files.epochs:
+        print(sentence(files, verdict))
+    if proves_nothing:
         print(f"error: there are no drained files below {given.root}", file=sys.stderr)
         return 2
-    return 0 if complete else 1
+    return verdict.status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

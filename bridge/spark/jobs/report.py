@@ -4,11 +4,11 @@
     python -m bridge.spark.jobs.report /srv/lake --table /srv/bronze --to report.html  # and devices, by Spark
 
 One HTML file with its drawings in it: no script, no network.  Sections: the verdict; offsets of each
-partition as a strip (there, declared lost, missing); volume over time; lag, from when a record was taken to
+partition as a strip (there, lost, skipped, missing); volume over time; lag, from when a record was taken to
 when its file was there, by the time that the store gives it; how much came late; and, of the table, the
 devices with most bytes.
 
-Exit status: 0 nothing is missing; 1 something is, or a file cannot be read; 2 a mistake in the arguments.
+Exit status: as of `brim spark gaps`, see bridge.spark.verdict.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,19 @@ from bridge.spark.coverage import count
 from bridge.spark.jobs.common import add_spark_arguments, pairs, run
 from bridge.spark.jobs.gaps import facts_of
 from bridge.spark.tables import read_table
+from bridge.spark.verdict import Verdict, sentence, verdict_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Device", "devices_of", "main", "report"]
 
+_CLASSES = {
+    Verdict.COMPLETE: "good",
+    Verdict.SKIPPED: "skipped",
+    Verdict.LOST: "lost",
+    Verdict.MISSING: "bad",
+}  # of CSS, in bridge.spark.page
 BUCKETS = 120  # points of a line
 EDGES_DRAWN, STRIPS_DRAWN, DEVICES_SHOWN = 8, 60, 25
 LATE_S = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (86400, "1 day"))
@@ -87,16 +95,8 @@ def report(
 
 
 def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime) -> Iterator[str]:
-    missing = sum(count(it.missing) for it in made.epochs)
-    units = sum(count(it.missing) for it in made.edges)
-    declared = sum(count(it.declared) for it in made.epochs)
-    if made.complete:
-        yield '<p class="good">Nothing is missing.</p>'
-    else:
-        said = (
-            f"{missing:,} records and {units:,} files are missing, {len(made.unreadable):,} files unreadable."
-        )
-        yield f'<p class="bad">{said}</p>'
+    verdict = verdict_of(made)
+    yield f'<p class="{_CLASSES[verdict]}">{escape(_said(made, verdict))}</p>'
     yield page.table(
         ("", ""),
         (
@@ -106,7 +106,8 @@ def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime
             ("files", len(files)),
             ("bytes", sum(it.file.length for it in files)),
             ("records", sum(it.records for it in made.epochs)),
-            ("declared lost or skipped", declared),
+            ("lost", sum(count(it.lost) for it in made.epochs)),
+            ("skipped on purpose", sum(count(it.skipped) for it in made.epochs)),
             ("in more than one file, read once", sum(count(it.doubled) for it in made.epochs)),
         ),
     )
@@ -115,17 +116,37 @@ def _verdict(root: str, files: Sequence[FileFacts], made: Account, now: datetime
         yield page.table(("file", "why it cannot be read"), shown)
 
 
+def _said(made: Account, verdict: Verdict) -> str:
+    if verdict is not Verdict.MISSING:
+        return sentence(made, verdict)
+    records, units, twice = (
+        sum(count(it.missing) for it in made.epochs),
+        sum(count(it.missing) for it in made.edges),
+        sum(len(it.doubled) for it in made.edges),
+    )
+    same = f", {twice:,} numbers of files are given twice" if twice else ""
+    unreadable = f"{len(made.unreadable):,} files unreadable"
+    return f"{records:,} records and {units:,} files are missing, {unreadable}{same}."
+
+
 def _coverage(made: Account) -> Iterator[str]:
     """A strip for each partition and epoch; those with gaps first."""
-    yield "<h2>Offsets</h2><p class=note>green: there, grey: declared lost or skipped, red: missing</p>"
+    yield "<h2>Offsets</h2>"
+    yield "<p class=note>green: there, orange: lost, grey: skipped on purpose, red: missing</p>"
     rows = []
-    for it in sorted(made.epochs, key=lambda it: (not it.missing, it.epoch)):
+    for it in sorted(made.epochs, key=lambda it: (not it.missing, not it.lost, it.epoch)):
         if not it.expected:
             continue
-        kinds = ((it.present, page.GOOD), (it.declared, page.DECLARED), (it.missing, page.BAD))
+        kinds = (
+            (it.present, page.GOOD),
+            (it.skipped, page.SKIPPED),
+            (it.lost, page.LOST),
+            (it.missing, page.BAD),
+        )
         parts = [(first, last, colour) for ranges, colour in kinds for first, last in ranges]
         said = f"{page.count_in_words(it.records)} records"
         said += f", {count(it.missing):,} missing" if it.missing else ""
+        said += f", {count(it.lost):,} lost" if it.lost else ""
         epoch = it.epoch
         label = f"{epoch.edge} {epoch.stream}/{epoch.partition} e{epoch.epoch}"
         rows.append((label, it.expected[0], parts, said))
@@ -256,12 +277,14 @@ def job(argv: Sequence[str] | None) -> int:
 
         spark = session("brim report", master=given.master, settings=pairs(given.conf, "--conf"))
         devices = devices_of(spark, given.table)
+    verdict = verdict_of(made)
     given.to.write_text(report(given.root, files, made, devices), encoding="utf-8")
     if given.json:
-        print(json.dumps({"page": str(given.to), "complete": made.complete, "files": len(files)}))
+        print(json.dumps({"page": str(given.to), "verdict": verdict.value, "files": len(files)}))
     else:
         print(given.to)
-    return 0 if made.complete else 1
+        print(sentence(made, verdict))
+    return verdict.status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ def test_the_example_reads_asks_and_draws(spark: Any, lake: Path, tmp_path: Path
     first_look.main([str(lake), "--field", "temp", "--to", str(plot)])
     said = capsys.readouterr().out
     assert re.search(r"\|default\|plant/3/temp\|25 ", said)
-    assert "nothing is missing" in said
+    assert "complete: nothing is missing, lost or skipped" in said
     assert said.endswith(f"{plot}: 4 topics\n")
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert plot.stat().st_size > 10_000
@@ -66,7 +66,7 @@ def test_a_job_is_a_verb(lake: Path, tmp_path: Path, capsys: Said) -> None:
     assert json.loads(capsys.readouterr().out)["records"] == 100
     page = tmp_path / "report.html"
     assert brim(["spark", "report", str(lake), "--to", str(page)]) == 0
-    assert "Nothing is missing" in page.read_text()
+    assert "nothing is missing, lost or skipped" in page.read_text()
     with pytest.raises(SystemExit):
         brim(["spark", "gold", str(lake)])
     assert "invalid choice: 'gold'" in capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["complete"]
+    assert json.loads(done.stdout)["verdict"] == "complete"
     assert re.search(r"spark-submit --master 'local\[1\]' \S*/gaps\.py", done.stderr)
 
 

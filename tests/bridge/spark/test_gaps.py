@@ -38,12 +38,43 @@ def file_of(lake: Path, drain_seq: int, edge: str = "edge-1") -> Path:
     return path
 
 
-def test_what_was_lost_and_declared_is_no_gap(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert gaps.main([str(lake)]) == 0
+COMPLETE, MISSING, LOST, SKIPPED = 0, 1, 4, 5  # exit statuses
+
+
+def test_what_was_lost_and_declared_is_lost_and_neither_complete_nor_missing(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gaps.main([str(lake)]) == LOST
     said = capsys.readouterr().out
     assert "edge-1 default/0 epoch 1700000000: 30 records in 3 files" in said
-    assert "declared lost or skipped: 10 (20 to 29)" in said
-    assert said.splitlines()[-1] == "nothing is missing"
+    assert "LOST, and declared: 7 (20 to 26)" in said
+    assert "skipped on purpose: 3 (27 to 29)" in said
+    assert said.splitlines()[-1] == (
+        "LOST: 7 records were overwritten or removed before they were drained; 3 more were skipped"
+    )
+
+
+def test_what_was_skipped_on_purpose_is_neither_complete_nor_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, unit_of(0, 9), unit_of(15, 19, drain_seq=2, skipped=((10, 14),)))
+    assert gaps.main([str(tmp_path), "--json"]) == SKIPPED
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["skipped"], found["lost"], found["missing"]) == ("skipped", 5, 0, 0)
+
+
+def test_a_lake_without_any_gap_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, unit_of(0, 9), unit_of(10, 19, drain_seq=2))
+    assert gaps.main([str(tmp_path)]) == COMPLETE
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "complete: nothing is missing, lost or skipped"
+
+
+def test_a_record_that_came_after_it_was_declared_lost_is_not_lost(tmp_path: Path) -> None:
+    store(
+        tmp_path, unit_of(0, 9), unit_of(20, 29, drain_seq=2, lost=((10, 19),)), unit_of(10, 19, drain_seq=3)
+    )
+    assert gaps.main([str(tmp_path)]) == COMPLETE
 
 
 def test_what_an_ended_epoch_could_not_declare_is_no_gap_when_a_later_one_does(
@@ -54,10 +85,12 @@ def test_what_an_ended_epoch_could_not_declare_is_no_gap_when_a_later_one_does(
     store(root, unit_of(0, 9), later)
     assert gaps.main([str(root), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["epochs"][0]
-    assert (found["declared"], found["missing"]) == ([[10, 19]], [[20, 29]])
+    assert (found["lost"], found["missing"]) == ([[10, 19]], [[20, 29]])
     store(root, unit_of(5, 9, drain_seq=3, epoch=epochs[1], earlier_skipped=((EPOCH, 20, 29),)))
-    assert gaps.main([str(root)]) == 0
-    assert "declared lost or skipped: 20 (10 to 29)" in capsys.readouterr().out
+    assert gaps.main([str(root)]) == LOST
+    said = capsys.readouterr().out
+    assert "LOST, and declared: 10 (10 to 19)" in said
+    assert "skipped on purpose: 10 (20 to 29)" in said
 
 
 @pytest.mark.parametrize(
@@ -72,10 +105,10 @@ def test_a_file_that_was_removed_is_found(
     found = json.loads(capsys.readouterr().out)
     first = found["epochs"][0]
     if removed == 5:
-        assert status == 0  # the newest file: nothing tells of it yet
+        assert status == LOST  # the newest file: nothing tells of it yet
         return
     assert status == 1
-    assert not found["complete"]
+    assert found["verdict"] == "missing"
     if offsets is not None:
         assert first["missing"] == offsets
     if removed > 1:
@@ -85,7 +118,7 @@ def test_a_file_that_was_removed_is_found(
 def test_an_old_file_that_was_removed_on_purpose_is_no_gap(lake: Path) -> None:
     file_of(lake, 1).unlink()
     assert gaps.main([str(lake)]) == 1
-    assert gaps.main([str(lake), "--retained"]) == 0
+    assert gaps.main([str(lake), "--retained"]) == LOST
 
 
 def test_an_epoch_that_is_gone_altogether_is_found(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,14 +137,19 @@ def test_a_damaged_file_is_named(lake: Path, capsys: pytest.CaptureFixture[str])
     assert f"{path}: UNREADABLE" in capsys.readouterr().out
 
 
-def test_records_in_two_files_and_numbers_given_twice_are_told(
-    lake: Path, capsys: pytest.CaptureFixture[str]
+def test_records_in_two_files_are_told(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(lake, unit_of(5, 14, drain_seq=6))
+    assert gaps.main([str(lake)]) == LOST  # a reader takes each record once all the same
+    assert "twice in files: 10 (5 to 14)" in capsys.readouterr().out
+
+
+def test_two_units_of_the_same_number_are_never_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store(lake, unit_of(5, 14, drain_seq=4))
-    assert gaps.main([str(lake)]) == 0  # a reader takes each record once all the same
-    said = capsys.readouterr().out
-    assert "twice in files: 10 (5 to 14)" in said
-    assert "units of the same number: 4" in said
+    """Two machines drain as one edge: no offset needs to be missing."""
+    store(tmp_path, unit_of(0, 9), unit_of(0, 9, epoch=EPOCH + 1))
+    assert gaps.main([str(tmp_path)]) == MISSING
+    assert "units OF THE SAME NUMBER: 1" in capsys.readouterr().out
 
 
 def test_edges_are_chosen_by_name(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -35,15 +36,35 @@ def drawn(text: str) -> list[ET.Element]:
     return [ET.fromstring(it) for it in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
 
 
-def test_a_page_says_that_nothing_is_missing_and_how_late_it_came(lake: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("declared", "status", "said", "colour"),
+    [
+        ({}, 0, '<p class="good">complete: nothing is missing, lost or skipped</p>', None),
+        ({"skipped": ((10, 19),)}, 5, '<p class="skipped">SKIPPED: 10 records were passed', page.SKIPPED),
+        ({"lost": ((10, 19),)}, 4, '<p class="lost">LOST: 10 records were overwritten', page.LOST),
+    ],
+    ids=["complete", "skipped", "lost"],
+)
+def test_each_verdict_has_a_sentence_a_colour_and_an_exit_status(
+    tmp_path: Path, declared: dict[str, Any], status: int, said: str, colour: str | None
+) -> None:
+    first = 20 if declared else 10
+    store(tmp_path, unit_of(0, 9), unit_of(first, 29, drain_seq=2, **declared))
     target = tmp_path / "report.html"
-    assert report.main([str(lake), "--to", str(target)]) == 0
+    assert report.main([str(tmp_path), "--to", str(target)]) == status
     text = target.read_text()
-    assert "Nothing is missing." in text
-    assert "<td>declared lost or skipped</td><td>10</td>" in text
+    assert said in text
+    assert {it.get("fill") for it in drawn(text)[0].iter()} - {None, page.GOOD} == {colour} - {None}
+
+
+def test_a_page_says_what_is_lost_and_how_late_the_rest_came(lake: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert report.main([str(lake), "--to", str(target)]) == 4
+    text = target.read_text()
+    assert "<td>lost</td><td>10</td>" in text
     assert "<td>records</td><td>60</td>" in text
     strip, _, _, lags, late = drawn(text)
-    assert {it.get("fill") for it in strip.iter() if it.get("fill")} == {page.GOOD, page.DECLARED}
+    assert {it.get("fill") for it in strip.iter() if it.get("fill")} == {page.GOOD, page.LOST}
     assert any("2.0 h" in (it.text or "") for it in lags.iter())
     said = [it.text for it in late.iter() if it.text and "records" in it.text]
     assert said == [

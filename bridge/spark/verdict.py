@@ -1,0 +1,65 @@
+"""Verdict over a lake: is it complete, and if not, does a declaration explain what is not there?
+
+    complete   every offset that is expected is there                                     exit status 0
+    skipped    an operator or `start = "latest"` passed records over, and a file says so   exit status 5
+    lost       records were overwritten or removed before they were drained, and a file says so   4
+    missing    something is not there and nothing explains it, is in a table more than once, cannot be
+               read, or two files of an edge have the same number                         exit status 1
+
+The verdict is the worst that holds of anything: missing, then lost, then skipped.  Exit status 2 is a mistake
+in the arguments, and 3 is left to commands that need a broker.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from bridge.spark.coverage import count
+
+if TYPE_CHECKING:
+    from bridge.spark.account import Account
+
+__all__ = ["Verdict", "sentence", "verdict_of"]
+
+
+class Verdict(Enum):
+    """The value is the word that JSON has."""
+
+    COMPLETE = "complete"
+    SKIPPED = "skipped"
+    LOST = "lost"
+    MISSING = "missing"
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that ends with this verdict."""
+        return _STATUS[self]
+
+
+_STATUS = {Verdict.COMPLETE: 0, Verdict.MISSING: 1, Verdict.LOST: 4, Verdict.SKIPPED: 5}
+
+
+def verdict_of(files: Account, *, table_is_wrong: bool = False) -> Verdict:
+    """The verdict over these files; `table_is_wrong`: a table made of them lacks or doubles records."""
+    if files.has_missing or table_is_wrong:
+        return Verdict.MISSING
+    if any(it.lost for it in files.epochs):
+        return Verdict.LOST
+    return Verdict.SKIPPED if any(it.skipped for it in files.epochs) else Verdict.COMPLETE
+
+
+def sentence(files: Account, verdict: Verdict) -> str:
+    """The verdict in words, with the numbers of records."""
+    lost, skipped = (
+        sum(count(it.lost) for it in files.epochs),
+        sum(count(it.skipped) for it in files.epochs),
+    )
+    said = {
+        Verdict.COMPLETE: "complete: nothing is missing, lost or skipped",
+        Verdict.SKIPPED: f"SKIPPED: {skipped:,} records were passed over on purpose, and never drained",
+        Verdict.LOST: f"LOST: {lost:,} records were overwritten or removed before they were drained",
+        Verdict.MISSING: "MISSING: something is not there or is there twice, and nothing declares it",
+    }
+    also = f"; {skipped:,} more were skipped" if verdict is Verdict.LOST and skipped else ""
+    return said[verdict] + also
