@@ -118,7 +118,7 @@ class Authenticating:
             words = "AUTH has the Authentication Method of CONNECT, if that had one"
             raise ProtocolError(Rule.AUTH_METHOD_STAYS, words, Version.V5)
         exchange = self._exchanges.get(client.connection)
-        if packet.reason_code is not ReasonCode.RE_AUTHENTICATE:
+        if packet.reason_code != ReasonCode.RE_AUTHENTICATE:
             if exchange is None:
                 raise ProtocolError(Rule.AUTH_CODE, "AUTH that goes on with nothing", Version.V5)
             self._continue(exchange, packet)
@@ -144,7 +144,7 @@ class Authenticating:
         return None if enhanced is None or method not in enhanced.methods else enhanced.begin(facts, method)
 
     def _continue(self, exchange: _Exchange, packet: Auth) -> None:
-        if packet.reason_code is not ReasonCode.CONTINUE_AUTHENTICATION or exchange.thinking:
+        if packet.reason_code != ReasonCode.CONTINUE_AUTHENTICATION or exchange.thinking:
             raise ProtocolError(Rule.AUTH_CODE, "AUTH out of turn", Version.V5)
         if packet.properties.authentication_method != exchange.method:
             words = "AUTH has the Authentication Method of CONNECT"

@@ -277,7 +277,7 @@ class Broker:
         name = _topic_name(data, client.version)
         limits = self.limits.topics
         if not limits.allow(name):
-            if client.version is Version.V5:  # it can be told, and stay
+            if client.version == Version.V5:  # it can be told, and stay
                 self._engine.skip(connection, ReasonCode.TOPIC_NAME_INVALID)
                 return
             raise ProtocolError(
@@ -321,7 +321,7 @@ class Broker:
                 words = "a session that was to end with its connection cannot be kept"
                 raise ProtocolError(Rule.SESSION_EXPIRY_STAYS_ZERO, words, client.version)
             client.session.expiry_s = self.sessions.allowed_s(expiry_s)
-        self._end(client.connection, will=packet.reason_code is not ReasonCode.SUCCESS)
+        self._end(client.connection, will=packet.reason_code != ReasonCode.SUCCESS)
 
     def _closed(self, connection: int, cause: int) -> None:
         if log.isEnabledFor(logging.DEBUG) and (client := self.clients.get(connection)) is not None:

@@ -155,7 +155,7 @@ class Clients:
         them, and with a `reference` to another server.
         """
         client = self._by_connection.pop(connection, None)
-        if client is not None and reason is not None and client.version is Version.V5:
+        if client is not None and reason is not None and client.version == Version.V5:
             told = words if client.asks_reasons else None
             properties = Properties(reason_string=told, server_reference=reference)
             self.say(client, Disconnect(reason, properties))

@@ -107,7 +107,7 @@ class Connecting:
     def _refusal_of_will(self, packet: Connect) -> tuple[ReasonCode, Properties] | None:
         """Why the will of an MQTT 5 client cannot be kept as it is; a client of before is not told."""
         will = packet.will
-        if will is None or packet.version is not Version.V5:
+        if will is None or packet.version != Version.V5:
             return None
         if will.retain and not self._engine_limits.retained_max:  # [MQTT-3.2.2-13]
             return ReasonCode.RETAIN_NOT_SUPPORTED, NO_PROPERTIES
@@ -249,7 +249,7 @@ class Connecting:
         if session is None:
             return self._sessions.open(facts, expiry_s), False
         self._sessions.resume(session, facts, expiry_s)
-        return session, packet.version is not Version.V31  # which has no such flag
+        return session, packet.version != Version.V31  # which has no such flag
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
         wanted, limits = packet.properties, self._limits
@@ -270,7 +270,7 @@ class Connecting:
         self, packet: Connect, facts: ClientFacts, session: Session, present: bool, data: bytes | None
     ) -> bytes:
         """CONNACK: it has what is not as the client asked, or as the specification has it otherwise."""
-        if packet.version is not Version.V5:
+        if packet.version != Version.V5:
             return _ACCEPTED[present]
         terms = (
             present,
@@ -306,7 +306,7 @@ class Connecting:
     def _keep_alive_s(self, packet: Connect) -> int:
         """What holds: who can be told a shorter one is [MQTT-3.1.2-21]; others have what they asked for."""
         most = self._limits.keep_alive_max_s
-        if packet.version is Version.V5 and most and not 0 < packet.keep_alive_s <= most:
+        if packet.version == Version.V5 and most and not 0 < packet.keep_alive_s <= most:
             return most
         return packet.keep_alive_s
 
@@ -343,7 +343,7 @@ def _accepted_bytes(*terms: Any) -> bytes:
 
 
 def _expiry_wanted_s(packet: Connect) -> int:
-    if packet.version is Version.V5:
+    if packet.version == Version.V5:
         return packet.properties.session_expiry_interval_s or 0
     return 0 if packet.clean_start else NEVER_S  # as long as we like
 

@@ -32,6 +32,7 @@ from edge.config_listener import Listener as Settings
 from edge.engine import Engine, Loop, Peer, limits_of, listener_of
 from edge.errors import EdgeError
 from edge.logs import pairs
+from edge.mqtt import check_name, payload_bytes
 from edge.transports.binding import Address, bind, remove_socket
 from edge.transports.relays import Port, Relays
 from edge.transports.tls import Certificates
@@ -220,7 +221,12 @@ class Listener:
         transports[connection] = facts
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
-        """Store a message of this process and deliver it.  False: too many calls wait, nothing was done."""
+        """Store a message of this process and deliver it.  False: too many calls wait, nothing was done.
+
+        Raises ProtocolError for a topic with wildcards, and the like, and TypeError for another payload.
+        """
+        check_name(topic)
+        payload = payload_bytes(payload)
         if len(self._calls) >= CALLS_MAX:
             return False
         self.call(lambda: self.broker.publish(topic, payload, qos, retain))

@@ -380,7 +380,7 @@ class MqttSink:
             sending.rejected.append(Rejected(offset, packet.reason_code.words))
         elif packet.reason_code.failed:
             hint = (
-                "allow the bridge to publish there" if packet.reason_code is ReasonCode.NOT_AUTHORIZED else ""
+                "allow the bridge to publish there" if packet.reason_code == ReasonCode.NOT_AUTHORIZED else ""
             )
             raise SinkUnavailable(f"{self.url}: offset {offset}: {packet.reason_code.words}", hint=hint)
         self._settle(sending)

@@ -52,8 +52,10 @@ from edge.mqtt import (
     Subscribe,
     UnsubAck,
     Unsubscribe,
+    Version,
     check_filter,
     check_name,
+    payload_bytes,
 )
 from edge.mqtt import Subscription as Wanted
 from edge.mqtt.inflight import Receipt, Settled
@@ -101,6 +103,7 @@ class Client:
     def __init__(self, url: str, options: Options) -> None:
         target = parse_url(url)
         self._address = target.address
+        self._version = Version(options.version)
         self._tls = options.tls or (ssl.create_default_context() if target.tls else None)
         self._options = replace(
             options,
@@ -113,7 +116,7 @@ class Client:
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._sending = SendWindow(options.window, self._identifiers)
         self._receiving = ReceiveWindow(options.receive_maximum)
-        self._router = Router(self.taken, options.version)
+        self._router = Router(self.taken, self._version)
         self._waiting: deque[_Outgoing] = deque()
         self._outgoing: dict[int, _Outgoing] = {}
         self._requests: dict[int, _Request] = {}
@@ -155,9 +158,8 @@ class Client:
         The future ends with its acknowledgement, and need not be awaited: so one task keeps a whole window
         in flight.  What goes wrong later is in the future.
         """
-        check_name(topic, self._options.version)
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
-        packet = Publish(topic, data, qos, retain, properties=properties)
+        check_name(topic, self._version)
+        packet = Publish(topic, payload_bytes(payload), qos, retain, properties=properties)
         loop = asyncio.get_running_loop()
         outgoing = _Outgoing(packet, loop.create_future(), loop.create_future())
         if qos == 0:
@@ -178,7 +180,7 @@ class Client:
         if not filters:
             raise ValueError("subscribe() needs at least one topic filter")
         for topic_filter in filters:
-            check_filter(topic_filter, self._options.version)
+            check_filter(topic_filter, self._version)
         return Subscription(self, filters, qos, self._options.queue_limit, self._options.queue_limit_bytes)
 
     # ---- opening and closing --------------------------------------------------------------------
@@ -350,14 +352,14 @@ class Client:
                 if not request.answer.done():
                     request.answer.set_result(packet)
         elif isinstance(packet, Disconnect):
-            kind = TakenOver if packet.reason_code is ReasonCode.SESSION_TAKEN_OVER else ConnectionLost
+            kind = TakenOver if packet.reason_code == ReasonCode.SESSION_TAKEN_OVER else ConnectionLost
             raise kind(f"{self._address} ended the connection: {packet.reason_code.words}")
 
     def _receive(self, packet: Publish) -> None:
         if packet.qos == 0:
             self._router.deliver(message_of(packet), None)
             return
-        receipt = self._receiving.accept(packet, self._options.version)
+        receipt = self._receiving.accept(packet, self._version)
         if receipt is not None:
             self._router.deliver(message_of(packet), receipt)
         self._acknowledge()
@@ -418,7 +420,7 @@ class Client:
                 outgoing.admitted.set_result(None)
 
     def _settle(self, packet: PubAck | PubRec | PubComp, link: Link) -> None:
-        outcome = self._sending.acknowledge(packet, self._options.version)
+        outcome = self._sending.acknowledge(packet, self._version)
         if isinstance(outcome, PubRel):
             link.send(outcome)
         elif isinstance(outcome, Settled):

@@ -206,13 +206,20 @@ async def _open_streams(
     return reader, writer
 
 
+# What a port that speaks plain MQTT makes of a TLS handshake: it hangs up, or answers with something else.
+_NO_TLS = {None, "UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
+_PLAIN = (
+    "a port of plain MQTT (usually 1883) needs mqtt://, or `brim` without --tls; TLS is usually port 8883"
+)
+
+
 def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bool) -> CannotConnect:
     """In words, with what to try."""
     say = f"cannot connect to {address}"
     if isinstance(error, TimeoutError):
+        hint = "is the address right?  A firewall, or a listener that does not speak MQTT, is silent"
         return CannotConnect(
-            f"{say}: no answer within {timeout_s:g} s",
-            hint="is the address right?  A firewall, or a listener that does not speak MQTT, is silent",
+            f"{say}: no answer within {timeout_s:g} s", hint=f"{hint}; {_PLAIN}" if secure else hint
         )
     if isinstance(error, socket.gaierror):
         return CannotConnect(
@@ -223,10 +230,10 @@ def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bo
             f"{say}: its certificate does not verify: {error.verify_message}",
             hint="trust its authority (tls=ssl.create_default_context(cafile=...)); is the clock right?",
         )
-    if isinstance(error, ssl.SSLError):
-        return CannotConnect(
-            f"{say} by TLS: {error.reason}", hint="does that port speak TLS?  Else use mqtt://"
-        )
+    if isinstance(error, ssl.SSLError) and error.reason not in _NO_TLS:
+        return CannotConnect(f"{say} by TLS: {error.reason or error}", hint=_PLAIN)
+    if secure and (isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)):
+        return CannotConnect(f"{say} by TLS: that port does not speak TLS", hint=_PLAIN)
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
         hint = "is a broker running there?  Start one with `brim run`, or name another host and port"
         return CannotConnect(f"{say}: connection refused, nobody listens there", hint=hint)

@@ -6,16 +6,17 @@ import random
 import secrets
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 from urllib.parse import unquote, urlsplit
 
 from edge.client.errors import ClientError
-from edge.mqtt import Connect, Properties, Version, Will
+from edge.mqtt import Connect, Properties, Version, Will, payload_bytes
 
-__all__ = ["Address", "Options", "Reconnect"]
+__all__ = ["NEVER_S", "Address", "Options", "Reconnect"]
 
 DEFAULT_URL = "mqtt://127.0.0.1:1883"
+NEVER_S = 0xFFFFFFFF  # a Session Expiry Interval that never ends
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -64,8 +65,11 @@ class Options:
     username: str | None = None
     password: str | bytes | None = None
     will: Will | None = None
-    version: Version = Version.V311
-    properties: Properties | None = None  # of CONNECT, MQTT 5
+    version: Version | int = Version.V311  # or its number: 3 (MQTT 3.1), 4 (3.1.1), 5
+    # MQTT 5: seconds that the broker keeps the session after the connection ends; NEVER_S: for ever.  None:
+    # for ever with clean_start=False, as in MQTT 3.1.1, otherwise 0.  The broker may keep it for less.
+    session_expiry_s: int | None = None
+    properties: Properties | None = None  # of CONNECT, MQTT 5; fields that are None are filled in from here
     tls: ssl.SSLContext | None = None  # mqtts:// without one: the system's certificate authorities
     connect_timeout_s: float = 10.0  # for the whole of it: name, TCP, TLS, CONNACK
     # QoS 1 and 2 messages sent and not yet acknowledged, at most; in MQTT 5 what the broker says, if less.
@@ -80,6 +84,17 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuses what could not be sent, before there is a connection."""
+        if self.version not in list(Version):
+            hint = "3 is MQTT 3.1, 4 is MQTT 3.1.1, 5 is MQTT 5"
+            raise ClientError(f"invalid version {self.version!r} (allowed: 3, 4, 5)", hint=hint)
+        if self.will is not None:
+            payload_bytes(self.will.payload)  # raises TypeError here, and not inside `async with`
+        expiry_s = self.session_expiry_s
+        if expiry_s is not None and not 0 <= expiry_s <= NEVER_S:
+            raise ClientError(f"session_expiry_s {expiry_s} is not in 0..{NEVER_S}")
+        if expiry_s is not None and self.version != Version.V5:
+            hint = "add version=5, or use clean_start"
+            raise ClientError("session_expiry_s needs MQTT 5", hint=hint)
         for name, low, high in (
             ("keep_alive_s", 0, 65_535),
             ("window", 1, 65_535),
@@ -91,22 +106,36 @@ class Options:
                 raise ClientError(f"{name} {value} is not in {low}..{high}")
 
     def connect_packet(self, client_id: str) -> Connect:
-        """The CONNECT that says it."""
-        properties = self.properties or Properties()
-        if self.version is Version.V5 and self.properties is None:
-            properties = Properties(
-                receive_maximum=self.receive_maximum, maximum_packet_size_bytes=self.max_packet_bytes
-            )
+        """The CONNECT packet of these options."""
         return Connect(
             client_id=client_id,
             clean_start=self.clean_start,
             keep_alive_s=self.keep_alive_s,
             username=self.username,
             password=self.password.encode() if isinstance(self.password, str) else self.password,
-            will=self.will,
-            version=self.version,
-            properties=properties,
+            will=self.will and replace(self.will, payload=payload_bytes(self.will.payload)),
+            version=Version(self.version),
+            properties=self._connect_properties(),
         )
+
+    def _connect_properties(self) -> Properties:
+        """`properties`, with the fields that the user left out."""
+        properties = self.properties or Properties()
+        if self.version != Version.V5:
+            return properties
+        expiry_s = self.session_expiry_s
+        if expiry_s is None and not self.clean_start:
+            expiry_s = NEVER_S  # Without an interval the session would end with the connection.
+        return replace(
+            properties,
+            session_expiry_interval_s=_given(properties.session_expiry_interval_s, expiry_s or None),
+            receive_maximum=_given(properties.receive_maximum, self.receive_maximum),
+            maximum_packet_size_bytes=_given(properties.maximum_packet_size_bytes, self.max_packet_bytes),
+        )
+
+
+def _given(value: int | None, otherwise: int | None) -> int | None:
+    return otherwise if value is None else value
 
 
 class OptionFields(TypedDict, total=False):
@@ -118,7 +147,8 @@ class OptionFields(TypedDict, total=False):
     username: str | None
     password: str | bytes | None
     will: Will | None
-    version: Version
+    version: Version | int
+    session_expiry_s: int | None
     properties: Properties | None
     tls: ssl.SSLContext | None
     connect_timeout_s: float

@@ -274,7 +274,7 @@ class Router:
         return found
 
     def _wants(self, filters: Iterable[str], topic: str) -> bool:
-        if self._version is Version.V5:
+        if self._version == Version.V5:
             filters = [split_share(topic_filter)[1] for topic_filter in filters]
         return any(matches(topic_filter, topic) for topic_filter in filters)
 

@@ -25,7 +25,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal, Self
 
 import zmq
@@ -34,7 +33,9 @@ from edge.consumers.core import ConsumerBatch, ConsumerCore, Offsets, Settings
 from edge.consumers.groups import Mode
 from edge.consumers.messages import VERSION, Acked, Answer, Asked, Letter, Publish, Published
 from edge.consumers.wire import Asker, Curve, Wire, endpoint_of, unreachable
+from edge.directories import StrPath
 from edge.local_client import checked_filters
+from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
 __all__ = ["Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
@@ -54,7 +55,7 @@ def consumer(
     batch_bytes: int = 1 << 20,
     ahead: int = 1,
     connect_timeout_s: float = 5.0,
-    runtime_dir: Path | None = None,
+    runtime_dir: StrPath | None = None,
     endpoint: str = "",
     curve: Curve | None = None,
 ) -> Consumer:
@@ -338,20 +339,24 @@ class Consumer:
 
 
 def publish(
-    letters: Sequence[tuple[Letter, bytes]],
+    letters: Sequence[tuple[Letter, bytes | str]],
     *,
-    runtime_dir: Path | None = None,
+    runtime_dir: StrPath | None = None,
     endpoint: str = "",
     curve: Curve | None = None,
 ) -> int:
     """Stores messages as if a client had published them; how many were.  Blocks.
 
     A Letter says the topic, and perhaps a time before which consumers do not get it.  Raises
-    BrokerUnreachable, Refused.
+    BrokerUnreachable, Refused; ProtocolError for a topic with wildcards, and the like; TypeError for a
+    payload that is neither bytes nor str.  Nothing is stored then.
     """
+    for letter, _ in letters:
+        check_name(letter.topic)
+    frames = [payload_bytes(payload) for _, payload in letters]
     with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
         request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
-        return asker.ask(request, Published, [payload for _, payload in letters])[0].stored
+        return asker.ask(request, Published, frames)[0].stored
 
 
 def _accepted(answer: Answer | None) -> int:

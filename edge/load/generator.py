@@ -287,7 +287,7 @@ def _numeric(host: str, port: int) -> str:
 
 
 def _reason(code: int, version: Version, what: str) -> str:
-    if version is Version.V5:
+    if version == Version.V5:
         known = {it.value: it.name.lower().replace("_", " ") for it in ReasonCode}
         return known.get(code, f"reason code {code:#x}")
     words = {

@@ -34,6 +34,7 @@ from edge.mqtt.packets import (
     UnsubAck,
     Unsubscribe,
     Will,
+    payload_bytes,
 )
 from edge.mqtt.properties import Properties
 from edge.mqtt.reasons import ReasonCode
@@ -76,5 +77,6 @@ __all__ = [
     "encode_publish_head",
     "farewell",
     "matches",
+    "payload_bytes",
     "split_share",
 ]

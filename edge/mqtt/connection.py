@@ -185,7 +185,7 @@ class Connection:
             self._set_aside(start, end - start + 1)
             return None
         remaining, length_bytes = length
-        if self.version is Version.V5 and length_bytes > variable_integer_bytes(remaining):
+        if self.version == Version.V5 and length_bytes > variable_integer_bytes(remaining):
             raise ProtocolError(
                 Rule.VARIABLE_INTEGER_IS_SHORTEST, f"{remaining} takes {length_bytes} bytes", self.version
             )
@@ -276,7 +276,7 @@ class Connection:
     def _check(self, packet: p.Packet, sender: Role) -> None:
         if type(packet) not in _TABLE[self.state, sender]:
             raise ProtocolError(*_rejection(self.state, sender, packet), self.version)
-        if self.version is Version.V5:
+        if self.version == Version.V5:
             self._check_5(packet, sender)
         elif isinstance(packet, p.Disconnect) and sender is Role.SERVER:
             raise ProtocolError(Rule.DIRECTION, "a server sends DISCONNECT in MQTT 5 only", self.version)
@@ -434,7 +434,7 @@ def farewell(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Di
     A server that has not accepted yet answers with CONNACK: in MQTT 5 always, before that if one of its
     return codes says it.  Later both sides have DISCONNECT, in MQTT 5.
     """
-    code, is_5 = error.reason_code, error.version is Version.V5
+    code, is_5 = error.reason_code, error.version == Version.V5
     if state in {State.OPENING, State.CONNECTING} and role is Role.SERVER:
         known = REASONS[PacketType.CONNACK].codes if is_5 else _SAID_BY_RETURN_CODE
         return p.ConnAck(False, code) if code in known else None

@@ -49,17 +49,17 @@ _LEVEL_AT = 6  # of MQTT
 def _connect(first_byte: int, body: Body) -> p.Connect:
     body.rule, body.version = Rule.CONNECT_CONFORMS, Version.V311
     body.version = version = _protocol(body)
-    if first_byte & 0xF and version is not Version.V31:  # which does not use them
+    if first_byte & 0xF and version != Version.V31:  # which does not use them
         words = f"the flags of CONNECT are {first_byte & 0xF:04b}, and must be 0000"
         raise ProtocolError(FLAGS[PacketType.CONNECT].rule, words)  # no version: not worth an answer
     flags = body.byte()
     if flags & ~_CLEAN_START:
         _check_connect_flags(flags, version)
     keep_alive_s = body.uint16()
-    properties = decode_properties(body, In.CONNECT) if version is _V5 else NO_PROPERTIES
+    properties = decode_properties(body, In.CONNECT) if version == _V5 else NO_PROPERTIES
     client_id = body.string()
     clean_start = bool(flags & _CLEAN_START)
-    if not client_id and version is not _V5 and (not clean_start or version is Version.V31):
+    if not client_id and version != _V5 and (not clean_start or version == Version.V31):
         raise ProtocolError(
             Rule.CLIENT_IDENTIFIER_OR_CLEAN,
             "an empty client identifier needs MQTT 3.1.1 and a clean session",
@@ -67,7 +67,7 @@ def _connect(first_byte: int, body: Body) -> p.Connect:
         )
     will = _will(body, flags) if flags & _WILL else None
     # MQTT 3.1, section 3.1: where CONNECT ends before them, their flags say nothing.
-    may_end = version is Version.V31
+    may_end = version == Version.V31
     username = body.string() if flags & _USERNAME and (body or not may_end) else None
     password = body.binary() if flags & _PASSWORD and (body or not may_end) else None
     body.finish()
@@ -90,22 +90,22 @@ def _protocol(body: Body) -> Version:
 
 def _check_connect_flags(flags: int, version: Version) -> None:
     will_qos = flags >> 3 & 3
-    if flags & _RESERVED and version is not Version.V31:  # which does not use it
+    if flags & _RESERVED and version != Version.V31:  # which does not use it
         raise ProtocolError(Rule.CONNECT_RESERVED_FLAG, "bit 0 of the connect flags is set", version)
     if flags & _WILL and will_qos == 3:
         raise ProtocolError(Rule.WILL_QOS, "Will QoS is 3", version)
     # MQTT 3.1 ignores the bits of a will that is not there.
-    there_is_none = not flags & _WILL and version is not Version.V31
+    there_is_none = not flags & _WILL and version != Version.V31
     if there_is_none and will_qos:
         raise ProtocolError(Rule.NO_WILL_QOS_WITHOUT_WILL, f"Will QoS is {will_qos} without a will", version)
     if there_is_none and flags & _WILL_RETAIN:
         raise ProtocolError(Rule.NO_WILL_RETAIN_WITHOUT_WILL, "Will Retain is set without a will", version)
-    if version is not _V5 and flags & _PASSWORD and not flags & _USERNAME:
+    if version != _V5 and flags & _PASSWORD and not flags & _USERNAME:
         raise ProtocolError(Rule.NO_PASSWORD_WITHOUT_USER_NAME, "a password without a user name", version)
 
 
 def _will(body: Body, flags: int) -> p.Will:
-    properties = decode_properties(body, In.WILL) if body.version is _V5 else NO_PROPERTIES
+    properties = decode_properties(body, In.WILL) if body.version == _V5 else NO_PROPERTIES
     topic = body.string()
     check_name(topic, body.version)
     return p.Will(topic, body.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
@@ -118,7 +118,7 @@ def _connack(_first_byte: int, body: Body) -> p.ConnAck:
         raise ProtocolError(
             Rule.CONNACK_RESERVED_FLAGS, f"bits 7-1 of the CONNACK flags are {flags >> 1:07b}", version
         )
-    if version is _V5:
+    if version == _V5:
         reason = checked_reason(code, PacketType.CONNACK)
         properties = decode_properties(body, In.CONNACK)
     else:
@@ -136,8 +136,8 @@ def _publish(first_byte: int, body: Body) -> p.Publish:
     topic = body.string()
     qos = first_byte >> 1 & 3
     packet_id = _identifier(body, Rule.PUBLISH_IDENTIFIER_IS_NOT_ZERO) if qos else 0
-    properties = decode_properties(body, In.PUBLISH) if version is _V5 else NO_PROPERTIES
-    if topic or version is not _V5:
+    properties = decode_properties(body, In.PUBLISH) if version == _V5 else NO_PROPERTIES
+    if topic or version != _V5:
         check_name(topic, version)
     elif properties.topic_alias is None:
         raise ProtocolError(
@@ -154,7 +154,7 @@ _Ack = TypeVar("_Ack", p.PubAck, p.PubRec, p.PubRel, p.PubComp)
 def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Body], _Ack]:
     def decode(_first_byte: int, body: Body) -> _Ack:
         packet_id = _identifier(body)
-        if body.version is not _V5:
+        if body.version != _V5:
             body.finish()
             return packet(packet_id)
         return packet(packet_id, *_reason_and_properties(body, packet_type, In.PUBACK))
@@ -165,7 +165,7 @@ def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Body], _
 def _subscribe(_first_byte: int, body: Body) -> p.Subscribe:
     version = body.version
     packet_id = _identifier(body)
-    properties = decode_properties(body, In.SUBSCRIBE) if version is _V5 else NO_PROPERTIES
+    properties = decode_properties(body, In.SUBSCRIBE) if version == _V5 else NO_PROPERTIES
     subscriptions: list[p.Subscription] = []
     while body:
         _check_count(len(subscriptions), body)
@@ -179,9 +179,9 @@ def _subscribe(_first_byte: int, body: Body) -> p.Subscribe:
 
 def _subscription(topic_filter: str, options: int, version: Version) -> p.Subscription:
     qos = options & 3
-    reserved = 0xC0 if version is _V5 else 0xFC
+    reserved = 0xC0 if version == _V5 else 0xFC
     retain_handling = options >> 4 & 3
-    if options & reserved or qos == 3 or (version is _V5 and retain_handling == 3):
+    if options & reserved or qos == 3 or (version == _V5 and retain_handling == 3):
         raise ProtocolError(
             Rule.SUBSCRIBE_RESERVED_BITS, f"subscription options {options:08b} are reserved", version
         )
@@ -196,11 +196,11 @@ def _subscription(topic_filter: str, options: int, version: Version) -> p.Subscr
 def _suback(_first_byte: int, body: Body) -> p.SubAck:
     version = body.version
     packet_id = _identifier(body)
-    properties = decode_properties(body, In.SUBACK) if version is _V5 else NO_PROPERTIES
+    properties = decode_properties(body, In.SUBACK) if version == _V5 else NO_PROPERTIES
     codes = _codes(body)
     if not codes:
         raise ProtocolError(Rule.SUBACK_IS_NOT_EMPTY, "SUBACK without a code", version)
-    if version is _V5:
+    if version == _V5:
         return p.SubAck(packet_id, checked_reasons(codes, PacketType.SUBACK), properties)
     if wrong := set(codes) - {0, 1, 2, 0x80}:
         raise ProtocolError(Rule.SUBACK_CODE, f"SUBACK return code 0x{min(wrong):02x} is reserved", version)
@@ -210,7 +210,7 @@ def _suback(_first_byte: int, body: Body) -> p.SubAck:
 def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
     version = body.version
     packet_id = _identifier(body)
-    properties = decode_properties(body, In.UNSUBSCRIBE) if version is _V5 else NO_PROPERTIES
+    properties = decode_properties(body, In.UNSUBSCRIBE) if version == _V5 else NO_PROPERTIES
     filters: list[str] = []
     while body:
         _check_count(len(filters), body)
@@ -224,7 +224,7 @@ def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
 def _unsuback(_first_byte: int, body: Body) -> p.UnsubAck:
     version = body.version
     packet_id = _identifier(body)
-    if version is not _V5:
+    if version != _V5:
         body.finish()
         return p.UnsubAck(packet_id)
     properties = decode_properties(body, In.UNSUBACK)
@@ -256,7 +256,7 @@ _PLAIN_DISCONNECT = p.Disconnect()
 
 
 def _disconnect(_first_byte: int, body: Body) -> p.Disconnect:
-    if body.version is not _V5:
+    if body.version != _V5:
         body.finish()
         return _PLAIN_DISCONNECT
     return p.Disconnect(*_reason_and_properties(body, PacketType.DISCONNECT, In.DISCONNECT))

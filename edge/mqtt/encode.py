@@ -46,7 +46,7 @@ def encode_publish_head(packet: p.Publish, version: Version = Version.V311) -> b
     body = encode_string(packet.topic, version)
     if packet.qos:
         body += encode_uint16(packet.packet_id, "packet identifier", version)
-    if version is _V5:
+    if version == _V5:
         body += encode_properties(packet.properties, In.PUBLISH)
     flags = packet.dup << 3 | packet.qos << 1 | packet.retain
     length = len(body) + memoryview(packet.payload).nbytes
@@ -63,20 +63,20 @@ def _check_publish(packet: p.Publish, version: Version) -> None:
         raise ProtocolError(
             Rule.NO_IDENTIFIER_AT_QOS_0, f"packet identifier {packet.packet_id} at QoS 0", version
         )
-    if packet.topic or version is not _V5 or packet.properties.topic_alias is None:
+    if packet.topic or version != _V5 or packet.properties.topic_alias is None:
         check_name(packet.topic, version)
 
 
 def _connect(packet: p.Connect, _version: Version) -> bytes:
     version, will = packet.version, packet.will
-    name = "MQIsdp" if version is Version.V31 else "MQTT"
-    if not packet.client_id and version is not _V5 and (not packet.clean_start or version is Version.V31):
+    name = "MQIsdp" if version == Version.V31 else "MQTT"
+    if not packet.client_id and version != _V5 and (not packet.clean_start or version == Version.V31):
         raise ProtocolError(
             Rule.CLIENT_IDENTIFIER_OR_CLEAN,
             "an empty client identifier needs MQTT 3.1.1 and a clean session",
             version,
         )
-    if packet.password is not None and packet.username is None and version is not _V5:
+    if packet.password is not None and packet.username is None and version != _V5:
         raise ProtocolError(Rule.NO_PASSWORD_WITHOUT_USER_NAME, "a password without a user name", version)
     flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
     if will is not None:
@@ -86,7 +86,7 @@ def _connect(packet: p.Connect, _version: Version) -> bytes:
         encode_string(name, version),
         bytes((version, flags)),
         encode_uint16(packet.keep_alive_s, "keep_alive_s", version),
-        encode_properties(packet.properties, In.CONNECT) if version is _V5 else b"",
+        encode_properties(packet.properties, In.CONNECT) if version == _V5 else b"",
         encode_string(packet.client_id, version),
         b"" if will is None else _will(will, version),
         b"" if packet.username is None else encode_string(packet.username, version),
@@ -97,15 +97,15 @@ def _connect(packet: p.Connect, _version: Version) -> bytes:
 
 def _will(will: p.Will, version: Version) -> bytes:
     check_name(will.topic, version)
-    properties = encode_properties(will.properties, In.WILL) if version is _V5 else b""
+    properties = encode_properties(will.properties, In.WILL) if version == _V5 else b""
     return properties + encode_string(will.topic, version) + encode_binary(will.payload, version)
 
 
 def _connack(packet: p.ConnAck, version: Version) -> bytes:
     if packet.session_present and packet.reason_code.failed:
         raise ProtocolError(Rule.NO_SESSION_IN_REFUSAL, "Session Present in a CONNACK that refuses", version)
-    if version is not _V5:
-        present = packet.session_present and version is not Version.V31  # MQTT 3.1 has a reserved byte there
+    if version != _V5:
+        present = packet.session_present and version != Version.V31  # MQTT 3.1 has a reserved byte there
         return bytes((present, connack_return_code(packet.reason_code)))
     code = checked_reason(packet.reason_code, PacketType.CONNACK)
     return bytes((packet.session_present, code)) + encode_properties(packet.properties, In.CONNACK)
@@ -114,7 +114,7 @@ def _connack(packet: p.ConnAck, version: Version) -> bytes:
 def _ack(packet_type: PacketType) -> Callable[[Any, Version], bytes]:
     def write(packet: p.PubAck | p.PubRec | p.PubRel | p.PubComp, version: Version) -> bytes:
         packet_id = _identifier(packet.packet_id, version)
-        if version is not _V5:
+        if version != _V5:
             return packet_id
         return packet_id + _reason_and_properties(
             packet.reason_code, packet.properties, packet_type, In.PUBACK
@@ -127,7 +127,7 @@ def _subscribe(packet: p.Subscribe, version: Version) -> bytes:
     if not packet.subscriptions:
         raise ProtocolError(Rule.SUBSCRIBE_IS_NOT_EMPTY, "SUBSCRIBE without a topic filter", version)
     parts = [_identifier(packet.packet_id, version)]
-    if version is _V5:
+    if version == _V5:
         parts.append(encode_properties(packet.properties, In.SUBSCRIBE))
     for subscription in packet.subscriptions:
         parts += encode_string(subscription.topic_filter, version), _options(subscription, version)
@@ -137,7 +137,7 @@ def _subscribe(packet: p.Subscribe, version: Version) -> bytes:
 def _options(subscription: p.Subscription, version: Version) -> bytes:
     check_filter(subscription.topic_filter, version)
     _check_qos(subscription.qos, Rule.SUBSCRIBE_RESERVED_BITS, version)
-    if version is not _V5:
+    if version != _V5:
         return bytes((subscription.qos,))
     if not 0 <= subscription.retain_handling <= 2:
         raise ProtocolError(
@@ -156,7 +156,7 @@ def _suback(packet: p.SubAck, version: Version) -> bytes:
         raise ProtocolError(Rule.SUBACK_IS_NOT_EMPTY, "SUBACK without a code", version)
     packet_id = _identifier(packet.packet_id, version)
     codes = [checked_reason(code, PacketType.SUBACK) for code in packet.reason_codes]
-    if version is not _V5:
+    if version != _V5:
         return packet_id + bytes(0x80 if code.failed else code for code in codes)
     return packet_id + encode_properties(packet.properties, In.SUBACK) + bytes(codes)
 
@@ -165,7 +165,7 @@ def _unsubscribe(packet: p.Unsubscribe, version: Version) -> bytes:
     if not packet.topic_filters:
         raise ProtocolError(Rule.UNSUBSCRIBE_IS_NOT_EMPTY, "UNSUBSCRIBE without a topic filter", version)
     parts = [_identifier(packet.packet_id, version)]
-    if version is _V5:
+    if version == _V5:
         parts.append(encode_properties(packet.properties, In.UNSUBSCRIBE))
     for topic_filter in packet.topic_filters:
         check_filter(topic_filter, version)
@@ -175,7 +175,7 @@ def _unsubscribe(packet: p.Unsubscribe, version: Version) -> bytes:
 
 def _unsuback(packet: p.UnsubAck, version: Version) -> bytes:
     packet_id = _identifier(packet.packet_id, version)
-    if version is not _V5:
+    if version != _V5:
         return packet_id
     if not packet.reason_codes:
         raise ProtocolError(Rule.UNSUBACK_CODE, "UNSUBACK without a code", version)
@@ -188,13 +188,13 @@ def _empty(_packet: p.PingReq | p.PingResp, _version: Version) -> bytes:
 
 
 def _disconnect(packet: p.Disconnect, version: Version) -> bytes:
-    if version is not _V5:
+    if version != _V5:
         return b""
     return _reason_and_properties(packet.reason_code, packet.properties, PacketType.DISCONNECT, In.DISCONNECT)
 
 
 def _auth(packet: p.Auth, version: Version) -> bytes:
-    if version is not _V5:
+    if version != _V5:
         raise ProtocolError(Rule.VERSION_HAS_IT, "AUTH is a packet of MQTT 5", version)
     return _reason_and_properties(packet.reason_code, packet.properties, PacketType.AUTH, In.AUTH)
 
@@ -208,7 +208,7 @@ def _reason_and_properties(
     """
     code = checked_reason(reason, packet_type)
     if given == NO_PROPERTIES and packet_type is not PacketType.AUTH:
-        return b"" if code is ReasonCode.SUCCESS else bytes((code,))
+        return b"" if code == ReasonCode.SUCCESS else bytes((code,))
     properties = encode_properties(given, place)
     return b"" if not code and properties == b"\0" else bytes((code,)) + properties
 

@@ -143,7 +143,7 @@ class Rule(Enum):
 
     def statement(self, version: Version) -> str:
         """`[MQTT-x.y.z-n]` of the specification of `version`."""
-        return f"[MQTT-{self.in_5 if version is Version.V5 else self.in_311}]"
+        return f"[MQTT-{self.in_5 if version == Version.V5 else self.in_311}]"
 
 
 class ProtocolError(Exception):

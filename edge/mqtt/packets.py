@@ -50,7 +50,19 @@ __all__ = [
     "UnsubAck",
     "Unsubscribe",
     "Will",
+    "payload_bytes",
 ]
+
+
+def payload_bytes(payload: Buffer | str) -> bytes:
+    """A copy of `payload`; text as UTF-8.  Raises TypeError, which names the argument, for anything else."""
+    if isinstance(payload, str):
+        return payload.encode()
+    try:
+        view = memoryview(payload)
+    except TypeError:  # bytes() would make five zeros of the number 5
+        raise TypeError(f"payload must be bytes or str, not {type(payload).__name__}") from None
+    return view.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

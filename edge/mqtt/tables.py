@@ -109,7 +109,7 @@ def check_flags(first_byte: int, version: Version) -> PacketType:
     if (usual := _USUAL.get(first_byte)) is not None:
         return usual
     number, flags = first_byte >> 4, first_byte & 0x0F
-    if number == 0 or (number == PacketType.AUTH and version is not Version.V5):
+    if number == 0 or (number == PacketType.AUTH and version != Version.V5):
         raise ProtocolError(Rule.TYPE_IS_KNOWN, f"packet type {number} is reserved", version)
     packet_type = PacketType(number)
     if packet_type is PacketType.PUBLISH:
@@ -143,7 +143,7 @@ def checked_reason(code: int, packet_type: PacketType) -> ReasonCode:
 
 
 def _flags_fit(flags: int, expected: int, version: Version) -> bool:
-    if version is Version.V31 and expected == _QOS_1:
+    if version == Version.V31 and expected == _QOS_1:
         return flags & _QOS == _QOS_1
     return flags == expected
 

@@ -36,7 +36,7 @@ def check_filter(topic_filter: str, version: Version = Version.V311) -> None:
     In MQTT 5 a filter that begins with `$share/` must be `$share/{group}/{filter}`; before, it is a filter
     like any other.
     """
-    if version is Version.V5 and topic_filter.startswith(SHARE_PREFIX):
+    if version == Version.V5 and topic_filter.startswith(SHARE_PREFIX):
         topic_filter = _checked_share(topic_filter, version)
     if not topic_filter:
         raise ProtocolError(Rule.FILTER_IS_NOT_EMPTY, "a topic filter has at least one character", version)

@@ -75,6 +75,16 @@ async def test_a_plain_listener_where_tls_was_wanted() -> None:
     assert "mqtt://" in error.hint
 
 
+async def test_a_plain_listener_that_hangs_up_on_tls() -> None:
+    async with scripted() as broker:
+        connecting = asyncio.create_task(refusal(broker.url.replace("mqtt:", "mqtts:")))
+        (await broker.connection()).close()
+        error = await connecting
+    assert str(error) == f"cannot connect to 127.0.0.1:{broker.port} by TLS: that port does not speak TLS"
+    assert "mqtt://" in error.hint
+    assert "--tls" in error.hint
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
