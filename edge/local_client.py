@@ -7,7 +7,8 @@
 
     with producer("cam", "frames") as writer:           # a ring of one's own
         with writer.claim(1 << 20, key="frames/1") as frame:
-            camera.readinto(frame)
+            if frame is not None:                       # None: the ring is full
+                camera.readinto(frame)
 
     async with subscribe_zmq("plant/+/temp") as plant:  # copied, by ZeroMQ
         async for topic, header, payload in plant:
@@ -20,11 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge.control import Connection, Produce, RingList
-from edge.directories import default_runtime_dir
+from edge.directories import StrPath, runtime_directory
 from edge.errors import EdgeError, Refused
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.topics import check_filter
@@ -51,7 +51,7 @@ BATCH_RECORDS = 256  # in one batch at most: enough that a batch costs little, f
 def subscribe_shm(
     filters: str | Iterable[str],
     *,
-    runtime_dir: Path | None = None,
+    runtime_dir: StrPath | None = None,
     start: Start = "latest",
     gating: bool = False,
     name: str = "",
@@ -70,7 +70,7 @@ def subscribe_shm(
 def subscribe_zmq(
     filters: str | Iterable[str],
     *,
-    runtime_dir: Path | None = None,
+    runtime_dir: StrPath | None = None,
     endpoint: str = "",
     receive_high_water: int = 10_000,
 ) -> ZmqSubscription:
@@ -81,19 +81,23 @@ def subscribe_zmq(
     """
     from edge.zmq_client import ZmqSubscription
 
-    place = endpoint or f"ipc://{(runtime_dir or default_runtime_dir()) / 'zmq.sock'}"
+    place = endpoint or f"ipc://{runtime_directory(runtime_dir) / 'zmq.sock'}"
     return ZmqSubscription(checked_filters(filters), place, receive_high_water=receive_high_water)
 
 
 @contextmanager
-def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = None) -> Iterator[Writer]:
+def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:
     """The Writer of this process's own ring in `stream`, which the broker makes and reads.
 
-    Records need a key: their topic.  publish() gives None while the ring is full, and while the broker's log
-    takes no records of the stream: then writer.refusal says why, REFUSAL_NO_ROOM (its disk, or the stream by
-    discard = "new", is full) or REFUSAL_NO_LOG of ringbuf; REFUSAL_LOST: another process has shortened the
-    ring's file.  The ring outlives the producer, which goes on at the next offset when it comes back, and the
-    broker, which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not permitted, or
+    A record's key is its topic; a key that is not one, such as "a/#", raises ringbuf.errors.InvalidTopic.
+
+    While the ring is full, and while the broker's log takes no records of the stream, publish() returns None
+    and claim() a claim that is false, and None inside `with`.  Then writer.refusal is 0 (full) or the cause:
+    REFUSAL_NO_ROOM (the disk is full, or the stream by discard = "new"), REFUSAL_NO_LOG, or REFUSAL_LOST
+    (another process has shortened the ring's file) of ringbuf.
+
+    The ring outlives the producer, which continues at the next offset when it comes back, and the broker,
+    which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not permitted, or
     another process is this producer.
     """
     with Connection(runtime_dir) as connection:
@@ -111,6 +115,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: Path | None = N
                 when_full="block" if facts.when_full == "block" else "reject",
                 queue_timeout_ms=facts.queue_timeout_ms,
                 gates="listed" if facts.when_full == "overwrite" else "all",
+                keys="topics",
             )
 
 

@@ -41,7 +41,7 @@ def main() -> None:
     with producer("camera", runtime_dir=options.runtime_dir) as ring:
         for number in range(options.frames):
             claim = ring.claim(HEIGHT * WIDTH, key="frames/camera")
-            if claim is None:
+            if not claim:
                 print("the ring is full: a reader that was promised every frame has stopped")
                 break
             with claim:

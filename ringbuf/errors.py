@@ -12,6 +12,8 @@
         UsedAfterFork       made before a fork, used in the child
         RecordTooLarge      does not fit a quarter of the ring
         KeyTooLong          the key exceeds 65535 bytes
+        InvalidTopic        the key is not a topic name, in a writer of topics
+        NoRoom              a claim without room is used
         ClaimPending        the writer is busy with another claim
         ReaderBusy          the reader is in use by another call
         Overrun             the writer lapped this reader
@@ -22,6 +24,8 @@
 
 What is normal on a hot path is not here: an empty ring polls as None, a full one publishes as None.
 """
+
+SHOWN_MAX_BYTES = 60  # of a key in a message
 
 
 class RingError(Exception):
@@ -117,6 +121,24 @@ class KeyTooLong(RingError):
 
     def __init__(self, length: int, largest: int) -> None:
         super().__init__(f"a key of {length} bytes exceeds the {largest} that a record can hold; shorten it")
+
+
+class InvalidTopic(RingError):
+    """The key is not a topic name, and the writer takes topic names only."""
+
+    def __init__(self, key: bytes, why: str) -> None:
+        shown = key if len(key) <= SHOWN_MAX_BYTES else key[:SHOWN_MAX_BYTES] + b"..."
+        super().__init__(f"invalid topic {shown.decode(errors='backslashreplace')!a}: {why}")
+
+
+class NoRoom(RingError):
+    """A claim without room is used as if it had some."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(
+            f"the ring had no room for this claim of {length} bytes, or its broker takes no records now; "
+            "test the claim with `if claim:` first (see Writer.refusal)"
+        )
 
 
 class ClaimPending(RingError):

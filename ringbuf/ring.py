@@ -227,12 +227,14 @@ class Ring:
         when_full: Literal["reject", "block"] = "reject",
         queue_timeout_ms: int = QUEUE_TIMEOUT_MS,
         gates: Literal["all", "listed"] = "all",
+        keys: Literal["any", "topics"] = "any",
     ) -> Writer:
         """The ring's one Writer; the same object when asked again.
 
         Full means that a gating reader is in the way: publish() then returns None at once (reject) or after
         queue_timeout_ms (block).  A foreign reader in the way for that long is evicted.  `gates`: heed every
-        foreign reader that gates, or only those listed by admit().
+        foreign reader that gates, or only those listed by admit().  `keys`: "topics" raises InvalidTopic for
+        a key that is not an MQTT topic name.
         """
         self._require_writable()
         with self._changing:
@@ -245,6 +247,7 @@ class Ring:
                     when_full == "block",
                     queue_timeout_ms * 1_000_000,
                     gates == "listed",
+                    keys == "topics",
                 )
                 self._tell_writer()
             return self._writer

@@ -34,8 +34,13 @@ typedef struct writer_object {
     uint64_t rejected;
     unsigned forks;
     bool open, blocks;
+    bool topics;             /* keys must be MQTT topic names */
     bool busy;               /* a publish runs Python or waits: others are told ClaimPending */
 } writer_object;
+
+/* The key and properties arguments, either of which may be NULL.  `out` is the caller's own: what runs Python
+ * meanwhile may publish with this writer too.  0, or -1 with an exception. */
+int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out);
 
 typedef struct lease {
     uint64_t end; /* position behind what it holds */

@@ -36,63 +36,14 @@ static int writer_usable(const writer_object *self)
     return -1;
 }
 
-/* Whether `bytes` is one Variable Byte Integer and as many bytes as it says: else readers would look for the
- * payload elsewhere. */
-static bool properties_whole(const uint8_t *bytes, Py_ssize_t length)
+/* bytes_of() of the argument `payload`. */
+static int payload_of(PyObject *payload, bytes_view *out)
 {
-    uint64_t value = 0;
-    for (Py_ssize_t i = 0; i < 4 && i < length; i++) {
-        value |= (uint64_t)(bytes[i] & 0x7f) << 7 * i;
-        if (!(bytes[i] & 0x80))
-            return value == (uint64_t)(length - i - 1);
-    }
-    return false;
-}
-
-static int properties_take(PyObject *properties, rb_key *out)
-{
-    bytes_view view;
-    if (!PyBytes_CheckExact(properties)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "properties must be bytes, in MQTT 5 wire form with their length in front");
+    if (!PyUnicode_Check(payload) && !PyObject_CheckBuffer(payload)) {
+        PyErr_Format(PyExc_TypeError, "payload must be bytes or str, not %R", (PyObject *)Py_TYPE(payload));
         return -1;
     }
-    if (bytes_of(properties, &view) != 0)
-        return -1;
-    if (view.length > 0 && !properties_whole(view.bytes, view.length)) {
-        PyErr_Format(PyExc_ValueError, "properties of %zd bytes do not begin with the length of the rest",
-                     view.length);
-        return -1;
-    }
-    out->properties = view.bytes;
-    out->properties_length = (uint32_t)view.length;
-    return 0;
-}
-
-/* The key and properties arguments, either of which may be NULL.  `out` is the caller's own: what runs Python
- * meanwhile may publish with this writer too. */
-static int key_take(writer_object *self, PyObject *key, PyObject *properties, rb_key *out)
-{
-    if (key != self->last_key) {
-        bytes_view view = {.bytes = "", .length = 0};
-        self->last = (rb_key){.bytes = ""};
-        Py_CLEAR(self->last_key);
-        if (key != NULL && !PyBytes_CheckExact(key) && !PyUnicode_Check(key)) {
-            PyErr_Format(PyExc_TypeError, "key must be bytes or str, not %R", (PyObject *)Py_TYPE(key));
-            return -1;
-        }
-        if (key != NULL && bytes_of(key, &view) != 0)
-            return -1;
-        if (view.length > RB_KEY_MAX_BYTES) {
-            fail("KeyTooLong", "(nn)", view.length, (Py_ssize_t)RB_KEY_MAX_BYTES);
-            return -1;
-        }
-        self->last = (rb_key){.bytes = view.bytes, .length = (uint32_t)view.length,
-                              .hash = rb_crc32c(0, view.bytes, (size_t)view.length)};
-        self->last_key = Py_XNewRef(key);
-    }
-    *out = self->last;
-    return properties == NULL || properties == Py_None ? 0 : properties_take(properties, out);
+    return bytes_of(payload, out);
 }
 
 #define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
@@ -220,7 +171,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     uint8_t *room;
     if (writer_usable(self) != 0 || arguments(args, count, keywords, publish_names, 4, 1, given) != 0 ||
         flags_take(given[2], &flags) != 0 || key_take(self, given[1], given[3], &key) != 0 ||
-        bytes_of(given[0], &payload) != 0)
+        payload_of(given[0], &payload) != 0)
         return NULL;
     int result = claim(self, &key, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
     uint64_t offset = self->writer.offset;
@@ -258,7 +209,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
                               : PySequence_GetItem(given[0], done);
         bytes_view payload;
         uint8_t *room;
-        result = item == NULL ? -1 : bytes_of(item, &payload);
+        result = item == NULL ? -1 : payload_of(item, &payload);
         if (result == 0) {
             result = claim(self, &key, (uint64_t)payload.length, flags, now, &room);
             if (result == 0) {
@@ -281,9 +232,9 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
 typedef struct claim_object {
     PyObject_HEAD
     writer_object *writer; /* owned to the end: views may outlive the commit, and need the mapping */
-    uint8_t *payload;
+    uint8_t *payload;      /* NULL: there was no room, or the writer was refused */
     uint64_t length;
-    bool done;             /* committed or aborted */
+    bool done;             /* committed, aborted, or without room */
 } claim_object;
 
 static const char *const claim_names[] = {"length", "key", "flags", "properties"};
@@ -302,22 +253,27 @@ static PyObject *writer_claim(writer_object *self, PyObject *const *args, Py_ssi
     if (length == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
     int result = claim(self, &key, length, flags, wall_clock_ns(), &room);
-    if (result != 0)
-        return result == 1 ? Py_NewRef(Py_None) : NULL;
+    if (result < 0)
+        return NULL;
     claim_object *made = PyObject_New(claim_object, claim_type);
     if (made == NULL) {
-        rb_abort(&self->writer);
+        if (result == 0)
+            rb_abort(&self->writer);
         return NULL;
     }
     made->writer = (writer_object *)Py_NewRef((PyObject *)self);
-    made->payload = room;
+    made->payload = result == 0 ? room : NULL;
     made->length = length;
-    made->done = false;
+    made->done = result != 0;
     return (PyObject *)made;
 }
 
 static int claim_usable(claim_object *self)
 {
+    if (self->payload == NULL) {
+        fail("NoRoom", "(K)", (unsigned long long)self->length);
+        return -1;
+    }
     if (self->done) {
         fail("RingClosed", "(s)", "claim: already committed or aborted");
         return -1;
@@ -361,9 +317,15 @@ static PyObject *claim_abort(claim_object *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+/* None without room, as publish() returns. */
 static PyObject *claim_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return Py_NewRef(self);
+    return Py_NewRef(((claim_object *)self)->payload == NULL ? Py_None : self);
+}
+
+static int claim_true(PyObject *self)
+{
+    return ((claim_object *)self)->payload != NULL;
 }
 
 /* Commit on a clean end, abort on an exception; nothing if the block did either itself. */
@@ -430,10 +392,12 @@ static PyMethodDef claim_methods[] = {
 };
 
 static PyType_Slot claim_slots[] = {
-    {Py_tp_doc, "Room for one record, writable in place (buffer protocol) until commit or abort."},
+    {Py_tp_doc, "Room for one record, writable in place (buffer protocol) until commit or abort.\n\n"
+                "Without room, or refused, it is false, and None as the target of `with`."},
     {Py_tp_dealloc, claim_dealloc},
     {Py_tp_methods, claim_methods},
     {Py_bf_getbuffer, claim_buffer},
+    {Py_nb_bool, claim_true},
     {Py_sq_length, claim_length},
     {Py_sq_ass_item, claim_put},
     {0},
@@ -446,12 +410,13 @@ PyType_Spec claim_spec = {"ringbuf.Claim", sizeof(claim_object), 0,
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"ring", "cursors", "on_full", "blocks", "queue_timeout_ns", "listed", NULL};
+    static char *names[] = {"ring", "cursors", "on_full", "blocks", "queue_timeout_ns", "listed", "topics",
+                            NULL};
     PyObject *ring, *cursors, *on_full;
-    int blocks, listed;
+    int blocks, listed, topics = 0;
     long long queue_timeout_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOpLp", names, &ring, &cursors, &on_full, &blocks,
-                                     &queue_timeout_ns, &listed))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOpLp|p", names, &ring, &cursors, &on_full, &blocks,
+                                     &queue_timeout_ns, &listed, &topics))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     writer_object *self = (writer_object *)allocate(type, 0);
@@ -466,6 +431,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
             self->last.bytes = "";
             self->on_full = Py_NewRef(on_full);
             self->blocks = blocks;
+            self->topics = topics;
             self->queue_timeout_ns = queue_timeout_ns;
             self->forks = forks;
             self->open = true;
@@ -554,7 +520,7 @@ static PyMethodDef writer_methods[] = {
     {"publish_many", (PyCFunction)(void (*)(void))writer_publish_many, METH_FASTCALL | METH_KEYWORDS,
      "Copy a sequence of payloads in; how many went in."},
     {"claim", (PyCFunction)(void (*)(void))writer_claim, METH_FASTCALL | METH_KEYWORDS,
-     "Room for `length` payload bytes to fill in place, or None as publish()."},
+     "Room for `length` payload bytes to fill in place; false where publish() returns None."},
     {"close", (PyCFunction)writer_close, METH_NOARGS, "Refuse further use."},
     {0},
 };

@@ -170,7 +170,7 @@ def test_records_filled_in_place_are_drained_beside_the_others(
         for number in range(20):
             publish(made, number % 3)
             claim = writer.claim(6000, "cam/1")
-            assert claim is not None
+            assert claim
             with memoryview(claim) as view:
                 view[:] = bytes([number]) * 6000
             claim.commit()

@@ -222,7 +222,7 @@ def test_a_run_that_is_cut_keeps_what_covers_it(runtime_directory: Path) -> None
     with ring(runtime_directory, capacity_bytes=1 << 18) as made:
         publish(made, 2)
         claim = made.writer().claim(5000, "cam")
-        assert claim is not None
+        assert claim
         with claim, memoryview(claim) as view:
             view[:] = bytes(5000)
         publish(made, 2)
@@ -264,9 +264,9 @@ class WrittenOver(RecordBuffer):
         self.claim: Claim | None = None
 
     def take(self, ranges: Iterable[Range], about_bytes: int = 0) -> tuple[Run, ...]:
-        if self.claim is None:
+        if not self.claim:
             self.claim = self.made.writer().claim(16_000, "cam")
-            assert self.claim is not None
+            assert self.claim
             with memoryview(self.claim) as view:
                 view[11_000:] = b"!" * 5_000  # the payload, but not the header, of the record that was there
         return super().take(ranges, about_bytes)
@@ -277,7 +277,7 @@ def test_what_was_written_over_while_it_was_copied_is_not_believed(runtime_direc
     with ring(runtime_directory) as made:
         publish(made, 160)  # 64 bytes each
         claim = made.writer().claim(8_000, "cam")
-        assert claim is not None
+        assert claim
         with claim, memoryview(claim) as view:
             view[:] = b"." * 8_000
         assert made.extremes().end_position < 1 << 16
@@ -287,7 +287,7 @@ def test_what_was_written_over_while_it_was_copied_is_not_believed(runtime_direc
         source = PartitionSource(NAME, runtime_directory / "default-0", None)
         source.refresh()
         batch = source.read(EPOCH, 160, 9_000, buffer)
-        assert buffer.claim is not None
+        assert buffer.claim
         assert batch is None or batch.first_offset > 160
         buffer.claim.abort()
         source.close()

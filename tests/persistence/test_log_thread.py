@@ -465,7 +465,7 @@ def test_what_is_larger_than_the_stage_goes_past_the_page_cache_whole(
         try:
             for number in range(60):
                 expected[number] = bytes([number + 1]) * (sizes[number % len(sizes)] + number)
-                while (claim := writer.claim(len(expected[number]))) is None:
+                while not (claim := writer.claim(len(expected[number]))):
                     ring.wait_durable(ring.extremes().durable_position + 1, PATIENCE_S)
                 memoryview(claim)[:] = expected[number]
                 claim.commit()

@@ -35,7 +35,7 @@ def test_everything_of_the_parent_is_refused(ring: Ring) -> None:
     record = reader.poll()
     assert record is not None
     claim = writer.claim(1)
-    assert claim is not None
+    assert claim
     uses: dict[str, list[Callable[[], object]]] = {
         "ring": [ring.extremes, ring.slots, ring.reader, ring.writer, lambda: ring.durable(1)],
         "writer": [

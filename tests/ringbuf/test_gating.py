@@ -41,7 +41,7 @@ def test_a_gating_reader_holds_the_writer_back_and_loses_nothing(ring: Ring) -> 
 def test_a_full_ring_takes_nothing_of_a_claim_either(ring: Ring) -> None:
     reader, writer = ring.reader(own=True, gating=True), ring.writer()
     fill(writer)
-    assert writer.claim(1000) is None
+    assert not writer.claim(1000)
     end = writer.end_offset
     assert writer.publish_many([bytes(1000)] * 3) == 0
     assert writer.end_offset == end
@@ -361,7 +361,7 @@ def test_closing_a_ring_frees_a_thread_that_waits_for_room(ring: Ring) -> None:
             claim = writer.claim(0)
         except ClaimPending:
             break
-        assert claim is not None
+        assert claim
         claim.abort()
     end = writer.end_position
     ring.close()

@@ -360,7 +360,7 @@ def test_an_unchecked_record_is_a_range_of_its_own(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
     for length in (10, 5000, 5000, 10, 10, 5000):
         claim = writer.claim(length)
-        assert claim is not None
+        assert claim
         claim.commit()
     counts = [
         (run.count, decode(bytes(run.view), ring.epoch)[0].flags & FLAG_UNCHECKED)

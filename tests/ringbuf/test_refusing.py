@@ -35,7 +35,7 @@ def test_a_refused_record_is_a_value_and_takes_no_offset(ring: Ring, broker: Rin
     assert writer.refusal == REFUSAL_NO_ROOM
     assert writer.publish(b"b") is None
     assert writer.publish_many([b"c", b"d"]) == 0
-    assert writer.claim(100) is None
+    assert not writer.claim(100)
     assert writer.end_offset == 1
     broker.refuse(0)
     assert writer.refusal == 0

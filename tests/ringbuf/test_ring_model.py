@@ -97,7 +97,7 @@ class RingMachine(RuleBasedStateMachine):
     def claim(self, key: str, length: int, less: int, commit: bool) -> None:
         length = min(length, LARGEST - 80)
         claim = self.writer.claim(length, key=key)
-        if claim is None:
+        if not claim:
             assert any(it.gating for it in self.all)
         elif commit:
             actual = max(0, length - less)

@@ -27,7 +27,7 @@ def write_some(ring: Ring, random: Random) -> int:
     for _ in range(random.randrange(1, 400)):
         if random.random() < 0.01:
             claim = writer.claim(random.randrange(5000, 300_000))
-            if claim is None:
+            if not claim:
                 break
             if random.random() < 0.5:
                 claim.abort()

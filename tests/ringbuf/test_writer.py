@@ -205,7 +205,7 @@ def test_a_sequence_that_publishes_by_itself_keeps_keys_apart(ring: Ring) -> Non
 def test_a_claim_is_filled_in_place(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
     claim = writer.claim(5, key="k", flags=2)
-    assert claim is not None
+    assert claim
     assert len(claim) == 5
     with memoryview(claim) as view:
         assert not view.readonly
@@ -219,7 +219,7 @@ def test_a_claim_is_filled_in_place(ring: Ring) -> None:
 
 def test_a_byte_of_a_claim_can_be_set_without_a_view(ring: Ring) -> None:
     reader, claim = ring.reader(), ring.writer().claim(3)
-    assert claim is not None
+    assert claim
     claim[0], claim[1], claim[-1] = 65, 66, 67
     for place, byte, error in (
         (3, 0, IndexError),
@@ -241,7 +241,7 @@ def test_a_byte_of_a_claim_can_be_set_without_a_view(ring: Ring) -> None:
 def test_a_commit_may_keep_less_than_was_claimed(ring: Ring, actual: int) -> None:
     reader, writer = ring.reader(verify=True), ring.writer()
     claim = writer.claim(100)
-    assert claim is not None
+    assert claim
     memoryview(claim)[:] = b"\xff" * 100
     claim.commit(actual)
     writer.publish(b"next")
@@ -250,7 +250,7 @@ def test_a_commit_may_keep_less_than_was_claimed(ring: Ring, actual: int) -> Non
 
 def test_a_commit_of_more_than_was_claimed_is_refused(ring: Ring) -> None:
     claim = ring.writer().claim(10)
-    assert claim is not None
+    assert claim
     with pytest.raises(ValueError, match="commit of 11 bytes exceeds the 10"):
         claim.commit(11)
     assert claim.commit(10) == 0
@@ -259,7 +259,7 @@ def test_a_commit_of_more_than_was_claimed_is_refused(ring: Ring) -> None:
 def test_an_aborted_claim_was_never_there(ring: Ring) -> None:
     reader, writer = ring.reader(), ring.writer()
     claim = writer.claim(10)
-    assert claim is not None
+    assert claim
     memoryview(claim)[:] = b"\xff" * 10
     claim.abort()
     assert reader.poll() is None
@@ -273,7 +273,7 @@ def test_a_claim_at_the_end_of_the_ring_can_be_aborted_too(ring: Ring) -> None:
     publish_to_lap(writer, 0.9)
     drained(reader)
     claim = writer.claim(15000)
-    assert claim is not None
+    assert claim
     claim.abort()
     assert reader.poll() is None
     assert writer.publish(b"after") is not None
@@ -311,14 +311,14 @@ def test_only_one_claim_at_a_time(ring: Ring) -> None:
     for use in (lambda: writer.publish(b"x"), lambda: writer.claim(1), lambda: writer.publish_many([b"x"])):
         with pytest.raises(ClaimPending):
             use()
-    assert claim is not None
+    assert claim
     claim.abort()
     assert writer.publish(b"x") == 0
 
 
 def test_a_claim_ends_once(ring: Ring) -> None:
     claim = ring.writer().claim(10)
-    assert claim is not None
+    assert claim
     claim.commit()
     for use in (claim.commit, claim.abort, lambda: memoryview(claim)):
         with pytest.raises(RingClosed, match="already committed or aborted"):
@@ -329,7 +329,7 @@ def test_a_claim_ends_once(ring: Ring) -> None:
 def test_a_payload_filled_in_place_is_checked_up_to_a_limit(ring: Ring, over: int) -> None:
     reader = ring.reader(verify=True)
     claim = ring.writer().claim(CHECKED_IN_PLACE_MAX_BYTES + over)
-    assert claim is not None
+    assert claim
     claim.commit()
     record = reader.poll()
     assert record is not None
@@ -340,7 +340,7 @@ def test_a_closed_writer_says_so(ring: Ring) -> None:
     writer = ring.writer()
     claim = writer.claim(1)
     ring.close()
-    assert claim is not None
+    assert claim
     for use in (
         lambda: writer.publish(b""),
         lambda: writer.claim(1),

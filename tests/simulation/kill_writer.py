@@ -46,7 +46,7 @@ def publish_somehow(writer: Writer, way: int) -> None:
     elif way == 1:
         offsets = range(offset, offset + 20)
         writer.publish_many([payload_of(i, length_of(i)) for i in offsets], key="many")
-    elif (claim := writer.claim(len(payload) + 100, key="claimed")) is not None:
+    elif claim := writer.claim(len(payload) + 100, key="claimed"):
         memoryview(claim)[: len(payload)] = payload
         if way == 2:
             claim.commit(len(payload))

@@ -73,7 +73,7 @@ class RingModel:
         """One record, sometimes filled in place; none if the ring is full."""
         if kind == "mixed" and random.random() < 0.03:
             claim = self.writer.claim(random.randrange(4097, 6000), key=b"place")
-            if claim is None:
+            if not claim:
                 return
             memoryview(claim)[:] = random.randbytes(len(memoryview(claim)))
             claim.commit()
