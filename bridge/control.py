@@ -34,13 +34,20 @@ MESSAGE_BYTES = 128 << 10  # below what Linux lets a datagram take of a socket's
 _CREDENTIALS = struct.Struct("iII")
 
 
-def names(runtime_dir: Path) -> list[str]:
+def names(runtime_dir: str | os.PathLike[str]) -> list[str]:
     """Of the bridges that have a socket there; one that was killed leaves its behind."""
-    found = (path.name for path in runtime_dir.glob(f"{PREFIX}*{SUFFIX}"))
+    found = (path.name for path in Path(runtime_dir).glob(f"{PREFIX}*{SUFFIX}"))
     return sorted(name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in found)
 
 
-def ask(runtime_dir: Path, name: str, do: str, *, timeout_s: float = ANSWER_S, **arguments: object) -> Any:
+def ask(
+    runtime_dir: str | os.PathLike[str],
+    name: str,
+    do: str,
+    *,
+    timeout_s: float = ANSWER_S,
+    **arguments: object,
+) -> Any:
     """What the bridge of that name says.  Raises BridgeUnreachable, and BadOrder when it says no."""
     path = _path(runtime_dir, name)
     try:
@@ -142,5 +149,5 @@ def _check(arguments: dict[str, Any]) -> None:
             )
 
 
-def _path(runtime_dir: Path, name: str) -> Path:
-    return runtime_dir / f"{PREFIX}{name}{SUFFIX}"
+def _path(runtime_dir: str | os.PathLike[str], name: str) -> Path:
+    return Path(runtime_dir) / f"{PREFIX}{name}{SUFFIX}"

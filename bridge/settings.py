@@ -72,6 +72,8 @@ class BridgeSettings:
 
     def __post_init__(self) -> None:
         check_edge(self.edge_id)
+        for name in ("runtime_dir", "state_dir"):  # a str will do
+            object.__setattr__(self, name, Path(getattr(self, name)))
         if not _NAME.fullmatch(self.name):
             raise BridgeError(f"bridge name {self.name!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, - and _")
         for key, value, least, most in (

@@ -21,7 +21,7 @@ from edge.config_listener import Listener, Tls
 from edge.config_quota import OwnerQuota, Quota
 from edge.config_reader import Problems, read_struct, read_toml
 from edge.config_rules import RING_SHARE, RULES, longest_packet_bytes
-from edge.directories import default_runtime_dir, default_state_dir
+from edge.directories import StrPath, default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
@@ -381,6 +381,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     producer: tuple[Producer, ...] = ()
     bridge: tuple[Bridge, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("runtime_dir", "state_dir"):  # a str will do, of programs that embed the broker
+            msgspec.structs.force_setattr(self, name, Path(getattr(self, name)))
+
     @property
     def packet_max_bytes(self) -> int:
         """The longest MQTT packet."""
@@ -402,8 +406,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.consumers.endpoint or f"ipc://{self.runtime_dir / 'consumers.sock'}"
 
 
-def load(file: Path) -> Config:
+def load(file: StrPath) -> Config:
     """The configuration in `file`.  Raises ConfigError with every mistake in it."""
+    file = Path(file)
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:

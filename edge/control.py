@@ -32,7 +32,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from edge.directories import control_socket, default_runtime_dir
+from edge.directories import StrPath, control_socket, runtime_directory
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
 __all__ = [
@@ -215,8 +215,8 @@ class Connection:
     Raises BrokerUnreachable when nobody listens there, or once the broker is gone.
     """
 
-    def __init__(self, runtime_dir: Path | None = None) -> None:
-        path = control_socket(runtime_dir or default_runtime_dir())
+    def __init__(self, runtime_dir: StrPath | None = None) -> None:
+        path = control_socket(runtime_directory(runtime_dir))
         self.news: deque[RingAdded] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:

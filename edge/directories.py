@@ -18,18 +18,22 @@ import os
 import stat
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from edge.errors import DirectoryBusy, EdgeError
 
 __all__ = [
     "DirectoryLock",
+    "StrPath",
     "control_socket",
     "default_runtime_dir",
     "default_state_dir",
     "make_directory",
+    "runtime_directory",
     "sync_directory",
 ]
+
+StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of the programs' libraries
 
 DIRECTORY_MODE = 0o750  # the group may read rings; nobody else sees that they exist
 LOCK_NAME = "brim.lock"
@@ -41,15 +45,20 @@ def default_runtime_dir() -> Path:
     return Path(given) if given else Path(f"/dev/shm/brim-{os.geteuid()}")
 
 
+def runtime_directory(given: StrPath | None) -> Path:
+    """`given` as a Path; None: default_runtime_dir()."""
+    return default_runtime_dir() if given is None else Path(given)
+
+
 def default_state_dir() -> Path:
     """$STATE_DIRECTORY (systemd sets it), else ~/.local/state/brim."""
     given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(given) if given else Path.home() / ".local" / "state" / "brim"
 
 
-def control_socket(runtime_dir: Path) -> Path:
+def control_socket(runtime_dir: StrPath) -> Path:
     """The socket on which a broker of `runtime_dir` answers."""
-    return runtime_dir / "control.sock"
+    return Path(runtime_dir) / "control.sock"
 
 
 def make_directory(path: Path, key: str) -> None:

@@ -17,10 +17,10 @@ import select
 import time
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from edge.control import Connection, Done, Gate, Message, Request, RingFacts, RingList, Rings
+from edge.directories import StrPath
 from edge.errors import BrokerUnreachable
 from edge.logs import pairs
 from edge.mqtt.topics import matches
@@ -111,7 +111,7 @@ class ShmSubscription:
     def __init__(
         self,
         filters: tuple[str, ...],
-        runtime_dir: Path | None,
+        runtime_dir: StrPath | None,
         *,
         start: Start = "latest",
         gating: bool = False,

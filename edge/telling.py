@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from edge.control import Connection, Done, Drained
+from edge.directories import StrPath
 from edge.errors import BrokerUnreachable, EdgeError
 from edge.levels import Lost
 from edge.logs import pairs
@@ -39,7 +39,7 @@ class _Ring:
 class Telling:
     """What `bridge` has, for the broker of `runtime_dir`; None: this user's own.  From start() to stop()."""
 
-    def __init__(self, bridge: str, runtime_dir: Path | None) -> None:
+    def __init__(self, bridge: str, runtime_dir: StrPath | None) -> None:
         self._bridge = bridge
         self._directory = runtime_dir
         self._rings: dict[str, _Ring] = {}

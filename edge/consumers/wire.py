@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from edge.consumers.messages import Answer, Asked, Failed, Message, decode_answer, encode
-from edge.directories import default_runtime_dir
+from edge.directories import StrPath, runtime_directory
 from edge.errors import BrokerUnreachable, ControlError, Refused
 
 __all__ = ["Asker", "Curve", "Wire", "endpoint_of", "unreachable"]
@@ -33,9 +33,9 @@ class Curve(msgspec.Struct, frozen=True):
     server_key_file: Path
 
 
-def endpoint_of(runtime_dir: Path | None, endpoint: str) -> str:
+def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
     """Where the broker serves consumers, unless its configuration says something else."""
-    return endpoint or f"ipc://{(runtime_dir or default_runtime_dir()) / 'consumers.sock'}"
+    return endpoint or f"ipc://{runtime_directory(runtime_dir) / 'consumers.sock'}"
 
 
 class Wire:
@@ -89,7 +89,7 @@ class Asker:
     """Asks one thing after the other, each with an answer.  A context manager; blocks."""
 
     def __init__(
-        self, runtime_dir: Path | None = None, *, endpoint: str = "", curve: Curve | None = None
+        self, runtime_dir: StrPath | None = None, *, endpoint: str = "", curve: Curve | None = None
     ) -> None:
         self._context = zmq.Context()
         self._wire = Wire(self._context, endpoint_of(runtime_dir, endpoint), curve)
