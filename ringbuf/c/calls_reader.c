@@ -316,6 +316,8 @@ static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ss
                                   (int)((size_t)array.len / sizeof(rb_range)));
         Py_END_ALLOW_THREADS
         self->detached = false;
+        if (result >= 0 && !self->reader.gating) /* or its slot would say up to a chunk too little for ever */
+            reader_settle(self);
         reader_end(self);
         found = PyLong_FromLong(result);
     }
