@@ -158,24 +158,36 @@ def _coverage(made: Account) -> Iterator[str]:
 def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
     """Records by the time at which they were taken, of each edge."""
     yield "<h2>Volume</h2><p class=note>records by the time the broker took them</p>"
-    taken = [it.footer.first_timestamp_ns / 1e9 for it in known if it.footer]
-    if not taken:
+    times = [
+        (it.footer.first_timestamp_ns / 1e9, it.footer.last_timestamp_ns / 1e9) for it in known if it.footer
+    ]
+    if not times:
         return
-    low, high = min(taken), max(taken)
+    low, high = min(first for first, _ in times), max(last for _, last in times)
     step = max((high - low) / BUCKETS, 1.0)
-    by_edge: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for it, at in zip(known, taken, strict=True):
-        by_edge[it.file.name.edge][int((at - low) // step)] += _records(it)
-    totals = {edge: sum(buckets.values()) for edge, buckets in by_edge.items()}
+    by_edge: dict[str, list[float]] = defaultdict(lambda: [0.0] * (int((high - low) // step) + 1))
+    for it, (first, last) in zip(known, times, strict=True):
+        _spread(by_edge[it.file.name.edge], (first - low) / step, (last - low) / step, _records(it))
+    totals = {edge: round(sum(buckets)) for edge, buckets in by_edge.items()}
     largest = sorted(totals, key=lambda edge: (-totals[edge], edge))
     series = [
-        (edge, [(bucket * step, number / step) for bucket, number in by_edge[edge].items()])
+        (edge, [(bucket * step, number / step) for bucket, number in enumerate(by_edge[edge])])
         for edge in largest[:EDGES_DRAWN]
     ]
     most = max(y for _, points in series for _, y in points)
     yield page.lines(series, (_moment(low), _moment(high)), f"{page.count_in_words(most)} records/s")
     rows = [(edge, totals[edge], f"{page.count_in_words(totals[edge])} records") for edge in largest]
     yield page.bars(rows[:DEVICES_SHOWN])
+
+
+def _spread(buckets: list[float], first: float, last: float, records: int) -> None:
+    """Add a file's records evenly to the buckets from `first` to `last`, which may be fractions."""
+    if last <= first:  # of one moment, or its clock was set back
+        buckets[int(first)] += records
+        return
+    for bucket in range(int(first), int(last) + 1):
+        share = min(last, bucket + 1) - max(first, bucket)
+        buckets[bucket] += records * share / (last - first)
 
 
 def _lag(known: Sequence[FileFacts]) -> Iterator[str]:

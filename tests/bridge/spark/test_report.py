@@ -126,3 +126,22 @@ def test_seconds_are_said_as_one_would(said: float, words: str) -> None:
 
 def test_counts_are_short() -> None:
     assert [page.count_in_words(it) for it in (7, 1200, 3_400_000, 5e9)] == ["7", "1.2 k", "3.4 M", "5.0 G"]
+
+
+def heights(text: str) -> list[float]:
+    """Points of the first line that is drawn: how high above the axis, as a share of the highest."""
+    (line,) = [it for it in drawn(text)[1].iter() if it.tag.endswith("polyline")]
+    ys = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    bottom, top = 180.0, min(ys)
+    return [(bottom - y) / (bottom - top) for y in ys]
+
+
+def test_volume_is_spread_over_the_time_of_a_file_and_zero_where_nothing_came(tmp_path: Path) -> None:
+    """A file of twelve seconds, a minute of silence, and a file of one moment."""
+    store(tmp_path, unit_of(0, 11_999), unit_of(72_000, 72_009, drain_seq=2))
+    files = facts_of(str(tmp_path))
+    found = heights(report.report(str(tmp_path), files, account(files)))
+    assert len(found) == 73  # of a second each
+    assert found[:12] == pytest.approx([1.0] * 12, abs=0.01)
+    assert set(found[12:72]) == {0.0}
+    assert found[72] > 0
