@@ -187,8 +187,9 @@ class Engine(SpillEngine, Protocol):
     def forget_verdicts(self) -> None:
         """The rules have changed: judge every client and topic anew."""
 
-    def events(self) -> list[Event]:
-        """Everything that waits for Python and was not returned before.
+    def events(self, queued: int = 32, /) -> list[Event]:
+        """What waits for Python and was not returned before: of packets, new topics and ended connections the
+        oldest `queued` (0 to 32), of all other kinds everything.
 
         The next poll or step resumes the connections of these events, and of no others: an event that
         something adds meanwhile is returned by the next call.

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 CALLS_MAX = 10_000  # functions of other threads that wait
 JOIN_S = 10.0
+EVENTS_S = 0.001  # for events after a poll; the others have their turn after the next one
+EVENTS_AT_A_TIME = 4
 TRANSPORTS_LOOK = 256  # facts of connections that are kept before the gone are looked for
 
 T = TypeVar("T")
@@ -269,9 +271,17 @@ class Listener:
         timeout_s = self.broker.tick()
         while not self._stopping:
             if self._loop.poll(int(timeout_s * 1000) + 1):
-                self.broker.handle(self._engine.events())
+                self._answer_events()
             self._run_calls()
             timeout_s = self.broker.tick()
+
+    def _answer_events(self) -> None:
+        """For EVENTS_S, about: a crowd that connects must not delay the messages of the others."""
+        until_s = time.perf_counter() + EVENTS_S
+        while events := self._engine.events(EVENTS_AT_A_TIME):
+            self.broker.handle(events)
+            if time.perf_counter() >= until_s:
+                return
 
     def _run_calls(self) -> None:
         for _ in range(len(self._calls)):

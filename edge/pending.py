@@ -51,6 +51,7 @@ class Pending:
         self._slice_ends_s = clock()
         self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> connection, its work
         self._turns: deque[Hashable] = deque()  # owners whose work is not done
+        self._called = False  # _work_in_turns() will run
         self._engine = engine
         self._guard = guard
         self._held: dict[int, int] = {}  # connection -> how many things it waits for
@@ -145,10 +146,14 @@ class Pending:
         return has_ended
 
     def _call_again(self) -> None:
+        """Work begets work: there is one slice for each poll, however often this is called."""
         assert self.call is not None
-        self.call(self._work_in_turns)
+        if not self._called:
+            self._called = True
+            self.call(self._work_in_turns)
 
     def _work_in_turns(self) -> None:
+        self._called = False
         slice_ends_s = self._clock() + SLICE_S
         while self._turns:
             owner = self._turns.popleft()

@@ -101,7 +101,7 @@ static void answer(play *play)
 {
     mq_event event;
     uint32_t source = 0;
-    while (mq_event_take(play->engine, &source, &event)) {
+    while (mq_event_take(play->engine, UINT64_MAX, &source, &event)) {
         mq_connection *connection = mq_slab_get(&play->engine->connections, event.handle);
         if (event.kind == MQ_EVENT_TOPIC && connection != NULL && connection->stop == MQ_STOP_PYTHON)
             answer_topic(play, connection, &event);

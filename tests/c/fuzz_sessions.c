@@ -272,7 +272,7 @@ static void step(world *world, uint64_t ms, int64_t ns)
     world->engine->now_ns += (uint64_t)ns;
     mq_event event;
     uint32_t source = 0;
-    while (mq_event_take(world->engine, &source, &event))
+    while (mq_event_take(world->engine, UINT64_MAX, &source, &event))
         ;
     mq_events_resume(world->engine);
     world->engine->heard_ms = world->engine->now_ms;

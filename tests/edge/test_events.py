@@ -85,6 +85,21 @@ def test_an_event_is_given_once_and_its_connection_waits_until_then() -> None:
         assert bench.engine.events() == []
 
 
+def test_a_part_of_the_queued_events_is_given_and_all_of_the_others() -> None:
+    """A crowd that connects without end keeps no checkpoint from being requested."""
+    with Lives(journal_bytes=JOURNAL_BYTES) as lives:
+        bench = lives.start()
+        for number in range(10):
+            bench.engine.feed(bench.engine.open(0), encode(Connect(f"c{number}"), Version.V311))
+        journal = notes(bench)
+        assert bench.engine.step(bench.now_ms, bench.now_ns) == 11
+        assert kinds(bench.engine.events(4)) == [(EventKind.PACKET, 0)] * 4 + [journal]
+        bench.engine.step(bench.now_ms, bench.now_ns)  # resumes four connections, and not the others
+        assert kinds(bench.engine.events(4)) == [(EventKind.PACKET, 0)] * 4
+        assert kinds(bench.engine.events()) == [(EventKind.PACKET, 0)] * 2
+        assert bench.engine.events() == []
+
+
 def test_a_checkpoint_that_python_does_not_begin_is_requested_again() -> None:
     """Once a second, and not in each round: a failure there delays it, and costs little meanwhile."""
     with Lives(journal_bytes=JOURNAL_BYTES) as lives:

@@ -151,8 +151,9 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     mq_packet packet;
     connection->pinged = false;
     engine->turn_work = 0;
+    uint32_t most = engine->lags ? MQ_LAG_WORK : MQ_TURN_WORK;
     while (connection->stop == MQ_RUN && at < end) {
-        if (engine->turn_work >= MQ_TURN_WORK) { /* the others have their turn first */
+        if (engine->turn_work >= most) { /* the others have their turn first */
             mq_connection_ready(engine, connection);
             break;
         }

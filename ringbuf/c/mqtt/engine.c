@@ -370,6 +370,19 @@ void mq_connection_touch(mq_engine *engine, mq_connection *connection)
     mq_list_add(&engine->touched, mq_handle(&connection->item));
 }
 
+/* Those of `walked` from `first` on come before whoever was touched meanwhile. */
+void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first)
+{
+    mq_list touched = engine->touched;
+    walked->count -= first;
+    memmove(walked->at, walked->at + first, walked->count * sizeof *walked->at);
+    for (uint32_t i = 0; i < touched.count; i++)
+        mq_list_add(walked, touched.at[i]);
+    touched.count = 0;
+    engine->touched = *walked;
+    *walked = touched;
+}
+
 void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 {
     if (connection->is_ready)

@@ -348,12 +348,18 @@ static PyObject *event_data(const engine_object *self, const mq_event *event)
                                      event->length);
 }
 
-static PyObject *events(engine_object *self, PyObject *Py_UNUSED(ignored))
+static PyObject *events(engine_object *self, args_t args, Py_ssize_t count)
 {
+    unsigned long long most = MQ_EVENTS;
+    if (count > 1)
+        return PyErr_Format(PyExc_TypeError, "events() takes at most 1 argument, not %zd", count);
+    if (count == 1 && unsigned_of(args[0], MQ_EVENTS, &most) != 0)
+        return NULL;
+    uint64_t end = self->engine->event_taken + most;
     PyObject *list = PyList_New(0);
     mq_event event;
     uint32_t source = 0;
-    while (list != NULL && mq_event_take(self->engine, &source, &event)) {
+    while (list != NULL && mq_event_take(self->engine, end, &source, &event)) {
         PyObject *data = event_data(self, &event);
         if (data == NULL && !PyErr_Occurred())
             continue;
@@ -446,7 +452,7 @@ static PyMethodDef engine_methods[] = {
     {"forget", ONE(forget), "(connection): free one without a socket, once closed"},
     {"is_open", ONE(is_open), "(connection) -> bool"},
     {"step", FAST(step), "(now_ms, now_ns) -> number of events: what a poll does besides sockets"},
-    {"events", NONE(events), "() -> [(kind, connection, detail, data)]"},
+    {"events", FAST(events), "(queued=32) -> [(kind, connection, detail, data)]"},
     {"attach", FAST(attach),
      "(connection, session, version, idle_max_ms, trusted, window, packet_max_bytes, alias_max) -> bool"},
     {"send", FAST(send_bytes), "(connection, data) -> bool"},

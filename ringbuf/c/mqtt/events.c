@@ -102,9 +102,9 @@ static bool request_take(mq_engine *engine, bool needed, mq_request *request, ui
     return true;
 }
 
-bool mq_event_take(mq_engine *engine, uint32_t *source, mq_event *out)
+bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *out)
 {
-    if (engine->event_taken < engine->event_next) {
+    if (engine->event_taken < engine->event_next && engine->event_taken < end) {
         *out = engine->events[engine->event_taken++ % MQ_EVENTS];
         return true;
     }

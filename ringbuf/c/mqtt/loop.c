@@ -8,7 +8,8 @@
  *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
  *   - Nobody starves: sockets are looked at in every round, also while one client has something for Python
  *     again and again; one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the
- *     next; epoll is level-triggered and hands out whoever is ready in turn.
+ *     next; FLUSH_ROUND_BYTES of sending to all, then the sockets.  Less is parsed until everybody was sent
+ *     something, or queues would grow.  epoll is level-triggered and hands out whoever is ready in turn.
  *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
  * EPOLLIN is taken away only from a paused connection that really has something to read.
  *
@@ -32,6 +33,9 @@
 #define ACCEPT_BATCH 64
 #define FLUSH_AFTER_BYTES \
     (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
+#define FLUSH_ROUND_BYTES (2u << 20) /* sent to all together before sockets are looked at: 2 ms, about */
+#define FLUSH_MIN_BYTES (16u * 1024) /* no connection's part of that is less */
+#define FLUSH_COST_BYTES 4096u       /* what the turn of a connection counts for, in addition */
 #define OUT_CHUNK_MIN 4096u
 #define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
 #define FULL_MS 50   /* a new client waits so long for a place: others may have left already */
@@ -124,10 +128,11 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
     return false;
 }
 
-static void serve_output(mq_loop *loop, mq_connection *connection)
+/* Sends up to `most` bytes, and the rest of a block. */
+static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most)
 {
     mq_engine *engine = loop->engine;
-    uint64_t until = engine->counters.bytes_out + MQ_FLUSH_BYTES;
+    uint64_t until = engine->counters.bytes_out + most;
     bool more = true;
     if (connection->fd < 0 || connection->blocked || connection->stop == MQ_STOP_CLOSING)
         return;
@@ -147,20 +152,29 @@ static void serve_output(mq_loop *loop, mq_connection *connection)
         mq_connection_touch(engine, connection);
 }
 
+/* Sends to whoever has something, to FLUSH_ROUND_BYTES; the others have their turn after the sockets. */
 static void flush(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
     mq_list walked = engine->touched;
+    uint64_t sent = 0, share = FLUSH_ROUND_BYTES / (walked.count > 0 ? walked.count : 1);
+    share = share < FLUSH_MIN_BYTES ? FLUSH_MIN_BYTES : share < MQ_FLUSH_BYTES ? share : MQ_FLUSH_BYTES;
+    uint32_t done = 0;
     mq_end_publish(engine);
     engine->appended_bytes = 0;
     engine->touched = engine->passing;
-    for (uint32_t i = 0; i < walked.count; i++) {
-        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[i]);
+    while (done < walked.count && sent < FLUSH_ROUND_BYTES) {
+        mq_connection *connection = mq_slab_get(&engine->connections, walked.at[done++]);
         if (connection == NULL)
             continue;
+        uint64_t before = engine->counters.bytes_out;
         connection->listed = false;
-        serve_output(loop, connection);
+        serve_output(loop, connection, share);
+        sent += engine->counters.bytes_out - before + FLUSH_COST_BYTES;
     }
+    engine->lags = done < walked.count;
+    if (engine->lags)
+        mq_touched_first(engine, &walked, done);
     walked.count = 0;
     engine->passing = walked;
     if (engine->sources_moved)
@@ -320,18 +334,12 @@ static peer peer_of(const struct sockaddr_storage *address)
     return found;
 }
 
-/* Until CONNECT says more, a connection is its address's. */
-static mq_owner *owner_of(mq_engine *engine, const peer *from)
-{
-    bool ip = from->family == AF_INET || from->family == AF_INET6;
-    return ip ? mq_owner_of_peer(engine, from->family == AF_INET6, from->address) : NULL;
-}
-
-/* NULL: it was not taken, and the socket is closed. */
+/* NULL: it was not taken, the socket is closed.  Until CONNECT says more, a connection is its address's. */
 static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
 {
     mq_engine *engine = loop->engine;
-    mq_owner *owner = owner_of(engine, from);
+    bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
+    mq_owner *owner = ip ? mq_owner_of_peer(engine, is_6, from->address) : NULL;
     bool full = mq_listener_full(engine, number) || !mq_owner_may(engine, owner, MQ_OWNED_OPENING, 1);
     engine->counters.closed[MQ_CLOSE_LIMIT] += full;
     mq_connection *connection = full ? NULL : mq_connection_open(engine, fd, number);
@@ -429,8 +437,7 @@ static void accept_again(mq_loop *loop)
 
 static void eventfd_drain(int fd)
 {
-    uint64_t count;
-    while (read(fd, &count, sizeof count) < 0 && errno == EINTR)
+    for (uint64_t count; read(fd, &count, sizeof count) < 0 && errno == EINTR;)
         ;
 }
 
@@ -513,8 +520,11 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
 
 void mq_loop_flush(mq_loop *loop)
 {
+    uint32_t left = loop->engine->touched.count;
     clock_read(loop->engine);
-    round_begin(loop);
+    do
+        round_begin(loop);
+    while (loop->engine->touched.count > 0 && left-- > 0);
 }
 
 mq_loop *mq_loop_open(mq_engine *engine)

@@ -58,6 +58,7 @@
 #define MQ_READ_BYTES (256u * 1024) /* most that is read from one connection before the others' turn */
 /* Packets and deliveries that one connection causes before the others' turn. */
 #define MQ_TURN_WORK 8192u
+#define MQ_LAG_WORK 64u /* as long as not everybody was sent what he has in this round */
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
 #define MQ_EVENTS 32       /* most that Python decides about before messages have their turn again */
@@ -382,6 +383,7 @@ struct mq_engine {
     bool retained_due; /* a ring is about to lose records of which what is retained is not written down */
     mq_request retained_request;
     uint32_t share_queues; /* sessions that are queues of groups */
+    bool lags;             /* connections are left that were not sent anything in this round */
     uint32_t turn_work;    /* of the connection that is being parsed, as MQ_TURN_WORK counts it */
     uint32_t matched;      /* subscribers of the record that was appended last */
     uint64_t *table;       /* topic index + 1 below, upper half of its hash above; open addressing */
@@ -446,6 +448,8 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* free
 bool mq_connection_over(mq_engine *engine,
                         mq_connection *connection); /* leaves the CLOSED event; false: no room */
 void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* it has something to send */
+/* Of `walked`, which was engine->touched, those from `first` on come before whoever was touched meanwhile. */
+void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first);
 void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* parse on what it left */
 /* What CONNECT has settled. */
 typedef struct mq_terms {
@@ -463,7 +467,8 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
 bool mq_event_add(mq_engine *engine, uint32_t kind, uint32_t detail, uint64_t handle, uint32_t at,
                   uint32_t length); /* false: there is no room */
 /* Gives the next event to Python; false: that was all.  *source is 0 before the first call. */
-bool mq_event_take(mq_engine *engine, uint32_t *source, mq_event *out);
+/* The next event; of those that are queued only such as have a number below `end`. */
+bool mq_event_take(mq_engine *engine, uint64_t end, uint32_t *source, mq_event *out);
 uint32_t mq_events_waiting(const mq_engine *engine); /* about how many mq_event_take() gives now */
 void mq_events_resume(mq_engine *engine);            /* of those that were taken, and of no others */
 void mq_request_made(const mq_engine *engine, mq_request *request);
