@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, 
 
 def main() -> int:
     """Runs what was asked for; the exit status says whether all held."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+        signal.signal(number, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="./dev simulate", description=__doc__)
     verbs = parser.add_subparsers(dest="name", required=True)
     for it in CAMPAIGNS:

@@ -1,12 +1,18 @@
-"""Work on all cores, in processes of their own."""
+"""Work on all cores, in processes of their own.
+
+Ctrl-C reaches all processes of a terminal: workers ignore it and end at SIGTERM, which each() sends them, so that
+they can end the processes that they have started.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TypeVar
 
 __all__ = ["each"]
@@ -30,9 +36,15 @@ def each(call: Callable[[Item], Result], items: Iterable[Item], processes: int) 
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for it in done:
                 yield it.result()
+    except BaseException:
+        for worker in active_children():
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _give_way() -> None:
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which programs that it starts would inherit
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.nice(max(NICE - os.nice(0), 0))

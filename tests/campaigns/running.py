@@ -45,7 +45,7 @@ class Work:
 
 
 def run(campaign: Campaign, work: Work) -> int:
-    """Exit status: 1 if anything was wrong, 2 if it cannot run here."""
+    """Exit status: 1 if anything was wrong, 2 if it cannot run here, 130 if it was interrupted."""
     if reason := campaign.missing():
         print(f"{campaign.name} cannot run here: it {reason}")
         return 2
@@ -53,6 +53,7 @@ def run(campaign: Campaign, work: Work) -> int:
     progress = Progress(campaign.name, work.count, campaign.unit)
     total: Counter[str] = Counter()
     wrong: list[str] = []
+    interrupted = False
     try:
         for counts, found in each(
             campaign.run_seed, _seeds(seed, work, total, campaign.unit), work.processes
@@ -63,16 +64,19 @@ def run(campaign: Campaign, work: Work) -> int:
             for it in found:
                 print(f"WRONG {it}", flush=True)
             progress.at(total[campaign.unit], f"{len(wrong)} wrong")
+    except KeyboardInterrupt:  # Seeds that were not at their end do not count.
+        interrupted = True
     except Exception as mistake:  # noqa: BLE001  Of the campaign itself: what it has seen counts.
         wrong.append(f"ended by {mistake!r}")
         print(f"WRONG {wrong[-1]}", flush=True)
     progress.end()
     facts: dict[str, object] = {"wrong": len(wrong), **dict(total.most_common())}
     facts |= {"first seed": seed, "seconds": int(progress.seconds)}
+    facts |= {"interrupted": 1} if interrupted else {}
     show(campaign.name, facts)
     if work.sums is not None:
         add(work.sums, campaign.name, (seed, seed + total["seeds"]), int(progress.seconds), wrong, total)
-    return 1 if wrong else 0
+    return 1 if wrong else 130 if interrupted else 0
 
 
 def _seeds(first: int, work: Work, total: Counter[str], unit: str) -> Iterator[int]:
