@@ -1,7 +1,7 @@
 """Work on all cores, in processes of their own.
 
-Ctrl-C reaches all processes of a terminal: workers ignore it and end at SIGTERM, which each() sends them, so that
-they can end the processes that they have started.
+Ctrl-C reaches all processes of a terminal: workers ignore it and end at SIGTERM, which each() sends them, so
+that they can end the processes that they have started.
 """
 
 from __future__ import annotations

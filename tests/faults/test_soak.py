@@ -1,9 +1,11 @@
 """A minute of mixed load, at a pace that leaves the machine to others; `./dev simulate soak` takes ten."""
 
-from tests.campaigns.soak import Terms, run_soak
+from random import Random
+
+from tests.campaigns.soak import GROWTH_MAX_KIB_PER_MINUTE, Sample, Terms, growth_of, run_soak
 from tests.support.dense import Dense
 
-TERMS = Terms(seconds=40, rate=1_000, guests=40, honest=50, tick_s=0.02, judged=False)
+TERMS = Terms(seconds=40, rate=1_000, guests=40, honest=50, tick_s=0.02, judged=False, noise_kib=8 << 10)
 
 
 def test_a_minute_of_mixed_load_loses_nothing_and_leaves_nothing_behind() -> None:
@@ -23,3 +25,17 @@ def test_the_ledger_sees_what_is_missing() -> None:
     assert not arrived.add(7)
     assert arrived.add(3)
     assert (arrived.next, len(arrived)) == (500, 998)
+
+
+def test_growth_tells_a_slow_leak_from_noise() -> None:
+    random = Random(1)
+
+    def samples(leak_kib_per_minute: float) -> list[Sample]:
+        noise = [random.gauss(0, 800) + (6_000 if random.random() < 0.1 else 0) for _ in range(200)]
+        return [
+            Sample(2.0 * i, int(50_000 + leak_kib_per_minute * i / 30 + noise[i]), 100) for i in range(200)
+        ]
+
+    assert growth_of(samples(0)) < GROWTH_MAX_KIB_PER_MINUTE / 4
+    assert growth_of(samples(1024)) > GROWTH_MAX_KIB_PER_MINUTE * 1.5
+    assert growth_of([]) == 0

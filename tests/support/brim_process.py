@@ -20,7 +20,7 @@ class BrimProcess:
     """A broker, with a `bridge` to a directory or none; a context manager that starts and stops it.
 
     `settings` is TOML to add, such as streams; $PORT in it is the broker's.  `open_files`: its limit; 0: that
-    of the tests.
+    of the tests.  `module`: another broker, such as one with a planted mistake.
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class BrimProcess:
         bridge: bool = True,
         open_files: int = 0,
         log_level: str = "info",
+        module: str = "edge",
     ) -> None:
-        self._open_files, self._log_level = open_files, log_level
+        self._open_files, self._log_level, self._module = open_files, log_level, module
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
@@ -50,7 +51,9 @@ class BrimProcess:
         """Returns when it is ready."""
         words = ("run", "--config", self._config, "--log-level", self._log_level)
         limited = self._open_files > 0
-        self._child = Child(LIMITED, self._open_files, *words) if limited else ModuleChild("edge", *words)
+        self._child = (
+            Child(LIMITED, self._open_files, *words) if limited else ModuleChild(self._module, *words)
+        )
         self._child.lines_until("ready")
 
     @property
