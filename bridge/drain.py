@@ -308,6 +308,8 @@ class Drain:
                 self._buffers.append(buffer)
                 return quiet and self._pass(cursor, want)
             batch = cut(batch, stop - 1)
+        batch = cut(batch, batch.first_offset + self.settings.unit_records - 1)
+        if stop is not None:
             self.partitions.backlog_ns[source.name] = batch.last_timestamp_ns
         if quiet and stop is None and self._splits(source, cursor, batch):
             self._buffers.append(buffer)

@@ -58,6 +58,19 @@ def test_a_unit_is_cut_at_its_size_at_its_records_or_by_linger(
     assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(170))}
 
 
+def test_a_unit_has_at_most_as_many_records_as_the_settings_say(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with (
+        ring(runtime_directory) as made,
+        drain(settings(runtime_directory, tmp_path, unit_records=100)) as drained,
+    ):
+        publish(made, 630)
+        run_dry(drained)
+    assert [footer.count for footer in footers(tmp_path)] == [100] * 6 + [30]
+    assert offsets_drained(tmp_path / "lake") == {("default", 0, EPOCH): list(range(630))}
+
+
 def run_dry_full(drained) -> None:
     """Steps until no unit is full."""
     while drained.step() == 0:
