@@ -166,6 +166,8 @@ class _Rows:
         name = name_of(task.path)
         assert name is not None
         constants = Constants(name.edge, name.stream, name.partition, name.epoch)
+        if not self._may_hold(task):
+            return
         left = list(task.ranges)
         reason = DAMAGED
         try:
@@ -192,6 +194,16 @@ class _Rows:
         if self.options.mode == "PERMISSIVE" and CORRUPT in self.schema.names:
             for first, last in left:
                 yield corrupt_batch_of(first, last, reason, constants, self.schema)
+
+    def _may_hold(self, task: FileTask) -> bool:
+        """Whether the times in the footer leave anything; one that cannot be read says nothing."""
+        if not self.options.where.has_times:
+            return True
+        try:
+            footer = Landing(self.options.path).footer(task.path, task.length)
+        except DrainedFileError:
+            return True
+        return self.options.where.may_be_between(footer.first_timestamp_ns, footer.last_timestamp_ns)
 
     def _decoded(self, task: FileTask) -> Iterator[Decoded]:
         """All rows of a file that verify.  Raises DrainedFileError."""

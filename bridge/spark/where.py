@@ -1,8 +1,9 @@
 """Which records a query wants: conditions on columns, from options or pushed down by Spark.
 
 A condition leaves out
-  * whole files, by their names: edge, stream, partition, epoch, offset, and time by the day of draining,
-    which is not before the records' own (a day is allowed for clocks that were set back);
+  * whole files, by their names: edge, stream, partition, epoch, offset, and `since` by the day of draining,
+    which is not before the records' own; then by the times in their footers.  Times of records rise, but
+    for clocks that were set back: a day is allowed for that;
   * then records, before their payloads are decoded: offset, timestamp, topic, qos, retain.
 
 What it leaves out does not fulfil it.  Of what is left some may not either where Spark pushed it down, for
@@ -93,6 +94,21 @@ class Where:
         return first <= name.last_offset and name.first_offset <= last and name.day >= self._first_day
 
     @property
+    def has_times(self) -> bool:
+        """Whether a file may be left out for the times in its footer."""
+        return any(it.column == "timestamp" and it.how in COMPUTED for it in self.conditions)
+
+    def may_be_between(self, first_ns: int, last_ns: int) -> bool:
+        """Whether a file can hold anything that is wanted whose first and last record have these times."""
+        low, high = sorted((first_ns, last_ns))
+        earliest, latest = _utc(low) - SET_BACK, _utc(high) + SET_BACK
+        return all(
+            (it.how in {">", ">="} or it.value >= earliest) and (it.how in {"<", "<="} or it.value <= latest)
+            for it in self.conditions
+            if it.column == "timestamp" and it.how in COMPUTED
+        )
+
+    @property
     def offsets(self) -> tuple[int, int]:
         """The range that holds all wanted offsets."""
         first, last = 0, OFFSET_MOST
@@ -123,6 +139,10 @@ class Where:
             return decoded
         columns = {name: array.filter(mask) for name, array in decoded.columns.items()}
         return Decoded(decoded.first_offset, mask.true_count, columns)
+
+
+def _utc(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns / 1e9, UTC)
 
 
 def _mask(condition: Condition, values: pa.Array) -> pa.Array:

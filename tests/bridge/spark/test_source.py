@@ -3,11 +3,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from pyspark.sql.types import StructType
+
+from bridge.spark.landing import Landing
+from bridge.spark.source import BrimDataSource
 from tests.support.drained_files import store, unit_of
 
 CODE = """
@@ -33,3 +38,35 @@ def test_a_worker_imports_no_pandas_and_is_not_looked_through_after_each_task(tm
         [sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("100 False True\n", "")
+
+
+DAY = 24 * 3600 * 1000  # records of a day: tests' records are a millisecond apart
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"), [({"until": "2023-11-15"}, "0"), ({"since": "2023-11-19"}, str(6 * DAY))], ids=str
+)
+def test_files_of_other_times_are_not_read_but_for_their_footers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: dict[str, str], wanted: str
+) -> None:
+    """2023-11-14 and the 20th, both drained later."""
+    late_ns = 1_700_900_000 * 10**9
+    store(
+        tmp_path,
+        unit_of(0, 9, created_ns=late_ns),
+        unit_of(6 * DAY, 6 * DAY + 9, drain_seq=2, created_ns=late_ns),
+    )
+    read: list[str] = []
+
+    def watched(self: Landing, path: str, length: int) -> Any:
+        read.append(path)
+        return whole(self, path, length)
+
+    whole = Landing.read
+    monkeypatch.setattr(Landing, "read", watched)
+    schema = StructType().add("offset", "long")
+    reader = BrimDataSource({"path": str(tmp_path), **option}).reader(schema)
+    batches: list[Any] = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert sum(batch.num_rows for batch in batches) == 10
+    (path,) = read
+    assert f"-{int(wanted):020d}-" in path

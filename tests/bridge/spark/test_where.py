@@ -123,3 +123,20 @@ def test_times_are_utc_unless_they_say_where() -> None:
 def test_an_option_that_cannot_be_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(SourceOptionError, match=next(iter(options)) if "topic" not in options else "filter"):
         where(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "may"),
+    [
+        ({"until": "2026-01-30T18:00"}, True),  # a clock may have been set back
+        ({"until": "2026-01-29"}, False),
+        ({"since": "2026-02-01T23:59"}, True),
+        ({"since": "2026-02-03"}, False),
+        ({"since": "2026-01-31", "until": "2026-02-01"}, True),
+    ],
+    ids=str,
+)
+def test_a_file_is_left_out_for_the_times_in_its_footer(options: dict[str, str], may: bool) -> None:
+    first, last = (int((T0 + timedelta(hours=hours)).timestamp()) * 10**9 for hours in (0, 24))
+    assert where(**options).may_be_between(first, last) == may
+    assert where(**options).may_be_between(last, first) == may
