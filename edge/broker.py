@@ -54,14 +54,14 @@ from edge.mqtt import (
     Role,
     Rule,
     State,
-    Subscribe,
-    Unsubscribe,
     Version,
     Will,
     check_name,
     decode_packet,
     encode,
     farewell,
+    subscribe_steps,
+    unsubscribe_steps,
 )
 from edge.mqtt.codec import decode_variable_integer
 from edge.mqtt.tables import PacketType
@@ -246,12 +246,11 @@ class Broker:
         if first_byte >> 4 in _OF_SERVERS:  # it is not worth its decoding
             words = f"a client does not send {PacketType(first_byte >> 4).name}"
             raise ProtocolError(Rule.DIRECTION, words, client.version)
+        if first_byte >> 4 in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
+            self._filters_of(client, first_byte, body)
+            return
         packet = decode_packet(first_byte, body, client.version, self.limits.packets)
-        if isinstance(packet, Subscribe):
-            self._subscribing.subscribe(client, packet)
-        elif isinstance(packet, Unsubscribe):
-            self._subscribing.unsubscribe(client, packet)
-        elif isinstance(packet, Disconnect):
+        if isinstance(packet, Disconnect):
             self._disconnect(client, packet)
         elif isinstance(packet, Auth):
             self._authenticating.auth(client, packet)
@@ -259,6 +258,14 @@ class Broker:
             raise ProtocolError(
                 Rule.DIRECTION, f"a client does not send {type(packet).__name__}", client.version
             )
+
+    def _filters_of(self, client: Client, first_byte: int, body: bytes) -> None:
+        """These take time in proportion to their filters: decoded in steps, as they are handled."""
+        version, packets = client.version, self.limits.packets
+        if first_byte >> 4 == PacketType.SUBSCRIBE:
+            self._subscribing.subscribe(client, subscribe_steps(first_byte, body, version, packets))
+        else:
+            self._subscribing.unsubscribe(client, unsubscribe_steps(first_byte, body, version, packets))
 
     def _broke_rule(self, connection: int, error: ProtocolError) -> None:
         client = self.clients.get(connection)

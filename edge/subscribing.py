@@ -62,16 +62,19 @@ class Subscribing:
         self._pending = pending
         self._limits = limits
 
-    def subscribe(self, client: Client, packet: Subscribe) -> None:
+    def subscribe(self, client: Client, decoding: Steps[Subscribe]) -> None:
         """Answered with SUBACK, one reason code for each filter [MQTT-3.8.4-6]."""
-        self._pending.work(client.connection, packet, self._asked(client, packet))
+        self._pending.work(client.connection, client.connection, self._asked(client, decoding))
 
-    def unsubscribe(self, client: Client, packet: Unsubscribe) -> None:
+    def unsubscribe(self, client: Client, decoding: Steps[Unsubscribe]) -> None:
         """Answered with UNSUBACK, one reason code for each filter [MQTT-3.11.3-1]."""
-        self._pending.work(client.connection, client.session, self._unsubscribed(client, packet))
+        self._pending.work(client.connection, client.session, self._unsubscribed(client, decoding))
 
-    def _asked(self, client: Client, packet: Subscribe) -> Steps[None]:
+    def _asked(self, client: Client, decoding: Steps[Subscribe]) -> Steps[None]:
         """Ask the access list about each filter, once."""
+        packet = yield from decoding
+        if not self._engine.is_open(client.connection):
+            return
         alike: dict[str, list[Subscription]] = {}
         for subscription in map(self._granted, packet.subscriptions):
             alike.setdefault(subscription.topic_filter, []).append(subscription)
@@ -131,7 +134,8 @@ class Subscribing:
                     self._clients.tell(methodcaller("subscribed", client.facts, its.topic_filter, its.qos))
                 yield
 
-    def _unsubscribed(self, client: Client, packet: Unsubscribe) -> Steps[None]:
+    def _unsubscribed(self, client: Client, decoding: Steps[Unsubscribe]) -> Steps[None]:
+        packet = yield from decoding
         if not self._engine.is_open(client.connection):
             return
         gone = yield from self._router.unsubscribing(client.session, packet.topic_filters)

@@ -11,7 +11,7 @@ Imports the standard library only, opens no socket, reads no clock, writes no lo
 """
 
 from edge.mqtt.connection import Connection, Role, State, farewell
-from edge.mqtt.decode import decode_packet
+from edge.mqtt.decode import decode_packet, subscribe_steps, unsubscribe_steps
 from edge.mqtt.encode import encode, encode_publish_head
 from edge.mqtt.errors import ProtocolError, Rule, Version
 from edge.mqtt.inflight import PacketIdentifiers, ReceiveWindow, SendWindow
@@ -79,4 +79,6 @@ __all__ = [
     "matches",
     "payload_bytes",
     "split_share",
+    "subscribe_steps",
+    "unsubscribe_steps",
 ]

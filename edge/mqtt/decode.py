@@ -5,7 +5,7 @@ Never reads beyond the body it is given, and raises nothing but ProtocolError, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from edge.mqtt import packets as p
@@ -16,9 +16,11 @@ from edge.mqtt.reasons import CONNACK_RETURN_CODES, ReasonCode
 from edge.mqtt.tables import FLAGS, PacketType, check_flags, checked_reason, checked_reasons
 from edge.mqtt.topics import check_filter, check_name, split_share
 
-__all__ = ["decode_packet"]
+__all__ = ["decode_packet", "subscribe_steps", "unsubscribe_steps"]
 
+T = TypeVar("T")
 _V5 = Version.V5
+_FILTERS = 64  # between two yields
 
 
 def decode_packet(
@@ -32,6 +34,22 @@ def decode_packet(
     """
     packet_type = check_flags(first_byte, version)
     return _DECODERS[packet_type](first_byte, Body(body, version, limits=limits))
+
+
+def subscribe_steps(
+    first_byte: int, body: Buffer, version: Version, limits: PacketLimits = UNLIMITED
+) -> Generator[None, None, p.Subscribe]:
+    """As decode_packet() for a SUBSCRIBE, in steps of less than a millisecond each."""
+    check_flags(first_byte, version)
+    return _subscribe_steps(Body(body, version, limits=limits))
+
+
+def unsubscribe_steps(
+    first_byte: int, body: Buffer, version: Version, limits: PacketLimits = UNLIMITED
+) -> Generator[None, None, p.Unsubscribe]:
+    """As decode_packet() for an UNSUBSCRIBE, in steps of less than a millisecond each."""
+    check_flags(first_byte, version)
+    return _unsubscribe_steps(Body(body, version, limits=limits))
 
 
 # The connect flags; bits 4-3 are Will QoS.
@@ -163,6 +181,19 @@ def _ack(packet: type[_Ack], packet_type: PacketType) -> Callable[[int, Body], _
 
 
 def _subscribe(_first_byte: int, body: Body) -> p.Subscribe:
+    return _whole(_subscribe_steps(body))
+
+
+def _whole(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            packet: T = end.value
+            return packet
+
+
+def _subscribe_steps(body: Body) -> Generator[None, None, p.Subscribe]:
     version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.SUBSCRIBE) if version == _V5 else NO_PROPERTIES
@@ -172,6 +203,8 @@ def _subscribe(_first_byte: int, body: Body) -> p.Subscribe:
         topic_filter = body.string()
         check_filter(topic_filter, version)
         subscriptions.append(_subscription(topic_filter, body.byte(), version))
+        if len(subscriptions) % _FILTERS == 0:
+            yield
     if not subscriptions:
         raise ProtocolError(Rule.SUBSCRIBE_IS_NOT_EMPTY, "SUBSCRIBE without a topic filter", version)
     return p.Subscribe(packet_id, tuple(subscriptions), properties)
@@ -208,6 +241,10 @@ def _suback(_first_byte: int, body: Body) -> p.SubAck:
 
 
 def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
+    return _whole(_unsubscribe_steps(body))
+
+
+def _unsubscribe_steps(body: Body) -> Generator[None, None, p.Unsubscribe]:
     version = body.version
     packet_id = _identifier(body)
     properties = decode_properties(body, In.UNSUBSCRIBE) if version == _V5 else NO_PROPERTIES
@@ -216,6 +253,8 @@ def _unsubscribe(_first_byte: int, body: Body) -> p.Unsubscribe:
         _check_count(len(filters), body)
         filters.append(body.string())
         check_filter(filters[-1], version)
+        if len(filters) % _FILTERS == 0:
+            yield
     if not filters:
         raise ProtocolError(Rule.UNSUBSCRIBE_IS_NOT_EMPTY, "UNSUBSCRIBE without a topic filter", version)
     return p.Unsubscribe(packet_id, tuple(filters), properties)

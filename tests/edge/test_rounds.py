@@ -7,10 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 
+import pytest
+
 from edge.engine import Loop, Peer, counters_of
-from edge.mqtt import Connect, Publish, Subscribe, Subscription, encode
+from edge.mqtt import (
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Version,
+    decode_packet,
+    encode,
+    subscribe_steps,
+    unsubscribe_steps,
+)
+from edge.mqtt.codec import decode_variable_integer
 from edge.pending import SLICE_S, Pending
-from edge.steps import Steps
+from edge.steps import Steps, at_once
 from tests.support.mqtt_bench import Bench
 
 NOBODY: Peer = (0, 0, b"", 0)
@@ -115,3 +131,36 @@ def test_work_that_causes_more_work_has_one_slice_for_each_poll() -> None:
         for _ in range(100):
             assert len(calls) == 1
             calls.pop()()
+
+
+FILTERS = tuple(f"{n:04}/+/" + "x" * 200 for n in range(1_000))
+
+
+@pytest.mark.parametrize(
+    ("packet", "in_steps"),
+    [
+        (Subscribe(1, tuple(map(Subscription, FILTERS))), subscribe_steps),
+        (Unsubscribe(1, FILTERS), unsubscribe_steps),
+    ],
+    ids=["subscribe", "unsubscribe"],
+)
+def test_many_filters_are_decoded_in_parts(packet: Packet, in_steps: Callable[..., Steps[Packet]]) -> None:
+    data = encode(packet, Version.V5)
+    length = decode_variable_integer(data, 1, len(data))
+    assert length is not None
+    body = data[1 + length[1] :]
+    steps, parts = in_steps(data[0], body, Version.V5), 1
+    while next(steps, packet) is not packet:
+        parts += 1
+    assert parts > len(FILTERS) // 100
+    assert at_once(in_steps(data[0], body, Version.V5)) == packet == decode_packet(data[0], body, Version.V5)
+
+
+def test_a_mistake_in_a_late_filter_ends_the_connection_and_adds_no_subscription() -> None:
+    with Bench() as bench:
+        client = bench.client5("c")
+        filters = encode(Subscribe(1, tuple(map(Subscription, FILTERS))), Version.V5)
+        client.raw(filters.replace(b"0999/+/x", b"0999/+x/"))
+        assert isinstance(client.answer(), Disconnect)
+        assert not client.is_open
+        assert bench.broker.router.subscription_count == 0
