@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tests.campaigns.crashes import CRASHES
@@ -17,8 +18,9 @@ from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.soak import MINUTES, RATE, SOAK, soak_for
 from tests.campaigns.spill import SPILL
-from tests.campaigns.state_flips import STATE_FLIPS
+from tests.campaigns.state_flips import STATE_FLIPS, state_flips_of
 from tests.campaigns.sums import show_sums
+from tests.support.damaged_state import KINDS
 
 CAMPAIGNS = (CRASHES, FLIPS, STATE_FLIPS, KILLS, SPILL, CUTS, FAULTS, PIPELINE, OVERFLOW, KAFKA)
 
@@ -31,11 +33,16 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="name", required=True)
     for it in CAMPAIGNS:
         verb = verbs.add_parser(it.name, help=it.what)
-        verb.add_argument("--count", type=int, default=it.wanted, help=f"{it.unit}, at least (%(default)s)")
+        of_each = " of each kind" if it is STATE_FLIPS else ""
+        count_help = f"{it.unit}{of_each}, at least (%(default)s)"
+        verb.add_argument("--count", type=int, default=it.wanted, help=count_help)
         verb.add_argument("--minutes", type=float, default=float("inf"), help="at most, about")
         verb.add_argument("--seed", type=int, help="the first one (that behind the last chunk, or 0)")
         verb.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
         verb.add_argument("--sums", type=Path, help="a file in which chunks of a campaign add up")
+        if it is STATE_FLIPS:
+            kinds_help = "a kind of file; may be given more than once (all)"
+            verb.add_argument("--kind", action="append", choices=KINDS, help=kinds_help)
         verb.set_defaults(campaign=it)
     soak = verbs.add_parser(SOAK.name, help=SOAK.what)
     soak.add_argument("--count", type=int, default=1, help="seeds, one after the other (%(default)s)")
@@ -51,6 +58,9 @@ def main() -> int:
         work = Work(chosen.count, float("inf"), chosen.seed, 1, None)
         return run(soak_for(chosen.minutes, chosen.rate), work)
     work = Work(chosen.count, chosen.minutes * 60, chosen.seed, chosen.processes, chosen.sums)
+    if chosen.name == STATE_FLIPS.name:
+        kinds = chosen.kind or [*KINDS]
+        return run(state_flips_of(kinds), replace(work, count=chosen.count * len(kinds)))
     return run(chosen.campaign, work)
 
 

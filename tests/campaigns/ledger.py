@@ -47,9 +47,23 @@ class Progress:
 
 
 def show(title: str, facts: Mapping[str, object]) -> None:
-    """A table, and the same as one line of JSON."""
+    """A table, and the same as one line of JSON.  A mapping of mappings is a table of its own."""
+    tables = {name: value for name, value in facts.items() if isinstance(value, Mapping)}
     width = max(map(len, facts))
     print(f"\n{title}")
+    for table in tables.values():
+        _show_rows(table)
     for name, value in facts.items():
-        print(f"  {name:<{width}}  {value:>14,}" if isinstance(value, int) else f"  {name:<{width}}  {value}")
+        if name not in tables:
+            number = f"{value:>14,}" if isinstance(value, int) else value
+            print(f"  {name:<{width}}  {number}")
     print(json.dumps({"campaign": title, **facts}), flush=True)
+
+
+def _show_rows(rows: Mapping[str, Mapping[str, int]]) -> None:
+    width = max(map(len, rows), default=0)
+    columns = [*dict.fromkeys(name for row in rows.values() for name in row)]
+    print(" " * (width + 4) + "".join(f"{name:>16}" for name in columns))
+    for name, row in rows.items():
+        print(f"  {name:<{width}}  " + "".join(f"{row.get(it, 0):>16,}" for it in columns))
+    print()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,7 @@ class Campaign(NamedTuple):
     wanted: int
     run_seed: Callable[[int], Outcome]
     missing: Callable[[], str] = str  # why it cannot run here; "" if it can
+    facts_of: Callable[[Counter[str]], Mapping[str, object]] = lambda total: dict(total.most_common())
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run(campaign: Campaign, work: Work) -> int:
         wrong.append(f"ended by {mistake!r}")
         print(f"WRONG {wrong[-1]}", flush=True)
     progress.end()
-    facts: dict[str, object] = {"wrong": len(wrong), **dict(total.most_common())}
+    facts: dict[str, object] = {"wrong": len(wrong), **campaign.facts_of(total)}
     facts |= {"first seed": seed, "seconds": int(progress.seconds)}
     facts |= {"interrupted": 1} if interrupted else {}
     show(campaign.name, facts)

@@ -53,9 +53,10 @@ DAMAGES = {  # how, and how often
     "grown": 10,
     "removed": 5,
 }
-STOPS, LIVES_AGAIN = 0.2, 0.15  # shares of the cases
+STOPS, LIVES_AGAIN = 0.2, 0.1  # shares of the cases
 ZEROS_MAX, BLOCK_BYTES, GROWTH_MAX, PAGE_BYTES = 4096, 512, 20_000, 4096
 HEADER_MAX = 100  # before a payload: headers of its record and, alone in a run, of the extent; its topic
+COPY_MAX, NAME_MAX = 136, 16  # in the spill file: before a payload, with the header of the copy; behind it
 
 
 class Hit(NamedTuple):
@@ -74,7 +75,8 @@ class Case:
     damage: str
     text: str
     wrong: list[str]
-    lost: int
+    lost: int  # messages, and a place of the consumer group
+    reported: bool  # by a log line or the status
     seen: Seen
 
 
@@ -106,8 +108,7 @@ class DamagedState:
             files = sorted(it for glob in KINDS[kind] for it in self._place.glob(glob))
             if kind == "footers":
                 files = [it for it in files if FOOTER_MAGIC in it.read_bytes()]
-            if not files:
-                return Case(kind, "none", "no such file", [], 0, Seen())
+            assert files, f"no file of kind {kind} after {self.base.ending}"
             path = rng.choice(files)
             first = path.read_bytes().rfind(FOOTER_MAGIC) if kind == "footers" else 0
             choices = {
@@ -115,7 +116,7 @@ class DamagedState:
             }
             damage = rng.choices([*choices], [*choices.values()])[0]
             hit = self._damage(path, damage, first, rng)
-            permitted = self._permitted(kind, hit)
+            permitted = self._permitted(kind, damage, hit)
             text = f"{kind} {seed}: {damage} of {path.relative_to(self._place)} at {hit.begin} to {hit.end}"
             seen = live(self._place, len(self.base.retained), stops=rng.random() < STOPS)
             wrong = self._wrong(seen, permitted)
@@ -125,7 +126,8 @@ class DamagedState:
         finally:
             shutil.rmtree(self._place)
         wrong = [f"{text}: {it}" for it in wrong]
-        return Case(kind, damage, text, wrong, sum(map(len, self._lost(seen).values())), seen)
+        lost = sum(map(len, self._lost(seen).values())) + (seen.floor < self.base.committed)
+        return Case(kind, damage, text, wrong, lost, bool(seen.lines or seen.lost), seen)
 
     def _copy(self) -> None:
         shutil.copytree(self._image, self._place)
@@ -166,9 +168,10 @@ class DamagedState:
 
     # ---- what may follow ----
 
-    def _permitted(self, kind: str, hit: Hit) -> _Permitted:
+    def _permitted(self, kind: str, damage: str, hit: Hit) -> _Permitted:
         image = self._image / hit.path.relative_to(self._place)
-        messages = frozenset(self._hit(image.read_bytes(), hit))
+        margins = (COPY_MAX, NAME_MAX) if kind == "spill file" else (HEADER_MAX, 0)
+        messages = frozenset(self._hit(image.read_bytes(), hit, *margins))
         if kind == "ring":
             if not hit.path.exists() or hit.path.stat().st_size < HEADER_BYTES:
                 messages = frozenset((it.topic, it.payload) for it in self.base.sent[hit.path.stem])
@@ -180,15 +183,16 @@ class DamagedState:
         if kind in ("segments", "retained store", "spill file"):
             return _Permitted(messages=messages)
         if kind == "offsets":
-            return _Permitted(offsets=True)
+            return _Permitted(offsets=True, silent=damage in ("removed", "cut"))  # as if it was never there
         return _Permitted()
 
-    def _hit(self, data: bytes, hit: Hit) -> Iterator[Pair]:
+    def _hit(self, data: bytes, hit: Hit, before: int, behind: int) -> Iterator[Pair]:
+        """Messages of which the damaged part has a byte, or one that close."""
         for its in self.base.sent.values():
             for it in its:
                 at = data.find(it.payload)
                 while at >= 0:
-                    if at - HEADER_MAX < hit.end and hit.begin < at + len(it.payload):
+                    if at - before < hit.end and hit.begin < at + len(it.payload) + behind:
                         yield it.topic, it.payload
                     at = data.find(it.payload, at + 1)
 
@@ -215,7 +219,8 @@ class DamagedState:
     def _wrong(self, seen: Seen, permitted: _Permitted) -> list[str]:
         found = [*seen.trouble, *self._is_true(seen)]
         found += [*self._lost_more(seen, permitted), *self._goes_back(seen, permitted)]
-        if self._lost(seen) and not seen.lines and not seen.lost:
+        has_lost = bool(self._lost(seen)) or (seen.floor < self.base.committed and not permitted.silent)
+        if has_lost and not seen.lines and not seen.lost:
             found.append("lost something and reported nothing")
         return found
 
@@ -259,6 +264,7 @@ class _Permitted(NamedTuple):
     messages: frozenset[Pair] = frozenset()
     sessions: bool = False
     offsets: bool = False
+    silent: bool = False  # where nothing is left that could show it
 
 
 def _is_of_users(topic: str, payload: bytes) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -133,8 +134,9 @@ def says_the_truth(topic: str, payload: bytes) -> bool:
     return checksum == b"%08x" % zlib.crc32(body) and body.startswith(topic.encode() + b" ")
 
 
+@cache
 def config_of(place: Path, port: int = 0) -> Config:
-    """The broker's configuration."""
+    """Configuration of the broker.  Kept: a process that is forked does not parse it again."""
     return parse(SETTINGS.format(place=place, port=port))
 
 
@@ -160,10 +162,14 @@ class _Life:
         self._file = place / "brim.toml"
         self._file.write_text(SETTINGS.format(place=place, port=0))
         self._child = ModuleChild("edge", "run", "--config", self._file)
-        self._child.lines_until("ready")
-        self._control = Connection(place / "run")
-        self.port = int(str(self.report()["listeners"][0]).rpartition(":")[2])
-        self.client = self.session("publisher")
+        try:
+            self._child.lines_until("ready")
+            self._control = Connection(place / "run")
+            self.port = int(str(self.report()["listeners"][0]).rpartition(":")[2])
+            self.client = self.session("publisher")
+        except BaseException:
+            self._child.kill()
+            raise
 
     def report(self) -> dict[str, Any]:
         """The broker's status."""

@@ -67,7 +67,6 @@ __all__ = ["Seen", "live"]
 
 LIFE_S = 60.0  # then it hangs
 ANSWER_S = 10.0
-QUIET_S = 3.0
 LAST = 999_999  # number of a message that ends what a session waited for
 
 
@@ -96,6 +95,7 @@ def live(place: Path, retained: int, *, stops: bool = True) -> Seen:
     """
     stacks = _stacks_of(place)
     stacks.touch()
+    config_of(place)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -103,16 +103,19 @@ def live(place: Path, retained: int, *, stops: bool = True) -> Seen:
         _live_and_exit(place, retained, writing, stops=stops)
     os.close(writing)
     data, deadline = b"", time.monotonic() + LIFE_S
-    while select.select([reading], [], [], max(deadline - time.monotonic(), 0))[0]:
-        part = os.read(reading, 1 << 20)
-        data += part
-        if not part:
-            break
-    os.close(reading)
-    hangs = time.monotonic() >= deadline
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGABRT if hangs else signal.SIGKILL)  # SIGABRT: its stacks are written
-    _, status = os.waitpid(child, 0)
+    hangs = False
+    try:
+        while select.select([reading], [], [], max(deadline - time.monotonic(), 0))[0]:
+            part = os.read(reading, 1 << 20)
+            data += part
+            if not part:
+                break
+        hangs = time.monotonic() >= deadline
+    finally:  # SystemExit, too: the campaign ends
+        os.close(reading)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGABRT if hangs else signal.SIGKILL)  # SIGABRT: its stacks are written
+        _, status = os.waitpid(child, 0)
     try:
         return msgspec.msgpack.decode(data, type=Seen)
     except msgspec.MsgspecError:
@@ -226,14 +229,18 @@ class _Users:
                 assert len(stored) < 2, "a message of QoS 2 was stored twice"
 
     def _ask_retained(self) -> None:
+        """All that is retained comes before a message that this client retains and subscribes to last."""
+        topic = f"{RINGS[0].removesuffix('-0')}/p"
         with self._client("retained") as client:
-            client.send(Subscribe(1, (Subscription("lazy/r/#", 0),)), PingReq())
-            _expect(client, SubAck)
-            quiet_s = ANSWER_S
-            while len(self._seen.retained) < self._retained and (packet := client.next(quiet_s)) is not None:
+            client.send(Publish(topic, payload_of(topic, 0), qos=1, packet_id=1, retain=True))
+            _expect(client, PubAck)
+            client.send(Subscribe(1, (Subscription("lazy/r/#", 0),)), Subscribe(2, (Subscription(topic, 0),)))
+            while (packet := client.next(ANSWER_S)) is not None:
+                if isinstance(packet, Publish) and packet.topic == topic:
+                    return
                 if isinstance(packet, Publish):
                     self._seen.retained[packet.topic] = bytes(packet.payload)
-                quiet_s = QUIET_S if isinstance(packet, PingResp) else quiet_s
+            raise AssertionError("a message that was just retained did not come")
 
     def _come_back(self) -> None:
         with self._client("ender") as ender:
