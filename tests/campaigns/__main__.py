@@ -38,7 +38,8 @@ def main() -> int:
         verb.add_argument("--count", type=int, default=it.wanted, help=count_help)
         verb.add_argument("--minutes", type=float, default=float("inf"), help="at most, about")
         verb.add_argument("--seed", type=int, help="the first one (that behind the last chunk, or 0)")
-        verb.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="(%(default)s)")
+        processes = (os.cpu_count() or 1) * (2 if it is STATE_FLIPS else 1)  # whose brokers wait for timers
+        verb.add_argument("--processes", type=int, default=processes, help="(%(default)s)")
         verb.add_argument("--sums", type=Path, help="a file in which chunks of a campaign add up")
         if it is STATE_FLIPS:
             kinds_help = "a kind of file; may be given more than once (all)"
