@@ -29,6 +29,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,7 +38,7 @@ from edge.errors import EdgeError
 from edge.logs import pairs
 from ringbuf import crc32c
 
-__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"]
+__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "Traces", "pack_epochs", "unpack_epochs"]
 
 log = logging.getLogger(__name__)
 
@@ -84,22 +85,35 @@ def _verified(data: bytes) -> dict[str, int]:
     return msgspec.json.decode(body, type=_Body).epochs
 
 
+class Traces(NamedTuple):
+    """Traces of epochs outside the epoch files; 0 if there are none."""
+
+    epoch: int = 0  # the highest in what an earlier life has left
+    time_s: int = 0  # the latest of a file in the state directory: a first start may have some, too
+
+    @property
+    def highest(self) -> int:
+        """The number that new epochs must exceed."""
+        return max(self)
+
+
 class Epochs:
     """The last epoch of each ring name.  Damaged files never refuse a start.
 
-    `found_elsewhere` returns the highest epoch of which the machine has a trace outside these files, 0 if
-    there is none.  It is called at most once, by the first next() after both files were lost.
+    `found_elsewhere` returns the traces of epochs outside these files.  It is called at most once, by the
+    first next() after both files were lost.
     """
 
     def __init__(
         self,
         path: Path,
         clock: Callable[[], float] = time.time,
-        found_elsewhere: Callable[[], int] = lambda: 0,
+        found_elsewhere: Callable[[], Traces] = Traces,
     ) -> None:
         self._paths = (path, path.with_name(f"{path.name}.copy"))
         self._clock = clock
         self._found_elsewhere = found_elsewhere
+        self._damaged = False  # one of the files, as they were found
         self._least = 1  # the lowest epoch that may be given
         found = [self._read(it) for it in self._paths]
         whole = [it for it in found if it is not None]
@@ -124,10 +138,13 @@ class Epochs:
         return epoch
 
     def _rebuild(self) -> None:
-        highest = self._found_elsewhere()
-        if highest:
-            self._least = highest + EPOCH_MARGIN
-            log.warning("epochs rebuilt %s", pairs(file=self._paths[0], highest=highest, least=self._least))
+        found = self._found_elsewhere()
+        if found.highest:
+            self._least = found.highest + EPOCH_MARGIN
+            facts = pairs(file=self._paths[0], highest=found.highest, least=self._least)
+            log.log(
+                logging.WARNING if found.epoch or self._damaged else logging.DEBUG, "epochs rebuilt %s", facts
+            )
         self._lost = False
 
     def _read(self, path: Path) -> dict[str, int] | None:
@@ -138,6 +155,7 @@ class Epochs:
         except FileNotFoundError:
             return None
         except ValueError as error:
+            self._damaged = True
             aside = path.with_name(f"{path.name}.bad")
             path.replace(aside)
             log.warning("epochs file damaged %s", pairs(file=path, reason=error, kept=aside))

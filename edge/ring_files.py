@@ -80,11 +80,13 @@ def ring_to_write(
     log_end: LogEnd = NO_LOG,
     past: LoggedRecords | None = None,
     prepare: Callable[[Ring], T],
+    mode: int = 0o640,
 ) -> tuple[Ring, T]:
     """The ring at `path` for this process to write, and what `prepare` made of it: its writer.
 
     Re-attached, with its epoch and records, if it can be; else new, in a new epoch that begins at `log_end`.
-    `past`: a copy of damaged records.  A RingError of `prepare` means damage.  Raises RingsUnavailable.
+    `past`: a copy of damaged records.  A RingError of `prepare` means damage.  `mode`: of a new file.  Raises
+    RingsUnavailable.
     """
     ring = _left_behind(path, past)
     if ring is not None:
@@ -99,7 +101,7 @@ def ring_to_write(
             ring.refuse(0)  # a word that another process may write, and damage
             _tell_about(ring, capacity_bytes)
             return ring, prepared
-    ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, 0o640)
+    ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, mode)
     return ring, prepare(ring)
 
 

@@ -51,7 +51,8 @@ Sections, one behind the other:
     topics    {hash u32, start u32}, rising: the crc32c of a key, and the index of its first place
     places    u32 for each record, in units of 32 bytes: by topic, and rising within one
 
-Two keys may have the same hash: who looks for one compares the key in the record.
+Two keys may have the same hash: a reader compares the key in the record.  Topics that a client has crafted
+to have one hash cost a reader of one of them the records of all: linear in their number.
 
 Rule for change: raise FOOTER_VERSION and add golden bytes.  Older versions need not be read: whoever finds
 one makes the footer anew.

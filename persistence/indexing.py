@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from persistence import footer
 from persistence.errors import FormatError
@@ -66,11 +66,14 @@ class Indexer:
             started = self._clock_s()
             if paced and started < self._rests_until:
                 return self._rests_until - started
-            self._waiting.remove(base)
             try:
                 self._write(reader, base, end)
             except (FormatError, OSError) as error:
-                log.warning("no footer segment=%s reason=%s", segment_name(base), error)
+                is_gone = base in self._gone or isinstance(error, FileNotFoundError)
+                level = logging.DEBUG if is_gone else logging.WARNING
+                log.log(level, "no footer segment=%s reason=%s", segment_name(base), error)
+            with suppress(ValueError):  # add() has dropped it meanwhile: too many wait
+                self._waiting.remove(base)  # not before: add() forgets the removal of those that do not wait
             finished = self._clock_s()
             self._rests_until = finished + REST_SHARE * (finished - started)
         return None
@@ -116,6 +119,8 @@ class Indexer:
             table, made = footer.examine(self._files, handle, name, end)
         finally:
             self._files.close(handle)
+        if base in self._gone:  # its file may be in use for another segment: that is no damage
+            return None
         news = [it for it in table.damage if (it.segment, it.place) not in reader.damaged]
         for damage in news:
             refused = keep_aside(self._files, self._directory, damage)

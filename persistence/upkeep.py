@@ -355,7 +355,9 @@ class Upkeep:
         if result is None:
             return
         job, self._job = self._job, None
-        if isinstance(result, Archived):
+        if self._is_gone(job) and not isinstance(result, Archived):
+            self.turns.skip(job.base)
+        elif isinstance(result, Archived):
             self._archived(result)
         elif isinstance(result, Scrubbed):
             self._scrubbed(result)
@@ -365,6 +367,11 @@ class Upkeep:
             elif job.kind != "archive":
                 self.turns.skip(job.base)
             self._failed(result, now_s)
+
+    def _is_gone(self, job: Job) -> bool:
+        """True if retention has removed the file of the job meanwhile: it may be used for another segment."""
+        reader = self.log.reader
+        return job.base not in (reader.archive.bases() if job.kind == "scrub_archive" else reader.bases())
 
     def _archived(self, result: Archived) -> None:
         """The archive is there, and proven; the segment goes."""

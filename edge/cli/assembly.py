@@ -31,7 +31,7 @@ from edge.config import Config
 from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
 from edge.engine import EngineLimits, engine_of, limits_of
-from edge.epochs import Epochs
+from edge.epochs import Epochs, Traces
 from edge.errors import EdgeError
 from edge.feed import Feed
 from edge.levels import Upstream, reason_code, refusal
@@ -109,7 +109,7 @@ class Assembly:
         self._lock_directories()
         allowed = descriptors.allow(config)
         self._start_guard()
-        epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._highest_epoch)
+        epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._epoch_traces)
         streams = self._open_streams(epochs)
         self._open_state(epochs)
         stats = self._bind(streams)
@@ -209,11 +209,11 @@ class Assembly:
         """The records that the log has."""
         return self.logs.reader if self.logs else None
 
-    def _highest_epoch(self) -> int:
-        from edge.cli.found_epochs import highest_epoch
+    def _epoch_traces(self) -> Traces:
+        from edge.cli.found_epochs import find_traces
 
         ends = self.logs.ends() if self.logs else {}
-        return highest_epoch(self.config, [it.epoch for it in ends.values()])
+        return find_traces(self.config, [it.epoch for it in ends.values()])
 
     def _open_state(self, epochs: Epochs) -> None:
         if not self.config.sessions.keep:

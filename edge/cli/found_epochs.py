@@ -18,18 +18,18 @@ from bridge.checkpoint import cursors_in
 from edge.config import Config
 from edge.consumers.journal import bodies_in
 from edge.consumers.offsets import PlaceBody, decode_body
-from edge.epochs import EPOCH_MARGIN, EPOCH_MAX
+from edge.epochs import EPOCH_MARGIN, EPOCH_MAX, Traces
 from edge.state.checkpoint import NOTE, parse_checkpoint
 from edge.state.home import FILE_NAMES, RETAINED_NAME
 from edge.state.notes import Sources, note_of
 from edge.state.retained_file import marks_in
 from ringbuf.ring import epoch_in
 
-__all__ = ["highest_epoch"]
+__all__ = ["find_traces"]
 
 
-def highest_epoch(config: Config, log_epochs: Iterable[int]) -> int:
-    """The highest epoch of which there is a trace, 0 if there is none.  `log_epochs`: ends of the logs."""
+def find_traces(config: Config, log_epochs: Iterable[int]) -> Traces:
+    """Traces of epochs on this machine.  `log_epochs`: ends of the logs."""
     state = config.state_dir
     sources: list[Callable[[], Iterable[int]]] = [
         lambda: log_epochs,
@@ -38,9 +38,17 @@ def highest_epoch(config: Config, log_epochs: Iterable[int]) -> int:
         lambda: _consumer_epochs(state / "consumers" / "offsets"),
         lambda: _session_epochs([config.runtime_dir, state]),
         lambda: (epoch for epoch, _ in marks_in(state / RETAINED_NAME).values()),
-        lambda: _times(state),
+        lambda: _modified(
+            [state / RETAINED_NAME, state / "consumers" / "offsets"]
+        ),  # of any life, however short
     ]
-    return max((it for source in sources for it in source() if it < EPOCH_MAX - EPOCH_MARGIN), default=0)
+    return Traces(
+        _highest(it for source in sources for it in source()), _highest(_modified(state.rglob("*")))
+    )
+
+
+def _highest(numbers: Iterable[int]) -> int:
+    return max((it for it in numbers if it < EPOCH_MAX - EPOCH_MARGIN), default=0)
 
 
 def _consumer_epochs(path: Path) -> Iterator[int]:
@@ -61,8 +69,8 @@ def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
                     yield from (epoch for _, epoch, _ in note.rings.values())
 
 
-def _times(directory: Path) -> Iterator[int]:
-    """Whole seconds since 1970, of each file below `directory`."""
-    for path in directory.rglob("*"):
+def _modified(paths: Iterable[Path]) -> Iterator[int]:
+    """Whole seconds since 1970, of each file that exists."""
+    for path in paths:
         with suppress(OSError):
             yield int(path.stat().st_mtime)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -92,7 +93,11 @@ class StateHome:
             log_end=LogEnd(*log_ends.get(SESSIONS_RING, ())),
             past=past,
             prepare=lambda ring: ring.writer(when_full="reject", gates="listed"),
+            mode=0o600,
         )
+        # It has wills and facts of clients, and only the broker reads it.  Former versions made it 0640.
+        with suppress(OSError):
+            ring_file(config.runtime_dir / SESSIONS_RING).chmod(0o600)
         self._needed = (self.ring.epoch, 0)  # epoch and offset: what is before may go from the log
         self._found = Found()
         self.retained = RetainedFile(config.state_dir / RETAINED_NAME, sync=self.level != "process")

@@ -7,11 +7,11 @@ import pytest
 
 from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
-from edge.cli.found_epochs import highest_epoch
+from edge.cli.found_epochs import find_traces
 from edge.config import Config
 from edge.consumers.journal import Journal
 from edge.consumers.offsets import OffsetStore
-from edge.epochs import EPOCH_MARGIN, Epochs, pack_epochs, unpack_epochs
+from edge.epochs import EPOCH_MARGIN, Epochs, Traces, pack_epochs, unpack_epochs
 from edge.errors import EdgeError
 from edge.state.checkpoint import Origin, write_checkpoint
 from edge.state.notes import Sources, note_bytes
@@ -86,11 +86,19 @@ def test_epochs_of_which_both_files_are_damaged_are_rebuilt_above_all_that_is_kn
 ):
     for name in ("epochs", "epochs.copy"):
         (tmp_path / name).write_bytes(damaged)
-    epochs = Epochs(tmp_path / "epochs", stopped_clock, lambda: 1_700_000_000)
+    epochs = Epochs(tmp_path / "epochs", stopped_clock, lambda: Traces(time_s=1_700_000_000))
     assert epochs.next("a") == epochs.next("b") == 1_700_000_000 + EPOCH_MARGIN
     assert (tmp_path / "epochs.bad").read_bytes() == (tmp_path / "epochs.copy.bad").read_bytes() == damaged
     assert "epochs rebuilt" in caplog.text
     assert Epochs(tmp_path / "epochs", stopped_clock, pytest.fail).next("a") == 1_700_000_001 + EPOCH_MARGIN
+
+
+@pytest.mark.parametrize(("traces", "level"), [(Traces(5, 9), "WARNING"), (Traces(0, 9), "DEBUG")])
+def test_lost_files_are_reported_and_a_first_start_is_not(tmp_path, caplog, traces, level):
+    """A first start finds files in the state directory, such as its lock, and no epoch."""
+    caplog.set_level("DEBUG")
+    assert Epochs(tmp_path / "epochs", stopped_clock, lambda: traces).next("a") == 9 + EPOCH_MARGIN
+    assert [it.levelname for it in caplog.records if "epochs rebuilt" in it.message] == [level]
 
 
 def test_version_1_is_read_and_becomes_version_2_with_a_copy(tmp_path):
@@ -150,11 +158,11 @@ def test_an_epoch_is_found_wherever_it_has_left_a_trace(tmp_path, runtime_direct
     config = Config(runtime_dir=runtime_directory, state_dir=tmp_path)
     epoch = 4_000_000_000  # later than the times of the files that are made here
     leave(config, epoch)
-    assert highest_epoch(config, [17]) == epoch
-    assert highest_epoch(config, [epoch + 1]) == epoch + 1
+    assert find_traces(config, [17]).highest == epoch
+    assert find_traces(config, [epoch + 1]).highest == epoch + 1
 
 
 def test_the_time_of_a_far_future_is_no_trace(tmp_path, runtime_directory):
     config = Config(runtime_dir=runtime_directory, state_dir=tmp_path)
     _in_the_time_of_a_file(config, (1 << 32) - 5)
-    assert highest_epoch(config, []) == 0
+    assert find_traces(config, []) == Traces()

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistence import Log, LogReader, footer
+from persistence.errors import FormatError
 from persistence.format import SegmentHeader, segment_name
 from persistence.idle import Here
 from persistence.indexing import REST_SHARE, Indexer
-from persistence.scan import read_header
+from persistence.scan import Damage, read_header
 from persistence.upkeep import Upkeep, UpkeepRules
 from ringbuf import FLAG_UNCHECKED
 from tests.persistence.test_seeking import EPOCH, keyed, many_topics, topic_records
@@ -327,6 +328,46 @@ def test_a_segment_removed_while_its_footer_is_made_is_left_alone(monkeypatch: p
     log._indexer.add(base)
     log._indexer.write(log.reader)
     assert written == []
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "gone"), FormatError("used again")])
+def test_a_segment_removed_before_its_footer_is_made_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    _, log, _ = many_topics(60, list(range(5000)))
+    base = log.reader.bases()[0]
+
+    def fails(*_: object) -> object:
+        log.remove(base)
+        log._indexer.add(log.reader.bases()[-1])  # as the log's thread does at any time
+        raise error
+
+    monkeypatch.setattr(footer, "examine", fails)
+    log._indexer.add(base)
+    log._indexer.write(log.reader)
+    assert not caplog.records
+
+
+def test_a_segment_removed_while_it_is_examined_is_not_damaged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its file is in use for another segment then."""
+    _, log, _ = many_topics(60, list(range(5000)))
+    base = log.reader.bases()[0]
+    examine = footer.examine
+
+    def removes(*arguments: object) -> object:
+        table, made = examine(*arguments)  # type: ignore[arg-type]
+        log.remove(base)
+        log._indexer.add(log.reader.bases()[-1])
+        table.damage.append(Damage("segment", 0, 64, "", 0))
+        return table, made
+
+    monkeypatch.setattr(footer, "examine", removes)
+    log._indexer.add(base)
+    log._indexer.write(log.reader)
+    assert not log.reader.damaged
+    assert not caplog.records
 
 
 def test_records_filled_in_place_are_found_by_their_topic() -> None:

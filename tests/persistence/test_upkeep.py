@@ -14,6 +14,7 @@ from persistence.archive import archive_name
 from persistence.format import segment_name
 from persistence.idle import Failed, Here, IdleProcess, Job
 from persistence.retention import Floor
+from persistence.scan import Damage
 from persistence.scrub import Paced, Scrubbed, Turns
 from persistence.upkeep import LET_GO_BYTES, Upkeep, UpkeepRules, UpkeepThread
 from ringbuf import Ring
@@ -206,6 +207,25 @@ def test_everything_is_read_once_a_pass_and_damage_is_told() -> None:
     kept.steps(2 * count + 2)
     assert (kept.upkeep.turns.passes, kept.upkeep.turns.damaged) == (2, 1)
     assert [segment for segment, _ in kept.written.log.reader.damaged] == [segment_name(kept.bases()[2])]
+
+
+DAMAGED = Scrubbed(0, False, 64, (Damage(segment_name(0), 0, 64, "", 0),), {})
+
+
+@pytest.mark.parametrize("result", [Failed("later", "No such file"), DAMAGED])
+def test_work_on_a_segment_that_retention_has_removed_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, result: object
+) -> None:
+    kept = Kept(filled(), UpkeepRules(archive=False))
+    kept.upkeep.step()
+    job = kept.upkeep._job
+    assert job is not None
+    kept.written.log.remove(job.base)
+    monkeypatch.setattr(kept.upkeep._worker, "result", lambda: result)
+    kept.upkeep.step(may_begin=False)
+    assert not kept.upkeep.trouble
+    assert not kept.written.log.reader.damaged
+    assert not caplog.records
 
 
 def test_archives_are_read_again_too() -> None:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import trustme
 from websockets.client import ClientProtocol
@@ -84,6 +84,25 @@ def authority() -> Authority:
     directory = mkdtemp(prefix="brim-tls-")
     atexit.register(rmtree, directory, ignore_errors=True)
     return Authority(Path(directory))
+
+
+class Closeable(Protocol):
+    """Anything that owns a socket."""
+
+    def close(self) -> None: ...
+
+
+Owner = TypeVar("Owner", bound=Closeable)
+
+
+@contextmanager
+def closed_on_error(owner: Owner) -> Iterator[Owner]:
+    """Close `owner` if the block fails: a handshake that times out must not leak the socket."""
+    try:
+        yield owner
+    except BaseException:
+        owner.close()
+        raise
 
 
 class Stream:
@@ -148,6 +167,10 @@ class WebSocketStream(Stream):
         self._flush()
         self._received = b""
         self.status = 0  # of the answer to the request
+        with closed_on_error(self):
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
         while not self.status:
             data = super().recv(65_536)
             if not data:
@@ -229,7 +252,7 @@ class Transports:
     def connected(self, kind: str) -> Stream:
         """A stream that MQTT may be spoken on."""
         client = self.dial(kind)
-        if kind in {"tls", "mtls", "wss"}:
+        if kind in {"tls", "mtls", "wss"}:  # it closes the socket if it fails
             context = authority().context(certificate=kind == "mtls")
             client = context.wrap_socket(client, server_hostname="127.0.0.1")
         elif kind == "proxy":
@@ -238,11 +261,11 @@ class Transports:
 
     def client(self, kind: str, client_id: str = "c", **fields: Any) -> RawClient:
         """A stream whose CONNECT was accepted, speaking packets."""
-        client = RawClient(0, stream=self.connected(kind))
-        client.send(Connect(client_id, **fields))
-        answer = client.packet()
-        assert isinstance(answer, ConnAck)
-        assert not answer.reason_code.failed
+        with closed_on_error(RawClient(0, stream=self.connected(kind))) as client:
+            client.send(Connect(client_id, **fields))
+            answer = client.packet()
+            assert isinstance(answer, ConnAck)
+            assert not answer.reason_code.failed
         return client
 
 

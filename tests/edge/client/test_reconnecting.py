@@ -324,6 +324,21 @@ async def test_a_cancelled_publish_leaves_the_queue_but_not_the_window() -> None
         await third
 
 
+async def test_answers_to_what_was_cancelled_do_not_end_the_connection() -> None:
+    async with connected() as (_, peer, client):
+        starting = asyncio.create_task(client.subscribe("a", qos=1).start())
+        subscribe = await peer.expect(Subscribe)
+        starting.cancel()
+        delivered = await client.submit("a", b"x", 1)
+        delivered.cancel()
+        publish = await peer.expect(Publish)
+        peer.send(SubAck(subscribe.packet_id, (ReasonCode.GRANTED_QOS_1,)), PubAck(publish.packet_id))
+        later = asyncio.create_task(client.publish("a", b"y", 1))
+        peer.send(PubAck((await peer.expect(Publish)).packet_id))
+        await later
+        assert client.connected
+
+
 async def test_another_client_of_the_same_name_is_not_thrown_out_again() -> None:
     async with connected(reconnect=SOON, version=Version.V5) as (_, peer, client):
         messages = client.subscribe("a")
