@@ -18,6 +18,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -88,9 +89,12 @@ class PowerCuts:
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        self.broker.start()
-        self.collector.connect(self.broker.port)
-        self._until(lambda: self.collector.subscribed)
+        with ExitStack() as on_failure:
+            on_failure.push(self)
+            self.broker.start()
+            self.collector.connect(self.broker.port)
+            self._until(lambda: self.collector.subscribed)
+            on_failure.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

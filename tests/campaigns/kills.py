@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -66,11 +67,14 @@ class KillCycles:
         self.counts: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        self.broker.start()
-        for it in (self.awake, self.asleep):
-            it.connect(self.broker.port)
-        self._pump_until(lambda: self.awake.subscribed and self.asleep.subscribed, "no SUBACK")
-        self.asleep.close()
+        with ExitStack() as on_failure:
+            on_failure.push(self)
+            self.broker.start()
+            for it in (self.awake, self.asleep):
+                it.connect(self.broker.port)
+            self._pump_until(lambda: self.awake.subscribed and self.asleep.subscribed, "no SUBACK")
+            self.asleep.close()
+            on_failure.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

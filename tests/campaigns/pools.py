@@ -1,7 +1,8 @@
 """Work on all cores, in processes of their own.
 
-Ctrl-C reaches all processes of a terminal: workers ignore it and end at SIGTERM, which each() sends them, so
-that they can end the processes that they have started.
+Each worker is a process group with the processes that it starts: Ctrl-C in a terminal does not reach them.
+When each() is interrupted, workers get SIGTERM and end what they have started; then the group is killed, in
+which a process may be left whose start was interrupted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from itertools import islice
 from multiprocessing import active_children, get_context
 from typing import TypeVar
@@ -37,14 +39,20 @@ def each(call: Callable[[Item], Result], items: Iterable[Item], processes: int) 
             for it in done:
                 yield it.result()
     except BaseException:
-        for worker in active_children():
+        workers = active_children()
+        for worker in workers:
             worker.terminate()
+        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            assert worker.pid is not None
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _give_way() -> None:
-    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which programs that it starts would inherit
+    os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.nice(max(NICE - os.nice(0), 0))

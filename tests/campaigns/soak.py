@@ -169,7 +169,10 @@ class Soak:
         self._ledgers = [disk / f"member-{number}" for number in range(MEMBERS)]
 
     def __enter__(self) -> Self:
-        self.broker.start()
+        with ExitStack() as on_failure:
+            on_failure.push(self)
+            self.broker.start()
+            on_failure.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -74,12 +75,15 @@ class SpillRounds:
         self._sent = dict.fromkeys(topics, 0)  # when it began
 
     def __enter__(self) -> Self:
-        self.broker.start()
-        for it in self.subscribers:
-            it.connect(self.broker.port)
-        self._pump(self.subscribers, lambda: all(it.subscribed for it in self.subscribers), "no SUBACK")
-        for it in self.subscribers:
-            it.close()
+        with ExitStack() as on_failure:
+            on_failure.push(self)
+            self.broker.start()
+            for it in self.subscribers:
+                it.connect(self.broker.port)
+            self._pump(self.subscribers, lambda: all(it.subscribed for it in self.subscribers), "no SUBACK")
+            for it in self.subscribers:
+                it.close()
+            on_failure.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

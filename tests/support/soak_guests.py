@@ -55,7 +55,7 @@ class Talk(SocketClient):
         self.got: list[Publish] = []
         self.acknowledges = True
         self._open = opened  # QoS 2 identifiers of the session that wait for PUBREL
-        super().__init__(port, client_id, version, **fields)
+        super().__init__(port, client_id, version, keep_alive_s=0, **fields)  # a guest may wait for minutes
 
     def wait_for(self, kind: type[Packet], identifier: int | None = None) -> Packet:
         """The next packet of that kind.  Raises Lost: it does not come."""
