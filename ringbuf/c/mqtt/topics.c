@@ -31,12 +31,18 @@ static uint64_t table_word(const mq_topic *topic)
     return (topic->hash & 0xffffffff00000000u) | (topic->item.index + 1);
 }
 
-static void table_put(mq_engine *engine, const mq_topic *topic)
+/* Of a word or a hash.  No look at the topic: a table that grows would wait for the memory of each. */
+static uint32_t table_home(const mq_engine *engine, uint64_t word)
 {
-    uint32_t mask = engine->table_room - 1, at = (uint32_t)topic->hash & mask;
+    return (uint32_t)(word >> 32) & (engine->table_room - 1);
+}
+
+static void table_put(mq_engine *engine, uint64_t word)
+{
+    uint32_t mask = engine->table_room - 1, at = table_home(engine, word);
     while (engine->table[at] != 0)
         at = (at + 1) & mask;
-    engine->table[at] = table_word(topic);
+    engine->table[at] = word;
 }
 
 static bool table_resize(mq_engine *engine, uint32_t room)
@@ -49,19 +55,18 @@ static bool table_resize(mq_engine *engine, uint32_t room)
     engine->table_room = room;
     for (uint32_t i = 0; i < old_room; i++)
         if (old[i] != 0)
-            table_put(engine, mq_slab_at(&engine->topics, (uint32_t)old[i] - 1));
+            table_put(engine, old[i]);
     free(old);
     return true;
 }
 
 static void table_remove(mq_engine *engine, const mq_topic *topic)
 {
-    uint32_t mask = engine->table_room - 1, hole = (uint32_t)topic->hash & mask;
+    uint32_t mask = engine->table_room - 1, hole = table_home(engine, topic->hash);
     while (engine->table[hole] != table_word(topic))
         hole = (hole + 1) & mask;
     for (uint32_t at = (hole + 1) & mask; engine->table[at] != 0; at = (at + 1) & mask) {
-        const mq_topic *other = mq_slab_at(&engine->topics, (uint32_t)engine->table[at] - 1);
-        uint32_t home = (uint32_t)other->hash & mask;
+        uint32_t home = table_home(engine, engine->table[at]);
         if (((at - home) & mask) >=
             ((at - hole) & mask)) { /* its home is not after the hole: it may move there */
             engine->table[hole] = engine->table[at];
@@ -77,7 +82,7 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
         return NULL;
     uint64_t hash = mq_hash(engine, name, length);
     uint32_t mask = engine->table_room - 1;
-    for (uint32_t at = (uint32_t)hash & mask; engine->table[at] != 0; at = (at + 1) & mask) {
+    for (uint32_t at = table_home(engine, hash); engine->table[at] != 0; at = (at + 1) & mask) {
         if ((engine->table[at] ^ hash) >> 32 != 0)
             continue;
         mq_topic *topic = mq_slab_at(&engine->topics, (uint32_t)engine->table[at] - 1);
@@ -118,7 +123,7 @@ mq_topic *mq_topic_add(mq_engine *engine, const void *name, uint32_t length, uin
     topic->used = true;
     topic->hash = mq_hash(engine, name, length);
     topic->key_hash = rb_crc32c(0, name, length);
-    table_put(engine, topic);
+    table_put(engine, table_word(topic));
     engine->counters.topics_bytes += bytes;
     return topic;
 }
