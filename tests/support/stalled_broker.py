@@ -4,7 +4,7 @@ deaf         requests for a checkpoint are ignored, so a full journal waits for 
 mute         no checkpoint is begun at all
 asleep       whoever publishes to a topic that begins with "sleep/" puts the MQTT thread to sleep
 grasping     the same, and the thread keeps the interpreter's lock meanwhile
-nodding      as asleep, for two seconds
+nodding      as asleep, for NOD_S
 no disk      checkpoints cannot be written while there is a file "no-disk" in the state directory
 """
 
@@ -25,8 +25,8 @@ from edge.engine import EventKind
 from edge.state import keeper
 from edge.state.checkpoint import write_checkpoint
 
-TICKS = watchdog.Ticks(tick_ms=100, serve=5, report=10, exit=40)
-NOD_S = 2.0
+TICKS = watchdog.Ticks(tick_ms=50, serve=5, report=10, exit=40)
+NOD_S = 1.2  # between Ticks.report and Ticks.exit
 
 
 def deaf(handle: Callable[..., None]) -> Callable[..., None]:
