@@ -12,7 +12,7 @@
 
 In the end everything that was acknowledged has arrived, and QoS 2 once; memory and descriptors are as they
 were; the broker has logged no error.  The campaign also judges the pause and the pace, which need a machine
-that has nothing else to do; the test of a minute does not.
+that has nothing else to do; the default test does not.
 
 Memory is the broker's own (RssAnon): rings, the session journal and the spill file are shared memory of a
 fixed size.  Limits are small, so that queues, the log's tables and copies of records reach theirs in the
