@@ -15,7 +15,7 @@ were; the broker has logged no error.  The campaign also judges the pause and th
 that has nothing else to do; the default test does not.
 
 Memory is the broker's own (RssAnon): rings, the session journal and the spill file are shared memory of a
-fixed size.  Limits are small, so that queues, the log's tables and copies of records reach theirs in the
+fixed size.  The log is small, so that its tables, the queues and copies of records reach their limits in the
 first third.  From then on memory may not grow: judged is the median of the slopes between any two samples of
 the rest (Theil-Sen), as growth a minute, and times the time as growth in all.
 """
@@ -23,6 +23,8 @@ the rest (Theil-Sen), as growth a minute, and times the time as growth in all.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -41,6 +43,7 @@ from tests.support.children import ModuleChild
 from tests.support.dense import Dense
 from tests.support.directories import memory_directory
 from tests.support.drained_files import payloads_drained
+from tests.support.house import ROOT
 from tests.support.outside_client import Lost, number_of
 from tests.support.soak_clients import PacedPublisher, SlowSubscriber, SteadySubscriber
 from tests.support.waiting import PATIENCE_S
@@ -62,8 +65,6 @@ DESCRIPTORS_MAX = 16  # more than before the load, after it: segments, threads t
 SETTINGS = """
 [consumers]
 enabled = true
-[limits]
-queued_records_max = 10000
 [log]
 segment_bytes = "1 MiB"
 retain_bytes = "16 MiB"
@@ -300,6 +301,8 @@ class Soak:
         )
         for publisher, taker in sure:
             self._compare(publisher.topic, publisher.acked, taker.arrived, "subscriber")
+            if taker.arrived.lacks(publisher.acked):
+                self.wrong.append(f"{publisher.topic}: the broker counts {self._drops_of(taker.client_id)}")
         for publisher in self.publishers:
             self.counts["messages"] += publisher.sent
             self.counts["acknowledged"] += len(publisher.acked)
@@ -309,6 +312,13 @@ class Soak:
             self.counts["delivered again, QoS 1"] += taker.again
         self.counts["read slowly"] = sum(it.count for it in self._slow)
         self._settle_group(self._publisher("work/a").acked)
+
+    def _drops_of(self, client_id: str) -> str:
+        """Records that the broker dropped for a client, by cause: a queue may have been full."""
+        words = ("-m", "edge", "status", "--json", "--clients", "--runtime-dir", self.broker.runtime_dir)
+        status = subprocess.run([sys.executable, *words], capture_output=True, cwd=ROOT, check=False)
+        rows = json.loads(status.stdout)["clients"]
+        return next((str(row["dropped"]) for row in rows if row["client_id"] == client_id), "no such client")
 
     def _publisher(self, topic: str) -> PacedPublisher:
         return next(it for it in self.publishers if it.topic == topic)
