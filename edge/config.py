@@ -4,13 +4,15 @@ Owns the meaning of the configuration file and the relations between settings.  
 looks at the machine only for default directories and the host name; the libraries take values, not these.
 `brim run` needs no file: Config() is a working broker on 127.0.0.1:1883.
 
-Sizes are bytes; in the file a string such as "64 MiB" does as well.  Relative paths are relative to the file.
+Sizes are bytes, and durations have the unit that ends their key; in the file a string with a unit, such as
+"64 MiB" or "7 d", does as well (edge/units.py).  Relative paths are relative to the file.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +21,7 @@ from msgspec import Meta, field
 
 from edge.config_listener import Listener, Tls
 from edge.config_quota import OwnerQuota, Quota
-from edge.config_reader import Problems, read_struct, read_toml
+from edge.config_reader import Problems, read_struct, read_toml, read_values
 from edge.config_rules import RING_SHARE, RULES, longest_packet_bytes
 from edge.directories import StrPath, default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
@@ -27,7 +29,7 @@ from edge.errors import ConfigError
 __all__ = [
     "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
-    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "parse",
+    "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "overridden", "parse",
 ]  # fmt: skip
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -426,6 +428,23 @@ def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
         rest = Stream(name=DEFAULT_STREAM, topics=("#",))
         config = msgspec.structs.replace(config, stream=(*config.stream, rest))
     return _ruled(config, problems)
+
+
+def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
+    """`config` with the values of `given`, for which the rules of the file hold.
+
+    Keys are those of [[listener]] (of the first one) and of the file itself; `name` is what messages call
+    it.  Raises ConfigError.
+    """
+    problems = Problems(name)
+    first = config.listener[0] if config.listener else Listener()
+    listener = {key: value for key, value in given.items() if key in {"host", "port"}}
+    values = read_values(Listener, listener, problems, Path.cwd(), ("listener", 0))
+    changes = read_values(Config, {k: v for k, v in given.items() if k not in listener}, problems, Path.cwd())
+    if values:
+        changed = msgspec.structs.replace(first, **values)
+        changes["listener"] = (changed, *config.listener[1:])
+    return _ruled(msgspec.structs.replace(config, **changes), problems)
 
 
 def checked(config: Config, name: str) -> Config:

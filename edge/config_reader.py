@@ -12,6 +12,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -19,13 +20,12 @@ import msgspec
 from msgspec import inspect
 
 from edge.toml_lines import Path, key_lines, line_of
+from edge.units import InvalidUnit, milliseconds_of, size_of
 
-__all__ = ["Problems", "read_struct", "read_toml"]
+__all__ = ["Problems", "read_struct", "read_toml", "read_values"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SIZE = re.compile(r"(\d+) ?(B|KiB|MiB|GiB)", re.IGNORECASE)
-_SIZE_BYTES = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _BAD = object()
 _SHOWN_MAX = 60  # of a value in a message: a whole file pasted into a string must not flood the terminal
 
@@ -35,14 +35,15 @@ class Problems:
 
     def __init__(self, file: str, lines: Mapping[Path, int] | None = None) -> None:
         self.file = file
-        self.lines = dict(lines or {})
+        self.lines: dict[Path, int] | None = None if lines is None else dict(lines)  # None: it has no lines
         self._found: list[tuple[int, str]] = []
         self._paths: list[Path] = []
 
     def add(self, path: Path, text: str) -> None:
         """One more: `text` says what, value, limit and remedy of the key at `path`."""
-        line = line_of(self.lines, path)
-        self._found.append((line, f"{self.file}:{line}: {dotted(path)}: {text}"))
+        line = 0 if self.lines is None else line_of(self.lines, path)
+        place = f"{self.file}:{line}" if line else self.file
+        self._found.append((line, f"{place}: {dotted(path)}: {text}"))
         self._paths.append(path)
 
     def blames(self, *paths: Path) -> bool:
@@ -80,20 +81,29 @@ def read_struct(
     kind: type[S], raw: Mapping[str, Any], problems: Problems, base: FilePath, path: Path = ()
 ) -> S:
     """A `kind` from `raw`.  What is wrong in it goes to `problems`; its default, or None, takes its place."""
+    values = read_values(kind, raw, problems, base, path)
+    for field in msgspec.structs.fields(kind):
+        if field.required and field.encode_name not in raw:
+            problems.add((*path, field.encode_name), f"missing; add the line {field.encode_name} = ...")
+        if field.required:
+            values.setdefault(field.name, None)
+    return kind(**values)
+
+
+def read_values(
+    kind: type[msgspec.Struct], raw: Mapping[str, Any], problems: Problems, base: FilePath, path: Path = ()
+) -> dict[str, Any]:
+    """The fields of a `kind` that `raw` has.  What is wrong in it goes to `problems`, and is left out."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for key in raw.keys() - fields.keys():
         problems.add((*path, key), f"there is no such setting{_nearest(key, fields)}")
     values: dict[str, Any] = {}
-    for key, field in fields.items():
-        if key in raw:
-            value = _ValueReader(problems, base).read(inspect.type_info(field.type), raw[key], (*path, key))
-            if value is not _BAD:
-                values[field.name] = value
-        elif field.required:
-            problems.add((*path, key), f"missing; add the line {key} = ...")
-        if field.required:
-            values.setdefault(field.name, None)
-    return kind(**values)
+    for key in fields.keys() & raw.keys():
+        field = fields[key]
+        value = _ValueReader(problems, base).read(inspect.type_info(field.type), raw[key], (*path, key))
+        if value is not _BAD:
+            values[field.name] = value
+    return values
 
 
 class _ValueReader:
@@ -121,7 +131,11 @@ class _ValueReader:
                 return value
             case inspect.CustomType():
                 return self._path(value, path)
-        wrong = _mistake(kind, value := _plain(value, path))
+        try:
+            value = _plain(kind, value, path)
+        except InvalidUnit as error:
+            return self._bad(path, str(error))
+        wrong = _mistake(kind, value)
         if wrong:
             return self._bad(path, f"{wrong}; {description}" if description else wrong)
         return value
@@ -155,12 +169,21 @@ class _ValueReader:
         return self.base / FilePath(value).expanduser()
 
 
-def _plain(value: Any, path: Path) -> Any:
-    """`value`, with "64 MiB" as a number where the key says bytes."""
-    if isinstance(value, str) and str(path[-1]).endswith("_bytes"):
-        size = _SIZE.fullmatch(value.strip())
-        return int(size[1]) * _SIZE_BYTES[size[2].lower()] if size else value
-    return value
+def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:
+    """`value`, with "64 MiB" or "7 d" as a number in the unit that ends the key.  Raises InvalidUnit."""
+    key = str(path[-1])
+    if not isinstance(value, str) or not isinstance(kind, inspect.IntType | inspect.FloatType):
+        return value
+    if key.endswith(("_bytes", "_bytes_s", "_bytes_per_s")):
+        return size_of(value.removesuffix("/s") if key.endswith("_s") else value)
+    if key.endswith("_ms"):
+        return _whole(milliseconds_of(value))
+    return _whole(milliseconds_of(value) / 1000) if key.endswith("_s") else value
+
+
+def _whole(amount: Decimal) -> int | float:
+    """As an int where it is one: a setting without fractions reports the others."""
+    return int(amount) if amount == int(amount) else float(amount)
 
 
 def _mistake(kind: inspect.Type, value: Any) -> str:

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import msgspec
 
 from edge.directories import StrPath, control_socket, runtime_directory
-from edge.errors import BrokerUnreachable, ControlError, Refused
+from edge.errors import AccessDenied, BrokerUnreachable, ControlError, Refused
 
 __all__ = [
     "ANSWER_MAX_BYTES",
@@ -326,7 +326,7 @@ def _expected(answer: Answer, expected: type[A]) -> A:
 
 def _unreachable(path: Path, error: OSError) -> BrokerUnreachable:
     if isinstance(error, PermissionError):
-        return BrokerUnreachable(
+        return AccessDenied(
             f"{path}: user {os.geteuid()} may not talk to this broker",
             hint=f"run as the broker's user, or join the group of {path.parent}",
         )

@@ -6,6 +6,7 @@
         PortTaken             another program listens there
         RingsUnavailable      shared memory is full, or the rings are somebody else's
         BrokerUnreachable     no broker answers on the control socket
+            AccessDenied      this user may not connect to the control socket
         Refused               the broker answered: no
         ControlError          a request or answer on the control socket that cannot be understood
         FrameError            a ZeroMQ message that cannot be understood
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "AccessDenied",
     "BrokerUnreachable",
     "ConfigError",
     "ControlError",
@@ -66,6 +68,10 @@ class RingsUnavailable(EdgeError):
 
 class BrokerUnreachable(EdgeError):
     """Nobody answers on the control socket."""
+
+
+class AccessDenied(BrokerUnreachable):
+    """The control socket is there, and this user may not connect to it."""
 
 
 class Refused(EdgeError):

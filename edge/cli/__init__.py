@@ -6,8 +6,12 @@ the exit status.  Errors with a `hint` are for people: they are printed, with wh
     0   done
     1   done, and something needs attention
     2   not done: the arguments, the configuration or the machine do not allow it, and the message says why
-    3   no broker is there
+    3   no broker is reachable (or no bridge, of `brim bridge`), or the connection broke
+    4   the broker (or bridge) answered, and refused
+    5   of `brim sub -W`: the time is over
     130 interrupted
+
+Verbs that judge what is stored, such as `brim spark gaps`, have verdicts of their own; their help has them.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge.errors import BrokerUnreachable
+from edge.errors import AccessDenied, BrokerUnreachable, Refused
 
 __all__ = ["VERBS", "main", "version"]
 
@@ -42,7 +46,20 @@ VERBS = {
     "collect": "take drained files from bridges over ZeroMQ",
 }
 
-EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_INTERRUPTED = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    130,
+)
+
+
+_STATUSES = (
+    "Exit status: 0 done, 1 done with something missing, 2 not done, 3 no broker reachable,\n"
+    "4 refused by the broker, 5 time over (sub -W), 130 interrupted."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
         print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
         return EXIT_UNUSABLE
+    if words[0] == "run":  # Before anything is loaded: SIGHUP would end the process.
+        from edge.cli.hangup import hangup
+
+        hangup.install()
     return _run(words[0], words[1:])
 
 
@@ -101,10 +122,19 @@ def _run(verb: str, words: list[str]) -> int:
         if not isinstance(hint, str):
             raise
         print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
-        return EXIT_NO_BROKER if isinstance(error, BrokerUnreachable) else EXIT_UNUSABLE
+        return _status_of(error)
     return status
+
+
+def _status_of(error: Exception) -> int:
+    from bridge.errors import BadOrder, BridgeUnreachable
+
+    if isinstance(error, Refused | AccessDenied | BadOrder):
+        return EXIT_REFUSED
+    return EXIT_NO_BROKER if isinstance(error, BrokerUnreachable | BridgeUnreachable) else EXIT_UNUSABLE
 
 
 def _usage() -> str:
     verbs = "\n".join(f"  {verb:<9} {what}" for verb, what in VERBS.items())
-    return f"brim VERB ...\n\n{verbs}\n\n`brim VERB --help` tells more, `brim --version` which Brim this is."
+    more = "`brim VERB --help` tells more, `brim --version` which Brim this is."
+    return f"brim VERB ...\n\n{verbs}\n\n{_STATUSES}\n\n{more}"

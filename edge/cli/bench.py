@@ -11,7 +11,8 @@ Each message carries its number, its topic's and when it was due: what is lost, 
 seen, and a broker that is late makes the times longer, not fewer.  Beside each figure stands what the
 generator did against a server that does nothing: what is close to that, the broker may do better.
 
-Exit status: 0 done, 1 something was lost, refused or broken, 2 it cannot be measured, 3 no broker is there.
+Exit status: 0 done, 1 something was lost, refused or broken, 2 it cannot be measured, 3 no broker is there,
+4 the broker refuses clients.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.cli import EXIT_ATTENTION, EXIT_INTERRUPTED
+from edge.cli.argument_types import port, seconds, size
 from edge.load import (
     SCENARIOS,
     TOUR,
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_load(parser.add_argument_group("load"))
     broker = parser.add_argument_group("broker")
     broker.add_argument("--host", default="127.0.0.1", help="name or address (default: %(default)s)")
-    broker.add_argument("-p", "--port", type=int, default=1883, help="its port (default: %(default)s)")
+    broker.add_argument("-p", "--port", type=port, default=1883, help="its port (default: %(default)s)")
     broker.add_argument("--unix", metavar="PATH", type=Path, help="a Unix socket instead")
     broker.add_argument("--protocol", choices=VERSIONS, default="3.1.1", help="(default: %(default)s)")
     broker.add_argument("--username", metavar="NAME")
@@ -83,17 +85,17 @@ def _add_load(group: Any) -> None:
     add("subscribers", int, "clients that subscribe")
     add("subscribe-qos", int, "of their subscriptions (the highest of --qos)")
     add("filter", str, "what they subscribe to (what is published)")
-    add("size", int, "bytes of a payload (64); below 24 nothing but counts is known")
+    add("size", size, "bytes of a payload (64); below 24 nothing but counts is known")
     add("topics", int, "of each publisher (1)")
     add("prefix", str, "of topics (bench/ and four digits)")
     add("window", int, "QoS 1 and 2 of one publisher in flight (100)")
     add("outstanding", int, "of one publisher not yet delivered; 0: no limit")
     add("rate", float, "messages a second, of all together; 0: as fast as it goes")
-    add("duration", float, "seconds (5)")
+    add("duration", seconds, "of a run (5 s)")
     add("messages", int, "of each publisher, instead of a duration")
     add("connect-rate", float, "connections a second (as fast as it goes)")
     add("connecting", int, "connections that are made at once (64)")
-    add("hold", float, "seconds that `connect` keeps connections idle (0)")
+    add("hold", seconds, "time that `connect` keeps connections idle (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -134,8 +136,6 @@ def _one(arguments: argparse.Namespace, target: Target, scenario: Scenario, titl
 
 
 def _target(arguments: argparse.Namespace) -> Target:
-    if not 1 <= arguments.port <= 65535:
-        raise LoadError(f"--port {arguments.port} is not in 1 .. 65535")
     password = None
     if arguments.password_file is not None:
         try:

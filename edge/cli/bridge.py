@@ -157,8 +157,9 @@ def _only(directory: Path) -> str:
     found = names(directory)
     if len(found) == 1:
         return found[0]
-    hint = f"name one of {', '.join(found)}" if found else "start one: `brim bridge run`"
-    raise EdgeError(f"{len(found) or 'no'} bridges run here", hint=hint)
+    if not found:
+        raise BrokerUnreachable("no bridges run here", hint="start one: `brim bridge run`")
+    raise EdgeError(f"{len(found)} bridges run here", hint=f"name one of {', '.join(found)}")
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import msgspec
-
 from edge import config
-from edge.config import Config, Listener
+from edge.cli.argument_types import directory
+from edge.config import Config
 
 __all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
 
@@ -18,14 +17,16 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", type=Path, metavar="FILE", help="TOML; without it every default holds"
     )
-    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="log, checkpoints and epochs: a disk")
+    parser.add_argument(
+        "--state-dir", type=directory, metavar="DIR", help="log, checkpoints and epochs: a disk"
+    )
     add_runtime_argument(parser)
 
 
 def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
     """--runtime-dir: which broker of this machine."""
     parser.add_argument(
-        "--runtime-dir", type=Path, metavar="DIR",
+        "--runtime-dir", type=directory, metavar="DIR",
         help="rings and sockets: memory ($RUNTIME_DIRECTORY, else /dev/shm/brim-UID)",
     )  # fmt: skip
 
@@ -33,13 +34,9 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
 def configured(arguments: argparse.Namespace) -> Config:
     """The configuration, with what the command line overrides.  Raises ConfigError."""
     settings = config.load(arguments.config) if arguments.config else config.parse("")
-    changes: dict[str, object] = {}
-    for key in ("runtime_dir", "state_dir"):
-        if getattr(arguments, key) is not None:
-            changes[key] = getattr(arguments, key).absolute()
-    if getattr(arguments, "port", None) is not None or getattr(arguments, "host", None) is not None:
-        first = settings.listener[0] if settings.listener else Listener()
-        port = first.port if arguments.port is None else arguments.port
-        first = msgspec.structs.replace(first, host=arguments.host or first.host, port=port)
-        changes["listener"] = (first, *settings.listener[1:])
-    return config.checked(msgspec.structs.replace(settings, **changes), "the command line")
+    given: dict[str, object] = {}
+    for key in ("runtime_dir", "state_dir", "host", "port"):
+        value = getattr(arguments, key, None)
+        if value is not None:
+            given[key] = str(value) if isinstance(value, Path) else value
+    return config.overridden(settings, given, "the command line")

@@ -6,8 +6,8 @@
     brim consumers reset GROUP --to 2026-11-21T06:00Z --ring press-0
     brim consumers forget GROUP                         remove it
 
-A group is put elsewhere, or removed, when none of its consumers runs.  Exit status: 0 done, 2 refused, and
-the message says why, 3 no broker is there.
+A group is put elsewhere, or removed, when none of its consumers runs.  Exit status: 0 done,
+2 wrong arguments, 3 no broker is there, 4 refused, and the message gives the reason.
 """
 
 from __future__ import annotations

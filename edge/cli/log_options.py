@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from edge.cli.argument_types import directory
 from edge.cli.configuration import add_config_arguments, configured
 from edge.errors import EdgeError
 from edge.log_view import Place
@@ -28,7 +29,7 @@ PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00, 14:00Z added for UTC),
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     """--log, --config, --state-dir."""
     parser.add_argument(
-        "--log", type=Path, metavar="DIR", help="the log's directory, if not the configured one"
+        "--log", type=directory, metavar="DIR", help="the log's directory, if not the configured one"
     )
     add_config_arguments(parser)
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from edge.cli import EXIT_ATTENTION, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_UNUSABLE
+from edge.cli.argument_types import port as port_argument
+from edge.cli.argument_types import whole_seconds
 from edge.client import (
     Client,
     ClientError,
@@ -22,7 +25,7 @@ from edge.client import (
     Reconnect,
     SubscribeRefused,
 )
-from edge.errors import EdgeError, Refused
+from edge.errors import AccessDenied, EdgeError, Refused
 from edge.mqtt import ProtocolError, Version
 from edge.terminal import escaped
 
@@ -36,11 +39,11 @@ class Exit(IntEnum):
     """What the process ends with; 130, as for every verb, when it is interrupted."""
 
     OK = 0
-    INCOMPLETE = 1  # done, with something missing
-    USAGE = 2
-    CANNOT_CONNECT = 3  # or the connection broke
-    REFUSED = 4  # the broker answers: no
-    TIMEOUT = 5
+    INCOMPLETE = EXIT_ATTENTION  # done, with something missing
+    USAGE = EXIT_UNUSABLE
+    CANNOT_CONNECT = EXIT_NO_BROKER  # or the connection broke
+    REFUSED = EXIT_REFUSED  # the broker answers: no
+    TIMEOUT = EXIT_TIMEOUT
 
 
 class UsageError(EdgeError):
@@ -53,7 +56,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
     )
-    group.add_argument("-p", "--port", type=int, help=f"its port (default: {PORT}, with --tls {TLS_PORT})")
+    group.add_argument(
+        "-p", "--port", type=port_argument, help=f"its port (default: {PORT}, with --tls {TLS_PORT})"
+    )
     group.add_argument("--username", metavar="NAME")
     group.add_argument(
         "--password",
@@ -73,7 +78,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
     )
     group.add_argument(
-        "--keep-alive", type=int, default=60, metavar="SECONDS", help="0: off (default: %(default)s)"
+        "--keep-alive", type=whole_seconds, default=60, metavar="TIME", help="0: off (default: %(default)s)"
     )
     group.add_argument(
         "--reconnect", action="store_true", help="when the connection breaks, connect again instead of ending"
@@ -142,7 +147,7 @@ def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
 def _exit_of(error: EdgeError) -> Exit:
     if isinstance(error, UsageError):
         return Exit.USAGE
-    if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused):
+    if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused | AccessDenied):
         return Exit.REFUSED
     if type(error) is ClientError or type(error) is EdgeError:  # an option that cannot be
         return Exit.USAGE

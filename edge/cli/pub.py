@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from edge.cli.argument_types import whole_seconds
 from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, client_of, run_verb
 from edge.client import Client
 from edge.mqtt import Properties
@@ -56,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="may be given more than once",
     )
     properties.add_argument("--content-type", metavar="TEXT", help="such as application/json")
-    properties.add_argument("--expiry", type=int, metavar="SECONDS", help="worthless after so long")
+    properties.add_argument(
+        "--expiry", type=whole_seconds, metavar="TIME", help="worthless after so long (60, 1h)"
+    )
     properties.add_argument("--response-topic", metavar="TOPIC", help="where an answer is awaited")
     add_connection_arguments(parser)
 

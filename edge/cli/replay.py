@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from edge.cli.argument_types import at_least_one, positive
 from edge.cli.log_options import (
     add_log_arguments,
     add_part_arguments,
@@ -51,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
     )
-    parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N records")
+    parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end after N records")
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=float, metavar="N", help="records a second, at most")
+    pace.add_argument("--rate", type=positive, metavar="N", help="records a second, at most")
     pace.add_argument(
-        "--speed", type=float, metavar="X", help="X times as fast as they came; 1: as they came"
+        "--speed", type=positive, metavar="X", help="X times as fast as they came; 1: as they came"
     )
     parser.add_argument(
         "--format", choices=("json", "raw"), default="json", help="of lines (default: %(default)s)"
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mqtt.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), help="of all (as each was published)")
     mqtt.add_argument("-r", "--retain", action="store_true", help="retained messages are retained again")
     mqtt.add_argument(
-        "--window", type=int, default=100, metavar="N", help="unacknowledged at most (%(default)s)"
+        "--window", type=at_least_one, default=100, metavar="N", help="unacknowledged at most (%(default)s)"
     )
     add_log_arguments(parser)
     add_connection_arguments(parser)

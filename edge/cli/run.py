@@ -3,7 +3,7 @@
 Without a configuration it listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in memory, and
 offers the ring by shared memory and by ZeroMQ to this machine's processes.  A second signal ends it at once:
 what was acknowledged is in the rings, and the next start goes on there.  SIGHUP reads certificates and
-the files of [auth] again; where there are none it ends the broker, as the other two do.
+the files of [auth] again, and never ends the broker; one that comes during the start is served after it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edge import descriptors, logs
 from edge.cli import EXIT_ATTENTION, version
 from edge.cli.assembly import Assembly
 from edge.cli.configuration import add_config_arguments, configured
+from edge.cli.hangup import hangup
 from edge.cli.notify import notify, watchdog_interval_s
 from edge.config import Config
 from edge.errors import PortTaken
@@ -41,7 +42,7 @@ TIDY_S = 300.0
 # encodes a checkpoint; by default it is 5 ms, each time.
 SWITCH_S = 0.000_5
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,11 +99,14 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         tasks = [asyncio.create_task(it) for it in (_watch(broker), _tidy())]
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
-        if broker.has_files:
-            loop.add_signal_handler(signal.SIGHUP, partial(_reload, broker, set()))
+        reload = partial(_reload, broker, set())
+        hangup.serve(lambda: loop.call_soon_threadsafe(reload))
         notify("READY=1")
         log.info("ready %s", pairs(edge_id=config.edge_id, version=version()))
-        await stopping.wait()
+        try:
+            await stopping.wait()
+        finally:
+            hangup.serve(None)
         notify("STOPPING=1")
         log.info("stopping %s", pairs(because=failures[0] if failures else "a signal"))
         for task in tasks:
@@ -113,9 +117,20 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
 
 def _reload(broker: Assembly, running: set[asyncio.Task[None]]) -> None:
     """A task is kept until it is done, or it might be collected before."""
+    if not broker.has_files:
+        log.info("signal %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
+        return
+    if len(running) > 1:  # one reads, and one waits that will read what is there now
+        return
     task = asyncio.get_running_loop().create_task(broker.reload())
     running.add(task)
     task.add_done_callback(running.discard)
+    task.add_done_callback(_report)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("reload failed %s", pairs(error=error), exc_info=error)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int) -> None:

@@ -4,7 +4,7 @@
     brim sessions rm CLIENT_ID          end one, with its connection and all that waits for it
 
 A session that is removed frees its client identifier. Only the broker's own user, and root, may remove one.
-Exit status: 0 done, 2 refused, and the message gives the reason, 3 no broker is there.
+Exit status: 0 done, 2 wrong arguments, 3 no broker is there, 4 refused, and the message gives the reason.
 """
 
 from __future__ import annotations

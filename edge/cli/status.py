@@ -1,8 +1,8 @@
 """What a running broker is doing, and what is being lost, by whom and why.
 
 Exit status: 0 all is well, 1 something needs attention (a bridge or the log cannot go on), 3 no broker is
-there.  What was lost since the start is shown and does not change the status: --json has every counter, for
-alarms.
+there, 4 it refuses.  What was lost since the start is shown and does not change the status: --json has every
+counter, for alarms.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
+from edge.cli.argument_types import directory, seconds
 from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
 from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
 from edge.terminal import escaped, escaped_payload
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N messages")
     parser.add_argument(
-        "-W", "--wait", type=float, metavar="SECONDS", help="end after so long, with status 5"
+        "-W", "--wait", type=seconds, metavar="TIME", help="end after so long (5, 500ms, 1h), with status 5"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="the topic before each message")
     parser.add_argument("--json", action="store_true", help="one object a line, with all that is known")
@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shm", action="store_true", help="read the shared memory of the broker on this machine"
     )
     source.add_argument("--zmq", action="store_true", help="read its ZeroMQ endpoint")
-    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="of that broker, for --shm and --zmq")
+    parser.add_argument(
+        "--runtime-dir", type=directory, metavar="DIR", help="of that broker, for --shm and --zmq"
+    )
     add_connection_arguments(parser)
 
 

@@ -1,7 +1,8 @@
 """What keeps a load from being made, as classes.
 
     EdgeError
-        LoadError               an option that cannot be, a broker that refuses, a limit of this machine
+        LoadError               an option that cannot be, a limit of this machine
+            ClientsRefused      the broker refuses clients
         BrokerUnreachable
             NothingListens      nobody accepts connections there
 
@@ -10,13 +11,17 @@ What goes wrong while it runs (losses, refused messages, connections that break)
 
 from __future__ import annotations
 
-from edge.errors import BrokerUnreachable, EdgeError
+from edge.errors import BrokerUnreachable, EdgeError, Refused
 
-__all__ = ["LoadError", "NothingListens"]
+__all__ = ["ClientsRefused", "LoadError", "NothingListens"]
 
 
 class LoadError(EdgeError):
     """What was asked for cannot be measured."""
+
+
+class ClientsRefused(LoadError, Refused):
+    """The broker answers, and refuses clients or their subscriptions."""
 
 
 class NothingListens(BrokerUnreachable):

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from edge.load.errors import LoadError, NothingListens
+from edge.load.errors import ClientsRefused, LoadError, NothingListens
 from edge.load.histogram import Histogram
 from edge.load.scenario import Scenario, Target
 from edge.mqtt import Connect, ReasonCode, Subscribe, Subscription, Version, encode
@@ -172,7 +172,7 @@ class Generator:
             self._raise_unconnected(counters, clients)
         for kind, what in ((lib.LD_FAIL_REFUSED, "CONNECT"), (lib.LD_FAIL_SUBSCRIBE, "SUBSCRIBE")):
             if counters.failed[kind]:
-                raise LoadError(
+                raise ClientsRefused(
                     f"{self.target} refuses {what} of {counters.failed[kind]} of {clients} clients: "
                     f"{_reason(counters.detail[kind], self.target.version, what)}",
                     hint="see --username, --protocol, and the broker's access rules",

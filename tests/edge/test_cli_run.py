@@ -125,7 +125,7 @@ def all_subscribed(status: dict[str, Any]) -> bool:
     return bool(subscriptions and status["zmq"]["prefixes"] and readers)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda it: it.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda it: it.name)
 def test_a_signal_ends_the_broker_in_order(site, number):
     with site.broker() as broker:
         log = ended(broker, number)

@@ -67,7 +67,7 @@ def test_the_command_line_overrides_the_first_listener_and_the_directories(tmp_p
 
 def test_the_command_line_keeps_the_rules_of_the_file():
     with pytest.raises(
-        ConfigError, match=r"the command line:1: listener\[0\]\.host: 0\.0\.0\.0 is reached from"
+        ConfigError, match=r"the command line: listener\[0\]\.host: 0\.0\.0\.0 is reached from"
     ):
         settings("--host", "0.0.0.0")
 

@@ -1,0 +1,81 @@
+"""Types of arguments: the rules of a value, checked where argparse reads it.
+
+Each raises ArgumentTypeError with the value and the allowed ones; argparse prints it with the usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from edge.units import InvalidUnit, milliseconds_of, size_of
+
+__all__ = ["at_least_one", "directory", "port", "positive", "seconds", "size", "whole_seconds"]
+
+PORT_MAX = 65_535
+
+
+def directory(text: str) -> Path:
+    """An absolute path; Path("") would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a directory")
+    return Path(text).absolute()
+
+
+def port(text: str) -> int:
+    """A port to connect to."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= PORT_MAX):
+        raise argparse.ArgumentTypeError(f"invalid port {text[:20]!r} (allowed: 1 to {PORT_MAX})")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A number above 0, not infinite."""
+    number = _number(text)
+    if number is None or not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a number above 0")
+    return number
+
+
+def at_least_one(text: str) -> int:
+    """A count."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Seconds, of a number or a duration such as "500 ms" or "1 h"."""
+    number = _number(text)
+    if number is not None and math.isfinite(number):
+        return number
+    try:
+        return float(milliseconds_of(text) / 1000)
+    except InvalidUnit as error:
+        raise argparse.ArgumentTypeError(f"{error}, or a number of seconds") from error
+
+
+def whole_seconds(text: str) -> int:
+    """Seconds without a fraction."""
+    found = seconds(text)
+    if found != int(found):
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number of seconds")
+    return int(found)
+
+
+def size(text: str) -> int:
+    """Bytes, of a whole number or a size such as "64 KiB"."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    try:
+        return size_of(text)
+    except InvalidUnit as error:
+        raise argparse.ArgumentTypeError(f"{error}, or a number of bytes") from error
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

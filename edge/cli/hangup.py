@@ -1,0 +1,44 @@
+"""SIGHUP of a broker: read files again, and never end.
+
+Owns the handler of SIGHUP, from the first line of `brim run` to the end of the process.  A signal that comes
+before there is something to read again is remembered, and served once there is.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+__all__ = ["Hangup"]
+
+
+class Hangup:
+    """The handler, which replaces the one of the system: that one ends the process."""
+
+    def __init__(self) -> None:
+        self._pending = False
+        self._serve: Callable[[], object] | None = None
+
+    def install(self) -> None:
+        """In the main thread.  May be called twice."""
+        signal.signal(signal.SIGHUP, self._received)
+
+    def serve(self, serve: Callable[[], object] | None) -> None:
+        """Call `serve` for each SIGHUP from now on, in the main thread, and for one that came before.
+
+        None: do nothing for those that come.
+        """
+        self._serve = serve
+        if serve is not None and self._pending:
+            self._pending = False
+            serve()
+
+    def _received(self, _number: int, _frame: FrameType | None) -> None:
+        if self._serve is None:
+            self._pending = True
+        else:
+            self._serve()
+
+
+hangup = Hangup()

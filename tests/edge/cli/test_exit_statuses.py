@@ -1,0 +1,90 @@
+"""Exit statuses of verbs that talk to a broker: 3 no broker is reachable, 4 it refused."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.cli import EXIT_NO_BROKER, EXIT_REFUSED, main
+from edge.cli import VERBS as ALL_VERBS
+from tests.support.brim_process import BrimProcess
+from tests.support.ports import free_port
+
+LOCAL = [
+    ["status"],
+    ["sessions", "ls"],
+    ["sessions", "rm", "nobody"],
+    ["consumers", "ls"],
+    ["consumers", "forget", "nobody"],
+    ["bridge", "status"],
+    ["bridge", "pause", "lake"],
+    ["bridge", "pause"],
+    ["sub", "a", "--shm"],
+]
+MQTT = [["pub", "a", "x"], ["sub", "a"], ["bench", "mqtt", "publish"]]
+
+
+@pytest.mark.parametrize("words", LOCAL, ids=" ".join)
+def test_a_local_verb_without_a_broker_ends_with_3(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "consumers":  # It waits some seconds for a broker that may be about to come.
+        (tmp_path / "consumers.sock").touch()
+    assert main([*words, "--runtime-dir", str(tmp_path)]) == EXIT_NO_BROKER
+    assert capsys.readouterr().err.startswith(f"brim {words[0]}: ")
+
+
+@pytest.mark.parametrize("words", MQTT, ids=" ".join)
+def test_an_mqtt_verb_without_a_broker_ends_with_3(words: list[str]) -> None:
+    assert main([*words, "--port", str(free_port())]) == EXIT_NO_BROKER
+
+
+@pytest.fixture
+def broker(runtime_directory: Path, tmp_path: Path) -> Iterator[BrimProcess]:
+    (tmp_path / "acl").write_text("topic readwrite open/#\n")
+    (tmp_path / "users").write_text("")
+    settings = "[auth]\nacl_file = 'acl'\npassword_file = 'users'\n"
+    with BrimProcess(runtime_directory, tmp_path, settings) as brim:
+        yield brim
+
+
+def test_a_verb_that_is_refused_ends_with_4(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    here = ["--runtime-dir", str(broker.runtime_dir)]
+    refused = [
+        ["sessions", "rm", "nobody", *here],
+        ["consumers", "forget", "nobody", *here],
+        ["bridge", "backfill", "lake", "--stream", "none", "--from", "1", *here],
+        ["pub", "a", "x", "--port", str(broker.port)],
+        ["sub", "a", "--port", str(broker.port)],
+        ["bench", "mqtt", "publish", "--duration", "1", "--port", str(broker.port)],
+    ]
+    for words in refused:
+        status, error = main(words), capsys.readouterr().err
+        assert (words, status) == (words, EXIT_REFUSED), error
+    assert main(["status", *here]) == 0
+
+
+class Forbidden(socket.socket):
+    """A socket that this user may not connect to anything."""
+
+    def connect(self, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_user_who_may_not_connect_is_refused(
+    broker: BrimProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As root every connection is permitted, so the answer of the kernel is given here."""
+    monkeypatch.setattr(socket, "socket", Forbidden)
+    assert main(["status", "--runtime-dir", str(broker.runtime_dir)]) == EXIT_REFUSED
+    assert "may not talk to this broker" in capsys.readouterr().err
+
+
+def test_the_help_lists_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "3 no broker reachable" in text
+    assert "4 refused by the broker" in text
+    assert all(verb in text for verb in ALL_VERBS)
