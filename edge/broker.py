@@ -420,6 +420,7 @@ class Broker:
             "clients_most": self.clients.most,
             "wills_waiting": len(self.wills),
             "wills_bytes": self.wills.held_bytes,
+            "sys_topics": len(self.sys_topics),
             "own_messages_waiting": len(self.own_messages),
             "own_messages_dropped": self.own_messages.dropped,
         }

@@ -39,7 +39,7 @@ _MQTT_TOTALS = {
 _MQTT_NOW = {
     "connections": ("connections", "MQTT connections now."),
     "sessions": ("sessions", "MQTT sessions now, of clients that are away too."),
-    "topics": ("topics", "Known topics."),
+    "topics": ("topics", "Known topics, without those of $SYS."),
     "retained": ("retained_messages", "Retained messages."),
     "retained_bytes": ("retained_bytes", "Bytes of retained messages."),
     "queues_bytes": ("queues_bytes", "Bytes of the queues of all clients."),

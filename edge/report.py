@@ -106,6 +106,8 @@ class Reporter:
         counts, owners = await self._ask(self._of_broker, nothing)
         clients, not_shown = await self._clients()
         mqtt = self.stats.snapshot() | counts
+        # Of users: $SYS is the broker's own, and "retained" does not count it either.
+        mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
         status: Status = {
             "version": self.version,
             "pid": os.getpid(),

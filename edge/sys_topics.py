@@ -84,6 +84,10 @@ class SysTopics:
         self.next_s = now_s if interval_s else math.inf
         self.log: Callable[[], dict[str, int]] | None = None  # what is said of the log, by name behind log/
 
+    def __len__(self) -> int:
+        """Topics of $SYS that are known."""
+        return len(self._said)
+
     def hurry(self) -> None:
         """Publish what has changed at the next tick."""
         if self._interval_s:
