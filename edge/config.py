@@ -27,7 +27,8 @@ from edge.directories import StrPath, default_runtime_dir, default_state_dir
 from edge.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "Durability",
+    "DEFAULT_STREAM", "NAME_PATTERN", "NAME_RULE", "Auth", "Bridge", "Config", "Consumers", "DefaultBytes",
+    "Durability",
     "Limits", "Listener", "Local", "Log", "Metrics", "OwnerQuota", "Plugin", "Producer",
     "Quota", "Sessions", "Stream", "Sys", "Tls", "Zmq", "checked", "load", "overridden", "parse",
 ]  # fmt: skip
@@ -51,6 +52,10 @@ Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds
 Percent = Annotated[int, Meta(ge=1, le=101, description="percent of the disk; 101: never")]
 Durability = Literal["process", "interval", "disk", "upstream"]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
+
+
+class DefaultBytes(int):
+    """A size that is not configured: the start lowers it where there is no room (edge/ring_sizes.py)."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +139,8 @@ class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: tuple[Filter, ...]
     # Order holds within a partition, and a topic always goes to the same one.
     partitions: Annotated[int, Meta(ge=1, le=64, description="one ring each")] = 1
-    ring_bytes: RingBytes = 64 * MIB  # of one partition: 25 s of 10,000 messages of 200 bytes
+    # Of one partition: 25 s of 10,000 messages of 200 bytes.  Not set: less where runtime_dir has no room.
+    ring_bytes: RingBytes = DefaultBytes(64 * MIB)
     # What happens to a publisher when a reader that was promised every record has not kept up:
     # overwrite: none is promised but the log, which publishers wait for, and a reader is told what it lost;
     # block: the publisher waits; reject: it is refused.

@@ -35,6 +35,7 @@ from edge.ring_files import (
     mend_left_behind,
     ring_to_read,
 )
+from edge.ring_sizes import fitting_bytes
 from ringbuf import Ring
 from ringbuf.errors import RingError
 
@@ -143,7 +144,9 @@ class Producers:
             )
         settings = self._settings.get(producer)
         if settings is None:
-            settings = ProducerSettings(name=producer, stream=stream, ring_bytes=RING_BYTES)
+            settings = ProducerSettings(
+                name=producer, stream=stream, ring_bytes=fitting_bytes(self._directory, RING_BYTES)
+            )
             self._check_unlisted(settings)
         if settings.stream != stream:
             raise Refused(f"producer {producer!r} writes stream {settings.stream!r}, not {stream!r}")

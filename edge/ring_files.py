@@ -215,7 +215,7 @@ def _created(path: Path, capacity_bytes: int, epoch: int, first_offset: int, mod
         cursor_file(path).unlink(missing_ok=True)
         what = f"ring {path.name} of {capacity_bytes} bytes cannot be made in {path.parent}"
         if error.errno == errno.ENOSPC:
-            hint = "lower ring_bytes or partitions, or give that file system more room"
+            hint = "lower ring_bytes or partitions, or give that file system more room (docker --shm-size)"
             raise RingsUnavailable(f"{what}: it is full", hint=hint) from error
         raise RingsUnavailable(f"{what}: {error.strerror}") from error
     log.info("ring made %s", pairs(name=path.name, bytes=capacity_bytes, epoch=epoch, offset=first_offset))

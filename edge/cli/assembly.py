@@ -43,6 +43,7 @@ from edge.owners import owner_max
 from edge.producers import ProducerRing, Producers
 from edge.refusals import Refusals
 from edge.report import Reporter
+from edge.ring_sizes import fitted
 from edge.router import TopicLimits
 from edge.session_admin import SessionAdmin
 from edge.sessions import SessionLimits
@@ -107,6 +108,7 @@ class Assembly:
         config = self.config
         settings = [bridge_settings(it, config) for it in config.bridge if it.in_broker]
         self._lock_directories()
+        self.config = config = fitted(config)
         allowed = descriptors.allow(config)
         self._start_guard()
         epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._epoch_traces)

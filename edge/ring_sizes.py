@@ -1,0 +1,109 @@
+"""Sizes of rings that nobody has configured: they fit the file system of the runtime directory.
+
+Owns the choice at the start of the broker, and when a local producer comes.  A size that is configured is
+never changed: a ring without room for it is an error.  Never makes or removes a ring.
+
+Containers have 64 MiB of /dev/shm by default, into which one ring of 64 MiB with its header does not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from edge.config import Config, DefaultBytes, Stream, checked
+from edge.config_rules import RECORD_OVERHEAD_BYTES, RECORDS_PER_RING, RING_SHARE
+from edge.logs import pairs
+from ringbuf.constants import HEADER_BYTES
+from ringbuf.ring import ring_file
+
+__all__ = ["fitted", "fitting_bytes"]
+
+log = logging.getLogger(__name__)
+
+LEAST_BYTES = 1 << 20
+USED_MOST = 0.75  # of what is free: the rest is for cursor files, spilled records and local producers
+HINT = (
+    "set ring_bytes of the stream, or give that file system more room, as `docker run --shm-size=256m` does"
+)
+
+
+def fitted(config: Config) -> Config:
+    """`config` with smaller rings, where sizes are defaults and the runtime directory has no room for them.
+
+    A ring that is there keeps its size.  The directory exists.  Raises OSError, ConfigError.
+    """
+    directory = config.runtime_dir
+    sizes = {it.name: found for it in config.stream if (found := _size_there(directory, it))}
+    flexible = [it for it in config.stream if isinstance(it.ring_bytes, DefaultBytes)]
+    new = [it for it in flexible if it.name not in sizes]
+    room = int(_free_bytes(directory) * USED_MOST) - _fixed_bytes(config, flexible)
+    count = sum(it.partitions for it in new)
+    size = max((it.ring_bytes for it in new), default=0)
+    least = _least_bytes(config)
+    while size > least and count * (size + HEADER_BYTES) > room:
+        size //= 2
+    sizes |= {it.name: size for it in new}
+    streams = []
+    for it in config.stream:
+        lowered = it in flexible and sizes[it.name] < it.ring_bytes
+        if lowered:
+            facts = {"stream": it.name, "ring_bytes": sizes[it.name], "default": int(it.ring_bytes)}
+            log.warning("ring size lowered to fit %s", pairs(**facts, directory=directory, hint=HINT))
+        streams.append(msgspec.structs.replace(it, ring_bytes=sizes[it.name]) if lowered else it)
+    if tuple(streams) == config.stream:
+        return config
+    return checked(msgspec.structs.replace(config, stream=tuple(streams)), "the sizes of rings that fit")
+
+
+def fitting_bytes(directory: Path, default_bytes: int) -> int:
+    """The default size, halved until a ring of it takes at most half of what is free."""
+    size, room = default_bytes, _free_bytes(directory) // 2
+    while size > LEAST_BYTES and size + HEADER_BYTES > room:
+        size //= 2
+    return size
+
+
+def _size_there(directory: Path, stream: Stream) -> int:
+    """The size of the smallest ring of the stream that is there; 0: there is none."""
+    found = []
+    for index in range(stream.partitions):
+        file = ring_file(directory / f"{stream.name}-{index}")
+        if file.exists():
+            found.append(file.stat().st_size - HEADER_BYTES)
+    size = min(found, default=0)
+    return size if size >= 1 << 16 and not size & (size - 1) else 0  # or it is damaged, and replaced
+
+
+def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
+    """What new rings of configured sizes take, and the journal of sessions."""
+    directory = config.runtime_dir
+    rings = [
+        (f"{it.name}-{index}", it.ring_bytes)
+        for it in config.stream
+        if it not in flexible
+        for index in range(it.partitions)
+    ]
+    if config.sessions.keep:
+        rings.append(("sessions", config.sessions.journal_bytes))
+    return sum(size + HEADER_BYTES for name, size in rings if not ring_file(directory / name).exists())
+
+
+def _least_bytes(config: Config) -> int:
+    """The smallest ring that keeps the rules of the configuration (edge/config_rules.py)."""
+    limits, least = config.limits, LEAST_BYTES
+    if limits.packet_max_bytes is not None:
+        topic = min(limits.topic_max_bytes, limits.packet_max_bytes)
+        least = max(least, RECORDS_PER_RING * (limits.packet_max_bytes + topic + RECORD_OVERHEAD_BYTES))
+    for it in config.stream:
+        if it.sync_bytes is not None and it.durability != "process":
+            least = max(least, RING_SHARE * it.sync_bytes)
+    return 1 << (least - 1).bit_length()
+
+
+def _free_bytes(directory: Path) -> int:
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
