@@ -301,7 +301,7 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+.-]*:", description="a URL, such as file:///srv/lake")]
     in_broker: bool = True  # false: it is run by `brim bridge run NAME`, as a process of its own
     streams: tuple[Name, ...] = ()  # all, and their local producers
-    options: dict[str, str] = {}  # of the sink, such as region or endpoint
+    options: dict[str, str | bool | int | float] = {}  # of the sink, such as region or endpoint
     start: Literal["oldest", "latest"] = "oldest"  # of a partition that was never drained
     # A file is cut when it has so many bytes or records, or when the oldest has waited so long: larger files
     # cost less, and arrive later.

@@ -119,7 +119,8 @@ class _ValueReader:
             description = (kind.extra_json_schema or {}).get("description", "")
             kind = kind.type
         if isinstance(kind, inspect.UnionType):  # X | None: None is said by leaving the key out
-            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+            kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+            kind = next((one for one in kinds[1:] if not _mistake(one, value)), kinds[0])
         match kind:
             case inspect.StructType(cls=cls):
                 return self._table(cls, value, path)

@@ -30,6 +30,32 @@ __all__ = ["ObjectSink"]
 
 TIMEOUT = "30s"  # of one request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
+# Options that obstore wants as those of the HTTP client, beside those of the store.  Both it reads from text,
+# booleans as true or false, durations as 30s or 1min; one in the wrong place makes it panic.
+CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
 # Where obstore asks who it is when nobody has said so: a machine in the cloud would answer.
 NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
 CREDENTIALS = "check the credentials of the bridge, and that they may put and list below this prefix"
@@ -55,7 +81,7 @@ class ObjectSink:
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
-        """For s3://bucket/prefix and its kin; `options` are obstore's for that store.
+        """For s3://bucket/prefix and its kin; `options` are obstore's for that store and its HTTP client.
 
         Credentials come from where the store's own tools take them: environment, profile, instance metadata.
         Raises BadName, SinkUnavailable when obstore is missing.
@@ -72,10 +98,12 @@ class ObjectSink:
         client: dict[str, Any] = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
         if options.get("endpoint", "").startswith("http://"):
             client["allow_http"] = True
+        client |= {key: value for key, value in options.items() if key in CLIENT_OPTIONS}
+        own = {key: value for key, value in options.items() if key not in CLIENT_OPTIONS}
         no_retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
         make: Any = from_url  # its overloads want literal option names
         try:
-            store = make(url, client_options=client, retry_config=no_retries, **options)
+            store = make(url, client_options=client, retry_config=no_retries, **own)
         except (BaseError, ValueError, TypeError, OSError) as error:
             hint = "see obstore's options for this store"
             raise BadName(f"{url}: {_first_line(error)}", hint=hint) from error

@@ -21,8 +21,9 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
     from bridge.shipping import check
     from bridge.sink import open_sink
 
+    options = {key: _text(value) for key, value in bridge.options.items()}
     try:
-        sink = open_sink(bridge.to, bridge.options)
+        sink = open_sink(bridge.to, options)
         sink.close()
         settings = BridgeSettings(
             name=bridge.name,
@@ -32,7 +33,7 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             state_dir=config.state_dir,
             log_dir=config.log_directory,
             streams=bridge.streams,
-            options=bridge.options,
+            options=options,
             start=bridge.start,
             unit_bytes=bridge.unit_bytes,
             unit_records=bridge.unit_records,
@@ -74,3 +75,8 @@ def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
         absent = BridgeState(bridge.name, to, "stopped", last_error=str(error), remedy=error.hint)
         return absent.as_dict()
     return state
+
+
+def _text(value: str | bool | float) -> str:
+    """An option as sinks read it: true and false as TOML writes them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -151,6 +151,31 @@ def test_an_option_that_the_store_does_not_know_is_refused() -> None:
 
 
 @needs_obstore
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("allow_http", "true"),
+        ("timeout", "1min"),
+        ("connect_timeout", "2s"),
+        ("proxy_url", "http://127.0.0.1:1"),
+        ("skip_signature", "true"),
+        ("virtual_hosted_style_request", "false"),
+    ],
+)
+def test_options_of_the_store_and_of_its_http_client_are_taken_as_text(option: str, value: str) -> None:
+    pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
+    open_sink("s3://lake/plant", {"region": "eu-central-1", option: value}).close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("allow_http", "perhaps"), ("timeout", "soon"), ("skip_signature", "perhaps")]
+)
+def test_a_value_that_an_option_cannot_have_is_refused(option: str, value: str) -> None:
+    pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
+    with pytest.raises(BadName, match=value):
+        open_sink("s3://lake/plant", {"region": "eu-central-1", option: value})
+
+
 def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> None:
     made = open_unit_sink(
         "s3://bucket/prefix",

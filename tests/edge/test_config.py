@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge.cli.bridge_settings import bridge_settings
 from edge.config import Config, Stream, load, parse
-from edge.errors import ConfigError
+from edge.errors import ConfigError, EdgeError
 from edge.toml_lines import Path, key_lines, line_of
 
 # What is written, and what must be said about it: line, key, and the words that help.
@@ -101,8 +102,8 @@ MISTAKES = [
         ":4: bridge[0].options: 3 is not a table; write {",
     ),
     (
-        '[[bridge]]\nname = "l"\nto = "s3://l"\n[bridge.options]\nr = 1',
-        ":5: bridge[0].options.r: 1 is not a string",
+        '[[bridge]]\nname = "l"\nto = "s3://l"\n[bridge.options]\nr = [1]',
+        ":5: bridge[0].options.r: [1] is not a string",
     ),
     ("a = = 1", ":1: file: not TOML: "),
     ("[quota]\nshare_percent = 101", ":2: quota.share_percent: 101 is above the limit, 100"),
@@ -178,6 +179,18 @@ def test_what_no_stream_takes_goes_to_the_default_stream():
 def test_the_default_stream_may_be_tuned_under_its_own_name():
     config = parse('[[stream]]\nname = "default"\ntopics = ["#"]\npartitions = 4')
     assert [(stream.name, stream.partitions) for stream in config.stream] == [("default", 4)]
+
+
+def test_options_of_a_bridge_may_be_written_as_toml_has_them_and_are_checked():
+    pytest.importorskip("obstore", reason="needs obstore: pip install 'brim[objects]'")
+    head = '[[bridge]]\nname = "l"\nto = "s3://l"\n[bridge.options]\nregion = "x"\n'
+    config = parse(f'{head}allow_http = true\npool_max_idle_per_host = 4\ntimeout = "1min"')
+    settings = bridge_settings(config.bridge[0], config)
+    wanted = {"region": "x", "allow_http": "true", "pool_max_idle_per_host": "4", "timeout": "1min"}
+    assert settings.options == wanted
+    config = parse(f'{head}timeout = "soon"')
+    with pytest.raises(EdgeError, match=r"bridge l: .*soon"):
+        bridge_settings(config.bridge[0], config)
 
 
 def test_sizes_may_be_written_with_units():
