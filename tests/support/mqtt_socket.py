@@ -22,10 +22,14 @@ class SocketClient:
         self.version = version
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._rest = b""
-        self.send(Connect(client_id, version=version, **fields))
-        answer = self.receive()
-        assert isinstance(answer, ConnAck), answer
-        assert answer.reason_code == 0, answer
+        try:
+            self.send(Connect(client_id, version=version, **fields))
+            answer = self.receive()
+            assert isinstance(answer, ConnAck), answer
+            assert answer.reason_code == 0, answer
+        except BaseException:  # a test may catch it, and has nothing that it could close
+            self.close()
+            raise
         self.session_present = answer.session_present
 
     def send(self, *packets: Packet) -> None:
