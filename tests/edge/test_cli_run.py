@@ -366,7 +366,7 @@ def told_what_to_do(site, lake: Path, capsys) -> None:
     assert "offsets 12 to 22 are drained again" in tell("backfill", "--stream", "default", "--from", "12")
     last = "-00000000000000000012-00000000000000000022.brim"
     wait_until(lambda: any(name.endswith(last) for name in drained(lake)))
-    assert main(["bridge", "backfill", "--stream", "x", "--from", "0"]) == 2
+    assert main(["bridge", "backfill", "--stream", "x", "--from", "0"]) == 3
 
 
 def test_a_bridge_drains_in_the_broker_or_as_a_process_of_its_own(site, capsys):

@@ -118,6 +118,7 @@ def test_the_broker_counts_wills_that_wait_and_sessions_that_have_expired(bench:
         "wills_bytes": will_bytes(DELAYED),
         "own_messages_waiting": 0,
         "own_messages_dropped": 0,
+        "sys_topics": 0,
     }
 
 

@@ -194,7 +194,6 @@ def test_records_come_at_the_rate_and_at_the_speed_that_is_asked_for(tmp_path):
         (("--stream", "b"), "the log has a"),
         (("--ring", "b-0"), "the log has a-0"),
         (("--topic", "a/#/b"), "mend the filter"),
-        (("--rate", "0"), "--rate 0 is not above 0"),
         (("--follow", "--until", "5"), "--follow has no end"),
         (("--log", "/nowhere"), "there is no log in /nowhere"),
     ],

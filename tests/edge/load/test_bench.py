@@ -79,7 +79,6 @@ def test_a_broker_that_is_not_there_is_status_3_and_a_remedy(capsys) -> None:
         (("pair", "--size", 8), "payloads of 8 bytes cannot say whose they are"),
         (("pair", "--subscribe-qos", 7), "--subscribe-qos 7 is not 0, 1 or 2"),
         (("pair", "--filter", "a/#/b"), "topic or filter"),
-        (("publish", "--port", 70_000), "--port 70000"),
         (("publish", "--password-file", "/nonexistent"), "--password-file /nonexistent"),
         (("publish", "--connections", 999_999), "open files are needed"),
         (("publish", "--host", "no.such.host.invalid"), "no host 'no.such.host.invalid'"),
