@@ -468,8 +468,9 @@ class Broker:
         for session in self.sessions.overdue(now_s):
             log.info("session expired %s", pairs(client=session.client_id))
             self.clients.forget(session)
+        work_s = self._pending.tick()
         if self.own_messages:
-            return RETRY_S
+            return min(RETRY_S, work_s)
         next_s = min(
             self.sessions.next_s,
             self.wills.next_s,
@@ -477,7 +478,7 @@ class Broker:
             self.keeper.next_s,
             self.router.age(now_s),
         )
-        return min(max(next_s - now_s, 0.0), REST_S)
+        return min(max(next_s - now_s, 0.0), work_s, REST_S)
 
 
 def _body_of(packet: bytes) -> bytes:

@@ -280,6 +280,9 @@ class Engine(SpillEngine, Protocol):
     def journal_note(self, note: bytes, /) -> bool:
         """Append a note of Python's.  False: no room, or it is too long: only a checkpoint says it."""
 
+    def journal_is_short(self) -> bool:
+        """Half of it is in use, and only a checkpoint makes room: the rest is for messages."""
+
     def journal_end(self, at_once: bool, /) -> int | None:
         """Where it goes on behind a checkpoint of now, before which nobody is told what had not gone into the
         ring.  None: it is not open, or has room soon and asks again, unless it is to be `at_once`.

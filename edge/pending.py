@@ -4,7 +4,9 @@ Owns which connections are held.  A held connection is not read any further, so 
 behind the packet in question is looked at after it.  Decides nothing.
 
 Work (edge.steps) is done in slices: up to SLICE_S of it, of all clients together, each time the broker's
-thread has polled.  Clients whose work is not done have their turns one after the other, TURN_S each.
+thread has polled.  Clients whose work is not done have their turns one after the other, TURN_S each.  While
+the journal of sessions is half full no work is done, that for new topics neither: what is left of it is for
+messages of topics that are known.
 
 Invariants: a connection is held once, however many answers it waits for, and goes on when the last is there;
 what is done with an answer is done on the broker's thread; an answer that fails is a refusal; work of one
@@ -32,6 +34,7 @@ T = TypeVar("T")
 Call = Callable[[Callable[[], object]], None]  # runs a function on the broker's thread, from any other
 SLICE_S = 0.001
 TURN_S = 0.000_25
+ROOM_S = 0.002  # from one look at the journal to the next, while work waits for room in it
 Guard = Callable[[int, Callable[[], None]], None]  # runs one for a connection; what it raises ends that
 
 
@@ -52,6 +55,7 @@ class Pending:
         self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> connection, its work
         self._turns: deque[Hashable] = deque()  # owners whose work is not done
         self._called = False  # _work_in_turns() will run
+        self._waits = False  # for room in the journal, while there is work
         self._engine = engine
         self._guard = guard
         self._held: dict[int, int] = {}  # connection -> how many things it waits for
@@ -116,7 +120,8 @@ class Pending:
         Work of one `owner` is done in its order.
         """
         line = self._lines.get(owner)
-        if line is None and self._clock() < self._slice_ends_s and self._has_ended(connection, steps):
+        may_begin = line is None and self._clock() < self._slice_ends_s
+        if may_begin and not self._must_wait() and self._has_ended(connection, steps):
             return
         if connection:
             self._hold(connection)
@@ -152,10 +157,21 @@ class Pending:
             self._called = True
             self.call(self._work_in_turns)
 
+    def tick(self) -> float:
+        """Go on if there is room in the journal again; seconds until it is to be looked at."""
+        if self._waits and not self._engine.journal_is_short():
+            self._waits = False
+            self._call_again()
+        return ROOM_S if self._waits else float("inf")
+
+    def _must_wait(self) -> bool:
+        """Work fills the journal faster than anything else, and once it is full no client is read."""
+        return self.call is not None and self._engine.journal_is_short()
+
     def _work_in_turns(self) -> None:
         self._called = False
         slice_ends_s = self._clock() + SLICE_S
-        while self._turns:
+        while self._turns and not self._must_wait():
             owner = self._turns.popleft()
             line = self._lines[owner]
             connection, steps = line[0]
@@ -168,7 +184,8 @@ class Pending:
                 del self._lines[owner]
             if self._clock() >= slice_ends_s:
                 break
-        if self._turns:
+        self._waits = bool(self._turns) and self._must_wait()
+        if self._turns and not self._waits:
             self._call_again()
 
     def _let_go(self, connection: int) -> None:

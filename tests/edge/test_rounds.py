@@ -52,11 +52,11 @@ class Rounds:
         self.loop = Loop(bench.engine)
         self.counters = counters_of(bench.engine)
 
-    def turn(self) -> int:
-        """Poll, and do what Python has to do; return how many bytes were sent."""
+    def turn(self, events: int = 32) -> int:
+        """Poll, and do what Python has to do, for so many events; return how many bytes were sent."""
         before = int(self.counters.bytes_out)
         self.loop.poll(0)
-        self._bench.broker.handle(self._bench.engine.events())
+        self._bench.broker.handle(self._bench.engine.events(events))
         while self._bench.calls:
             self._bench.calls.popleft()()
         self._bench.broker.tick()
@@ -91,6 +91,24 @@ def rounds() -> Iterator[Rounds]:
             yield made
         finally:
             made.loop.close()
+
+
+def test_closed_connections_that_wait_for_their_end_delay_nobody() -> None:
+    """Epoll hands out 256 sockets at a time, and a closed one would be ready until its end."""
+    with rounds() as it:
+        crowd = [it.client(f"crowd-{n}") for n in range(1_100)]
+        honest = it.client("honest", "all")
+        honest.sendall(encode(Publish("all", b"first")))
+        while not received(honest):
+            it.turn()
+        for client in crowd:
+            client.close()
+        for _ in range(12):  # epoll reports each twice
+            it.turn(1)
+        honest.sendall(encode(Publish("all", b"soon")))
+        for _ in range(2):
+            it.turn(1)
+        assert received(honest) == encode(Publish("all", b"soon"))
 
 
 def test_a_fan_out_to_many_is_sent_in_parts_between_which_sockets_are_looked_at() -> None:

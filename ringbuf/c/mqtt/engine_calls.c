@@ -496,6 +496,7 @@ static PyMethodDef engine_methods[] = {
     {"journal_open", FAST(engine_journal_open), "(writer, position, vows, bytes in the log alone)"},
     {"journal_close", NONE(engine_journal_close), "(): nothing is kept any more"},
     {"journal_note", ONE(engine_journal_note), "(bytes) -> bool: False when only a checkpoint can say it"},
+    {"journal_is_short", NONE(engine_journal_is_short), "() -> bool"},
     {"journal_end", ONE(engine_journal_end), "(at_once) -> position | None: not now, or closed"},
     {"journal_sections", FAST(engine_journal_sections), "(next, bytes) -> (entries, next | None)"},
     {"journal_checkpointed", FAST(engine_journal_checkpointed), "(position, bytes until the next is due)"},

@@ -275,6 +275,13 @@ static bool is_soon(const mq_engine *engine)
            engine->now_ms - journal->waits_since < LOG_PATIENCE_MS;
 }
 
+bool mq_journal_is_short(const mq_engine *engine)
+{
+    const mq_journal *journal = &engine->journal;
+    return journal->writer != NULL && !by_log(journal) &&
+           journal->writer->tail - journal->keep_from > journal->writer->capacity / 2;
+}
+
 bool mq_journal_needs(const mq_engine *engine)
 {
     const mq_journal *journal = &engine->journal;

@@ -49,6 +49,11 @@ PyObject *engine_journal_close(engine_object *self, PyObject *Py_UNUSED(ignored)
     Py_RETURN_NONE;
 }
 
+PyObject *engine_journal_is_short(engine_object *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(mq_journal_is_short(self->engine));
+}
+
 PyObject *engine_journal_note(engine_object *self, PyObject *object)
 {
     HELD_VIEW note = {0};

@@ -17,6 +17,7 @@
  * the poll return to Python.
  */
 #include "mqtt.h"
+#include "peer.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -30,7 +31,8 @@
 #include <unistd.h>
 
 #define BATCH 256 /* sockets that are served between two waits */
-#define ACCEPT_BATCH 64
+#define ACCEPT_BATCH 32
+#define ACCEPT_FEW 4 /* while Python has something to decide: sockets of those who wait delay all others */
 #define FLUSH_AFTER_BYTES \
     (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
 #define FLUSH_ROUND_BYTES (2u << 20) /* sent to all together before sockets are looked at: 2 ms, about */
@@ -288,8 +290,10 @@ static void receive(mq_loop *loop, mq_connection *connection)
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
-    if (connection->stop == MQ_STOP_CLOSING)
+    if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, for nothing */
+        watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
         return;
+    }
     if (events & EPOLLOUT) {
         connection->blocked = false;
         interest_set(loop, connection, connection->interest & ~(uint32_t)EPOLLOUT);
@@ -310,32 +314,8 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
 
 /* ---- accepting ---- */
 
-typedef struct peer { /* where a connection comes from, as mq_connection has it */
-    uint8_t address[16];
-    uint16_t port;
-    uint8_t family;
-} peer;
-
-/* An IPv4 client of a dual-stack listener is an IPv4 client. */
-static peer peer_of(const struct sockaddr_storage *address)
-{
-    peer found = {.family = (uint8_t)address->ss_family};
-    if (address->ss_family == AF_INET) {
-        const struct sockaddr_in *ip = (const struct sockaddr_in *)(const void *)address;
-        found.port = ntohs(ip->sin_port);
-        memcpy(found.address, &ip->sin_addr, sizeof ip->sin_addr);
-    } else if (address->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *ip = (const struct sockaddr_in6 *)(const void *)address;
-        bool mapped = IN6_IS_ADDR_V4MAPPED(&ip->sin6_addr);
-        found.port = ntohs(ip->sin6_port);
-        found.family = mapped ? AF_INET : AF_INET6;
-        memcpy(found.address, ip->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
-    }
-    return found;
-}
-
 /* NULL: it was not taken, the socket is closed.  Until CONNECT says more, a connection is its address's. */
-static mq_connection *adopt(mq_loop *loop, int fd, int number, const peer *from)
+static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
 {
     mq_engine *engine = loop->engine;
     bool is_6 = from->family == AF_INET6, ip = from->family == AF_INET || is_6;
@@ -364,7 +344,7 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
                        uint32_t waited_ms)
 {
     mq_engine *engine = loop->engine;
-    peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
+    mq_peer from = {.family = (uint8_t)family, .port = (uint16_t)port};
     memcpy(from.address, address, sizeof from.address);
     send_at_once(fd);
     clock_read(engine);
@@ -393,7 +373,8 @@ static void rest(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
 static void accept_some(mq_loop *loop, int number, bool refuses)
 {
     mq_engine *engine = loop->engine;
-    for (int i = 0; i < ACCEPT_BATCH; i++) {
+    int most = mq_events_waiting(engine) > 0 ? ACCEPT_FEW : ACCEPT_BATCH;
+    for (int i = 0; i < most; i++) {
         struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
         if (!refuses && mq_listener_full(engine, number)) {
@@ -403,7 +384,7 @@ static void accept_some(mq_loop *loop, int number, bool refuses)
         int fd = accept4(loop->listeners[number], (struct sockaddr *)&address, &length,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            peer from = peer_of(&address);
+            mq_peer from = mq_peer_of(&address);
             adopt(loop, fd, number, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             engine->counters.accept_rests++;

@@ -30,6 +30,7 @@
  *   watch.c       whether the polling thread is alive, and clients are served
  *   engine.c      memory, rings, sources, time
  *   loop.c        sockets.  With spill_file.c and watch.c the only file here that makes system calls
+ *   peer.c        addresses of clients
  *   engine_calls.c  the Python type Engine
  *
  * One thread at a time uses an engine and its loop: the thread that polls.  Nothing here calls Python.

@@ -98,6 +98,7 @@ PyObject *engine_session_keep(engine_object *self, args_t args, Py_ssize_t count
 PyObject *engine_journal_open(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_close(engine_object *self, PyObject *argument);
 PyObject *engine_journal_note(engine_object *self, PyObject *argument);
+PyObject *engine_journal_is_short(engine_object *self, PyObject *argument);
 PyObject *engine_journal_end(engine_object *self, PyObject *argument);
 PyObject *engine_journal_sections(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_journal_checkpointed(engine_object *self, args_t args, Py_ssize_t count);

@@ -14,7 +14,18 @@ from typing import Any
 
 import pytest
 
-from edge.mqtt import ConnAck, Connect, PubAck, Publish, Subscribe, Subscription, Version, Will
+from edge.mqtt import (
+    ConnAck,
+    Connect,
+    PubAck,
+    Publish,
+    ReasonCode,
+    SubAck,
+    Subscribe,
+    Subscription,
+    Version,
+    Will,
+)
 from edge.state import keeper
 from edge.state.checkpoint import write_checkpoint
 from persistence import Log, LogWriter, Source
@@ -81,6 +92,30 @@ def test_a_flood_waits_for_a_checkpoint_that_cannot_be_written(monkeypatch: pyte
         acknowledged += len(publisher.received())
         assert acknowledged == sent
         assert everything(reader(lives.restart())) == list(range(sent))
+
+
+def test_subscriptions_leave_room_in_the_journal_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's long filters fill the journal faster than checkpoints make room, and only it waits."""
+    journal_bytes, each = 1 << 20, 1_000
+    packets = [
+        Subscribe(7, tuple(Subscription(f"{packet}/{n}/{'x' * 200}") for n in range(each)))
+        for packet in range(2 * journal_bytes // (200 * each))
+    ]
+    with Lives(journal_bytes=journal_bytes, capacity_bytes=1 << 22) as lives:
+        bench, publisher = begun(lives)
+        assert publish(publisher, 0) == BATCH  # a new topic is work, too, and would wait
+        greedy = bench.client("greedy", clean_start=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper, "write_checkpoint", no_room)
+            greedy.send(*packets)
+            answers = greedy.received()
+            assert len(answers) < len(packets)
+            assert publish(publisher, BATCH) == BATCH
+        bench.settle(2_000)  # it is tried again
+        greedy.raw(greedy.unread)
+        answers += greedy.received()
+        assert answers == [SubAck(7, (ReasonCode.SUCCESS,) * each)] * len(packets)
+        assert everything(reader(lives.restart())) == list(range(2 * BATCH))
 
 
 def test_what_is_let_go_of_meanwhile_costs_nobody_anything() -> None:
