@@ -188,13 +188,12 @@ class DamagedState:
 
     def _hit(self, data: bytes, hit: Hit, before: int, behind: int) -> Iterator[Pair]:
         """Messages of which the damaged part has a byte, or one that close."""
-        for its in self.base.sent.values():
-            for it in its:
-                at = data.find(it.payload)
-                while at >= 0:
-                    if at - before < hit.end and hit.begin < at + len(it.payload) + behind:
-                        yield it.topic, it.payload
-                    at = data.find(it.payload, at + 1)
+        for topic, payload in self._published:
+            at = data.find(payload)
+            while at >= 0:
+                if at - before < hit.end and hit.begin < at + len(payload) + behind:
+                    yield topic, payload
+                at = data.find(payload, at + 1)
 
     # ---- what was seen ----
 
