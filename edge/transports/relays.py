@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 
 ACCEPT_BATCH = 64
 REST_S = 1.0  # without file descriptors, nobody is accepted for so long
-FULL_S = 0.05  # a new client waits so long for a place: others may have left already
+FULL_S = 0.05  # between two looks for a place
+PLACE_LOOKS = 20  # before a new client is refused: others may have left, which two threads have to see first
 PAIR_BYTES = 65_536  # what waits in the socket pair, each way; the kernel counts its own needs as well
 LEAVE_S = 1.0  # at the end, for what was sent to be taken
 JOIN_S = 5.0
@@ -191,11 +192,15 @@ class Relays:
 
     # ---- accepting ----
 
-    def _accept(self, port: Port, *, refuses: bool = False) -> None:
-        """`refuses`: those for whom there is no place; otherwise they stay in the kernel's queue for now."""
+    def _accept(self, port: Port, looks: int = PLACE_LOOKS) -> None:
+        """Accept a batch of clients.
+
+        `looks`: without a place, clients stay in the kernel's queue for that many more looks; then they are
+        refused.
+        """
         for _ in range(ACCEPT_BATCH):
-            if not refuses and listener_full(self._engine, port.number):
-                self._rest(port, FULL_S, waits_for_place=True)
+            if looks and listener_full(self._engine, port.number):
+                self._rest(port, FULL_S, looks)
                 return
             try:
                 client, _ = port.server.accept()
@@ -224,17 +229,18 @@ class Relays:
         for port in self.ports:
             self._rest(port, REST_S)
 
-    def _rest(self, port: Port, seconds: float, *, waits_for_place: bool = False) -> None:
+    def _rest(self, port: Port, seconds: float, looks: int = 0) -> None:
+        """Accept no client for that time; `looks`: of _accept(), if the port waits for a place, else 0."""
         assert self._loop is not None
         if self._loop.remove_reader(port.server):  # else it rests already
-            self._loop.call_later(seconds, self._wake, port, waits_for_place)
+            self._loop.call_later(seconds, self._wake, port, looks)
 
-    def _wake(self, port: Port, waits_for_place: bool) -> None:
+    def _wake(self, port: Port, looks: int) -> None:
         if port.server.fileno() < 0 or self._loop is None:
             return
         self._loop.add_reader(port.server, self._accept, port)
-        if waits_for_place:
-            self._accept(port, refuses=True)
+        if looks:
+            self._accept(port, looks - 1)
 
     def _turn_away(self, cause: CloseCause) -> None:
         self._counters.turned_away[cause] += 1
