@@ -285,7 +285,7 @@ static void look(void)
     states++;
 }
 
-/* Whether the file is another one than at the last look. */
+/* True: the file is another one than at the last look. */
 static bool changed(void)
 {
     struct stat facts;

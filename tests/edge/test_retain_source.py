@@ -1,4 +1,4 @@
-"""Retained messages of clients that may not publish them any more are withheld (check_retain_source)."""
+"""Retained messages of clients that may no longer publish them are withheld (check_retain_source)."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_closed_connections_that_wait_for_their_end_delay_nobody() -> None:
 
 
 def test_a_fan_out_to_many_is_sent_in_parts_between_which_sockets_are_looked_at() -> None:
-    """Without the bound one round sends 19 MB, and whoever has published meanwhile waits for all of it."""
+    """Without the bound one round sends 19 MB, and a publisher waits for all of it."""
     with rounds() as it:
         readers = [it.client(f"reader-{n}", "all") for n in range(SUBSCRIBERS)]
         writer = it.client("writer")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +18,7 @@ from persistence.free_room import DiskRules, disk_step, floors, require_room, se
 from tests.support.children import ModuleChild
 from tests.support.mqtt_served import RawClient
 from tests.support.ports import free_port
+from tests.support.small_disk import small_disk
 
 MIB = 1 << 20
 DISKS = [64 * MIB, 256 * MIB, 1 << 30, 100 << 30]
@@ -80,19 +78,6 @@ class LeastFree:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
-
-
-@contextmanager
-def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
-    at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0750", "tmpfs", str(at)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "--lazy", str(at)], check=True)
 
 
 def flood(port: int, total: int) -> list[ReasonCode]:

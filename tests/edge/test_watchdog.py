@@ -96,7 +96,7 @@ def flood(publisher: SocketClient, batches: int = FLOOD) -> int:
 
 
 def acknowledged_before_the_end(publisher: SocketClient) -> int:
-    """What is acknowledged of a flood until the broker ends."""
+    """Messages of a flood that are acknowledged until the broker ends."""
     count = 0
     try:
         while True:

@@ -14,9 +14,9 @@ __all__ = ["fill", "small_disk"]
 
 @contextmanager
 def small_disk(at: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size."""
+    """A file system of that size, for its owner and group."""
     at.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(at)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0750", "tmpfs", str(at)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"NOT TESTED: no file system can be mounted here, be root: {mounted.stderr.strip()}")

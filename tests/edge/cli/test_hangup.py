@@ -11,7 +11,7 @@ RELOADS = "password and ACL files read again"
 
 
 def catches_hangup(pid: int) -> bool:
-    """Whether the process has a handler for SIGHUP."""
+    """True: the process has a handler for SIGHUP."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGHUP - 1) & 1)

@@ -78,7 +78,7 @@ def until_refused(client: SocketClient) -> list[int]:
 
 
 def everything(broker: BrimProcess, client_id: str, count: int) -> list[int]:
-    """What there is for it, in its order: so many messages."""
+    """The next messages of its queue, in order: so many."""
     found: list[int] = []
     with SocketClient(broker.port, client_id, Version.V311, clean_start=False) as client:
         assert client.session_present
@@ -102,7 +102,7 @@ def counters(broker: BrimProcess) -> dict[str, Any]:
 
 
 def is_done(broker: BrimProcess, client_id: str) -> bool:
-    """Whether nothing waits for that client, and all that it was sent is acknowledged."""
+    """True: nothing waits for that client, and all that it was sent is acknowledged."""
     return any(
         (it["client_id"], it["queued"], it["in_flight"]) == (client_id, 0, 0)
         for it in status_of(broker)["clients"]
@@ -157,7 +157,7 @@ def test_a_full_runtime_directory_is_tidied_when_a_session_has_taken_what_it_wai
 def test_a_journal_that_is_full_finds_room_for_its_checkpoint_in_a_full_runtime_directory(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
-    """Otherwise nobody would be served any more."""
+    """Otherwise no client would be served."""
     with full_broker(runtime_directory, tmp_path) as (broker, disk):
         sleeper(broker, "reader", "other/#")
         fill(disk)
