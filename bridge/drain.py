@@ -303,12 +303,13 @@ class Drain:
                 return quiet and ended and self._pass(cursor, want)
             return quiet and self._next_epoch(source, cursor)
         stop = None if want.live else cursor.stop_offset
+        end = batch.first_offset + self.settings.unit_records
         if stop is not None:
             if batch.first_offset >= stop:
                 self._buffers.append(buffer)
                 return quiet and self._pass(cursor, want)
-            batch = cut(batch, stop - 1)
-        batch = cut(batch, batch.first_offset + self.settings.unit_records - 1)
+            end = min(end, stop)
+        batch = cut(batch, end - 1)
         if stop is not None:
             self.partitions.backlog_ns[source.name] = batch.last_timestamp_ns
         if quiet and stop is None and self._splits(source, cursor, batch):

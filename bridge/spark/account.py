@@ -78,7 +78,7 @@ class Account:
 
     @property
     def has_missing(self) -> bool:
-        """Whether records or units are missing without a declaration, units have the same number, or a file
+        """True: records or units are missing without a declaration, units have the same number, or a file
         cannot be read.
         """
         units = any(it.missing or it.doubled for it in self.edges)
@@ -138,7 +138,7 @@ def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, _Declared]:
 
 
 def _declared(footers: Sequence[Footer], later: _Declared, present: Ranges) -> _Declared:
-    """What is lost, and what is skipped; what is there all the same is neither, what is both is lost."""
+    """Ranges lost and skipped, without those that are present; a range that is both counts as lost."""
     lost = union([*(pair for footer in footers for pair in footer.lost), *later.lost])
     skipped = union([*(pair for footer in footers for pair in footer.skipped), *later.skipped])
     return _Declared(subtract(lost, present), subtract(skipped, union([*present, *lost])))
@@ -154,14 +154,13 @@ def _epoch(
     firsts = [footer.epoch_first_offset for footer in footers] or [first for first, _ in ranges]
     if retained:
         firsts = [present[0][0]] if present else []
-    ends = [last for _, last in [*present, *declared.lost, *declared.skipped]] + (
-        [stood - 1] if stood else []
-    )
+    explained = union([*present, *declared.lost, *declared.skipped])
+    ends = [last for _, last in explained] + ([stood - 1] if stood else [])
     if not ends or (not firsts and retained):
         return None  # nothing of this epoch was ever there, or nothing is any more
     first, last = min(firsts, default=0), max(ends)
     expected = [(first, last)] if last >= first else []
-    missing = subtract(expected, union([*present, *declared.lost, *declared.skipped]))
+    missing = subtract(expected, explained)
     return EpochAccount(epoch, len(files), expected, present, *declared, missing, overlap(ranges))
 
 
