@@ -366,7 +366,7 @@ class Broker:
         self.check_retained()
 
     def check_retained(self) -> None:
-        """Withhold retained messages of clients that may not publish them any more."""
+        """Withhold retained messages of clients that may no longer publish them."""
         if self.limits.check_retain_source:
             self._pending.work(0, self.retained, self.retained.check_sources())
 

@@ -188,7 +188,7 @@ class Engine(SpillEngine, Protocol):
         """The rules have changed: judge every client and topic anew."""
 
     def events(self, queued: int = 32, /) -> list[Event]:
-        """What waits for Python and was not returned before: of packets, new topics and ended connections the
+        """Events that were not returned before: of packets, new topics and ended connections the
         oldest `queued` (0 to 32), of all other kinds everything.
 
         The next poll or step resumes the connections of these events, and of no others: an event that
@@ -305,7 +305,7 @@ class Engine(SpillEngine, Protocol):
 
     def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
         """Records of what they retain now, about `most` bytes, without payload for nothing; authors of them,
-        as edge/state/retained_file.py has them; any more?
+        as edge/state/retained_file.py has them; True: there are more.
         """
 
     def retained_authors(self, first: int, most: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
@@ -361,7 +361,7 @@ class Engine(SpillEngine, Protocol):
         """Of a ring that others write, records below were routed in an earlier life."""
 
     def restore_end(self) -> int:
-        """That was all: the number of records that sessions wait for and nothing has any more."""
+        """End the restoring; the number of records that sessions wait for and that no store has."""
 
     # Shared subscriptions.  A group is known by its queue, which is a session that no client has.
 

@@ -121,7 +121,7 @@ class Reporter:
             "owners": owners,
             "clients": [dataclasses.asdict(row) for row in clients],
             "clients_not_shown": not_shown,
-            # What somebody has removed under the broker: key, path and remedy of each.
+            # Directories and files removed or replaced under the broker: key, path and remedy of each.
             "missing": [it._asdict() for it in self.missing()],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,

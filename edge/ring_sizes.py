@@ -1,4 +1,4 @@
-"""Sizes of rings that nobody has configured: they fit the file system of the runtime directory.
+"""Default sizes of rings: they fit the file system of the runtime directory.
 
 Owns the choice at the start of the broker, and when a local producer comes.  A size that is configured is
 never changed: a ring without room for it is an error.  Never makes or removes a ring.
@@ -79,7 +79,7 @@ def _size_there(directory: Path, stream: Stream) -> int:
 
 
 def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
-    """What new rings of configured sizes take, and the journal of sessions."""
+    """Bytes that new rings of configured sizes and the journal of sessions take."""
     directory = config.runtime_dir
     rings = [
         (f"{it.name}-{index}", it.ring_bytes)

@@ -97,7 +97,7 @@ class Watchdog:
 
     @property
     def stalled_s(self) -> float:
-        """How long nobody has been served by now; 0: clients are served, or the disk is at fault."""
+        """Seconds for which no client has been served; 0: clients are served, or the disk is at fault."""
         dog, tick_s = self._dog, self._ticks.tick_ms / 1000
         stuck = dog.stuck_ticks if dog.stuck_ticks >= self._ticks.report else 0
         unserved = 0 if self._excuse() else dog.unserved_since_ticks

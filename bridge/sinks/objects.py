@@ -81,7 +81,7 @@ class ObjectSink:
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
-        """For s3://bucket/prefix and its kin; `options` are obstore's for that store and its HTTP client.
+        """The sink of an s3:// or other URL; `options` are obstore's for the store and its HTTP client.
 
         Credentials come from where the store's own tools take them: environment, profile, instance metadata.
         Raises BadName, SinkUnavailable when obstore is missing.

@@ -196,7 +196,7 @@ class _Rows:
                 yield corrupt_batch_of(first, last, reason, constants, self.schema)
 
     def _may_hold(self, task: FileTask) -> bool:
-        """Whether the times in the footer leave anything; one that cannot be read says nothing."""
+        """False: by the times in its footer the file holds no wanted record.  An unreadable footer: True."""
         if not self.options.where.has_times:
             return True
         try:

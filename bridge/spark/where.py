@@ -95,11 +95,11 @@ class Where:
 
     @property
     def has_times(self) -> bool:
-        """Whether a file may be left out for the times in its footer."""
+        """True: conditions on the timestamp may leave out a file by the times in its footer."""
         return any(it.column == "timestamp" and it.how in COMPUTED for it in self.conditions)
 
     def may_be_between(self, first_ns: int, last_ns: int) -> bool:
-        """Whether a file can hold anything that is wanted whose first and last record have these times."""
+        """True: a file whose first and last record have these times can hold a wanted record."""
         low, high = sorted((first_ns, last_ns))
         earliest, latest = _utc(low) - SET_BACK, _utc(high) + SET_BACK
         return all(

@@ -15,7 +15,7 @@ __all__ = ["bridge_settings", "foreign_bridge"]
 
 
 def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
-    """What a [[bridge]] tells the bridge.  Raises EdgeError: a name or URL that it cannot use."""
+    """The settings of a [[bridge]] section.  Raises EdgeError: a name, URL or option is not usable."""
     from bridge.errors import BridgeError
     from bridge.settings import BridgeSettings
     from bridge.shipping import check
@@ -62,7 +62,7 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
 
 
 def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
-    """What a bridge in another process says of itself; that it does not answer is its condition, too."""
+    """The state that a bridge in another process reports; "stopped" if it does not answer."""
     from bridge.control import ask
     from bridge.errors import BridgeError
     from bridge.sink import shown

@@ -206,7 +206,7 @@ async def _open_streams(
     return reader, writer
 
 
-# What a port that speaks plain MQTT makes of a TLS handshake: it hangs up, or answers with something else.
+# Errors of a TLS handshake with a port of plain MQTT: the connection is closed, or the answer is no TLS.
 _NO_TLS = {None, "UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 _PLAIN = (
     "a port of plain MQTT (usually 1883) needs mqtt://, or `brim` without --tls; TLS is usually port 8883"

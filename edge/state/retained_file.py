@@ -311,7 +311,7 @@ class _Written:
         self._sync = sync
         self._file: BinaryIO | None = None  # None: the disk has refused something of this sweep
         self._anew = False
-        self._anew_bytes = 0  # of the file, as it was last written anew
+        self._anew_bytes = 0  # of the file, when it was last rewritten
         self._made = False  # its name is not on the disk yet
 
     def begin(self, anew: bool) -> None:

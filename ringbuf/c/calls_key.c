@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* Whether `bytes` is one Variable Byte Integer and as many bytes as it says: else readers would look for the
- * payload elsewhere. */
+/* True: `bytes` is one Variable Byte Integer and as many bytes as it says.  Otherwise readers would look for
+ * the payload elsewhere. */
 static bool properties_whole(const uint8_t *bytes, Py_ssize_t length)
 {
     uint64_t value = 0;

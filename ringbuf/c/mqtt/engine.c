@@ -370,7 +370,7 @@ void mq_connection_touch(mq_engine *engine, mq_connection *connection)
     mq_list_add(&engine->touched, mq_handle(&connection->item));
 }
 
-/* Those of `walked` from `first` on come before whoever was touched meanwhile. */
+/* See mqtt.h. */
 void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first)
 {
     mq_list touched = engine->touched;
@@ -408,7 +408,7 @@ static bool expired(const mq_engine *engine, const mq_connection *connection)
  * each connection has had its turn after so many rounds. */
 void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
 {
-    if (engine->journal.full) /* nobody is read */
+    if (engine->journal.full) /* no socket is read */
         return;
     if (engine->unheard_rounds == 0)
         engine->unheard_ms = began_ms;

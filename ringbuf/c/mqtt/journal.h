@@ -101,8 +101,8 @@ void mq_journal_close(mq_engine *engine);
  * one is requested again. */
 bool mq_journal_end(mq_engine *engine, bool at_once);
 bool mq_journal_needs(const mq_engine *engine); /* a checkpoint: by what is so now, on each round */
-/* Half of it is in use, and only a checkpoint makes room: the rest is for acknowledgements and records, and
- * what clients ask of Python waits.  Nobody is read once it is full. */
+/* True: half of the journal is in use, and only a checkpoint makes room.  The rest is for acknowledgements
+ * and records; work of Python (edge/pending.py) waits.  No socket is read while the journal is full. */
 bool mq_journal_is_short(const mq_engine *engine);
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes);
 

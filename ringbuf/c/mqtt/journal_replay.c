@@ -349,7 +349,7 @@ static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *se
     return 0;
 }
 
-/* What its ring has no longer: the log has it, or the spill file, or it is lost. */
+/* A record that its ring no longer has: the log has it, or the spill file, or it is lost. */
 static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_source *source, mq_entry *entry,
                         mq_unknown *out)
 {

@@ -8,8 +8,8 @@
  *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
  *   - Nobody starves: sockets are looked at in every round, also while one client has something for Python
  *     again and again; one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the
- *     next; FLUSH_ROUND_BYTES of sending to all, then the sockets.  Less is parsed until everybody was sent
- *     something, or queues would grow.  epoll is level-triggered and hands out whoever is ready in turn.
+ *     next; FLUSH_ROUND_BYTES of sending to all, then the sockets.  Less is parsed until every connection was
+ *     sent something, or queues would grow.  epoll is level-triggered and reports ready sockets in turn.
  *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
  * EPOLLIN is taken away only from a paused connection that really has something to read.
  *
@@ -154,7 +154,7 @@ static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most
         mq_connection_touch(engine, connection);
 }
 
-/* Sends to whoever has something, to FLUSH_ROUND_BYTES; the others have their turn after the sockets. */
+/* Sends up to FLUSH_ROUND_BYTES, of all touched connections; the rest is sent after the sockets. */
 static void flush(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;

@@ -59,7 +59,7 @@
 #define MQ_READ_BYTES (256u * 1024) /* most that is read from one connection before the others' turn */
 /* Packets and deliveries that one connection causes before the others' turn. */
 #define MQ_TURN_WORK 8192u
-#define MQ_LAG_WORK 64u /* as long as not everybody was sent what he has in this round */
+#define MQ_LAG_WORK 64u /* while some connections were not flushed in this round */
 #define MQ_FLUSH_BYTES (512u * 1024)   /* most that is sent to one connection before the others' turn */
 #define MQ_OUT_MAX_BYTES (256u * 1024) /* unsent acknowledgements beyond which a client is no longer read */
 #define MQ_EVENTS 32       /* most that Python decides about before messages have their turn again */
@@ -111,7 +111,7 @@ typedef struct mq_author mq_author;
 typedef struct mq_blob {
     uint32_t references;
     uint32_t bytes : 29;
-    uint32_t withheld : 1; /* its author may not publish to its topic now: nobody gets it */
+    uint32_t withheld : 1; /* its author may not publish to its topic now: no client gets it */
     uint32_t spilled : 1;  /* counted in spilled_bytes */
     uint32_t reserved : 1; /* of a topic of the server's own: in no counter */
     union {
@@ -449,7 +449,7 @@ void mq_connection_forget(mq_engine *engine, mq_connection *connection); /* free
 bool mq_connection_over(mq_engine *engine,
                         mq_connection *connection); /* leaves the CLOSED event; false: no room */
 void mq_connection_touch(mq_engine *engine, mq_connection *connection); /* it has something to send */
-/* Of `walked`, which was engine->touched, those from `first` on come before whoever was touched meanwhile. */
+/* Connections of `walked` (engine->touched before) from `first` on stand before those touched meanwhile. */
 void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first);
 void mq_connection_ready(mq_engine *engine, mq_connection *connection); /* parse on what it left */
 /* What CONNECT has settled. */

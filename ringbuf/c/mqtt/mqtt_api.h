@@ -234,7 +234,7 @@ int mq_loop_call_fd(mq_loop *loop);
 
 enum {
     MQ_WATCH_OVER = 0,
-    MQ_WATCH_STUCK = 1,    /* the polling thread was stuck, and is not any more: was_stuck_ticks */
+    MQ_WATCH_STUCK = 1,    /* the polling thread was stuck, and runs again: was_stuck_ticks */
     MQ_WATCH_UNSERVED = 2, /* clients wait, nothing is read or sent: unserved_since_ticks */
     MQ_WATCH_SERVED = 3    /* something is again */
 };

@@ -19,7 +19,7 @@ struct mq_owner {
     uint64_t used[MQ_OWNED];
 };
 
-/* Who has published what is retained: facts of a client, as Python wrote them (edge/retained.py). */
+/* Publisher of retained messages: facts of a client, as Python wrote them (edge/retained.py). */
 struct mq_author {
     uint32_t references, length;
     mq_owner *owner; /* what it retains counts for it; NULL: none */

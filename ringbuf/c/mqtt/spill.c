@@ -195,7 +195,7 @@ static mq_blob *copy_foreign(sweep *sweep, uint64_t position, uint32_t topic)
     return blob;
 }
 
-/* Whether the copy that was made for another session will do: one on the heap ends with the broker. */
+/* True: the copy that was made for another session will do.  One on the heap ends with the broker. */
 static bool suffices(const sweep *sweep, const mq_blob *blob, bool outlives)
 {
     return blob != NULL &&

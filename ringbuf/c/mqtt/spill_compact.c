@@ -3,11 +3,11 @@
  * Compaction of the spill file: a session that is away for long may need one copy in each extent, and pin the
  * memory of all.
  *
- * When copies that nobody needs take half as much as those that are needed, and a mebibyte, extents of which
- * a third or more is not needed become victims: their copies are made again elsewhere, and every entry that
- * points to one is changed.  That is done in slices, session by session, between which everything goes on: an
- * entry that was not changed yet points to the old copy, which stays until the last has gone.  The old copy
- * counts for the new one, so that another session finds it.
+ * When copies that no session needs take half as much as those that are needed, and a mebibyte, extents of
+ * which a third or more is not needed become victims: their copies are made again elsewhere, and every entry
+ * that points to one is changed.  That is done in slices, session by session, between which everything goes
+ * on: an entry that was not changed yet points to the old copy, which stays until the last has gone.  The old
+ * copy counts for the new one, so that another session finds it.
  *
  * When the file system is full, those extents are chosen of which the copies fit into the one that is kept
  * for this.

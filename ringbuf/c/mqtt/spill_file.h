@@ -94,7 +94,7 @@ typedef struct mq_spill {
     uint32_t filling;           /* the extent that takes small copies; 0: none */
     uint32_t first_free;        /* no unit before it is free */
     mq_list spares, retired;    /* extents */
-    uint64_t live, dead;        /* bytes of copies that sessions need, and do not need any more */
+    uint64_t live, dead;        /* bytes of copies that sessions need, and no longer need */
     int error;                  /* errno of the last allocation, if it failed */
     uint64_t retry_ms, probe_ms;
     bool compacting;
@@ -131,7 +131,7 @@ typedef enum mq_spill_opened {
 mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, uint32_t known_count);
 /* The file stays as it is from now on.  Bytes of copies in it that sessions need. */
 uint64_t mq_spill_close(mq_engine *engine);
-void mq_spill_free(mq_engine *engine);        /* nobody points to a copy any more */
+void mq_spill_free(mq_engine *engine);        /* no entry points to a copy */
 bool mq_spill_stuck(const mq_engine *engine); /* there was no room just now */
 /* Room for a copy of a record of `length` bytes, to be filled and then committed, or aborted.  NULL: there is
  * none, or the ring of `source` has no name. */
@@ -155,7 +155,7 @@ uint64_t mq_spill_due(const mq_engine *engine); /* milliseconds until mq_spill_t
 bool mq_spill_scan(mq_engine *engine); /* false: errno */
 mq_blob *mq_spill_find(const mq_engine *engine, const mq_source *source, uint64_t position);
 void mq_spill_take(mq_engine *engine, mq_blob *blob, uint64_t origin); /* an entry points to it from now on */
-void mq_spill_settled(mq_engine *engine); /* copies that nobody has asked for are given up */
+void mq_spill_settled(mq_engine *engine); /* copies that no session has asked for are freed */
 
 /* spill_compact.c */
 bool mq_spill_compacts(const mq_engine *engine); /* it is due, or under way */

@@ -5,8 +5,8 @@
  * Nothing is done to a copy before its checksum holds.  Behind damaged bytes the next copy is looked for, as
  * far as the extent was used, so that damage costs the copies that it has hit and no others.
  *
- * Nobody refers to a copy yet: that is found out when sessions are settled (journal_replay.c).  Those that no
- * session has asked for by then are given up (mq_spill_settled).
+ * Copies have no references yet: sessions take them when they are settled (journal_replay.c).  Copies that no
+ * session has taken by then are freed (mq_spill_settled).
  */
 #include "mqtt.h"
 
@@ -105,8 +105,7 @@ static uint32_t copy_length(const mq_spill *spill, const uint8_t *bytes, uint64_
                                                                                               : 0;
 }
 
-/* Where damage ends the search for copies: nobody knows better than the extent itself, unless that is
- * damaged. */
+/* End of the search for copies: as far as the extent says that it was used, unless that is damaged. */
 static uint64_t used_of(const extent_bytes *extent)
 {
     mq_extent_header header;
@@ -134,7 +133,7 @@ static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uin
     return (uint32_t)end;
 }
 
-/* Nobody refers to it yet. */
+/* Without references yet. */
 static bool copy_adopt(mq_engine *engine, uint64_t place)
 {
     mq_spilled *copy = copy_at(&engine->spill, place);

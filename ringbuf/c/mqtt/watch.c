@@ -42,7 +42,7 @@ static void end(const mq_watchdog *dog)
     _exit(dog->status);
 }
 
-/* True: it was stuck, and is not any more. */
+/* True: it was stuck, and runs again. */
 static bool is_back(mq_watchdog *dog, uint64_t pulse)
 {
     bool stays = pulse == dog->seen_pulse && pulse != 0 && pulse % 2 == 0;
