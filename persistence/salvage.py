@@ -17,7 +17,7 @@ Records with flag UNCHECKED are never saved from a damaged extent: its checksum 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from persistence.extents import Row
@@ -32,7 +32,7 @@ from persistence.format import (
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["Owner", "Run", "Window", "owner_of", "runs_of", "salvage"]
+__all__ = ["Absence", "Owner", "Run", "Window", "owner_between", "owner_of", "runs_of", "salvage"]
 
 
 class Window(NamedTuple):
@@ -49,6 +49,16 @@ class Owner(NamedTuple):
     epoch: int
     length: int  # of its body
     alone: bool  # nothing else is in the damaged region
+    position: int  # of its first record, in the ring
+
+
+class Absence(NamedTuple):
+    """The ring positions that are missing of a ring between two extents: begin <= position < end."""
+
+    ring_id: int
+    epoch: int
+    begin: int
+    end: int
 
 
 class Run(NamedTuple):
@@ -70,11 +80,23 @@ def owner_of(seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEnt
     if entry is not None and entry.epoch == header.ring_epoch:
         alone = header.length == len(body) or _fills(seed, header, body)
         length = len(body) if alone else min(header.length, len(body))
-        return Owner(header.ring_id, header.ring_epoch, length, alone)
+        return Owner(header.ring_id, header.ring_epoch, length, alone, header.ring_position)
     for ring_id, known in catalogue.items():
         if _fills(seed, header._replace(ring_id=ring_id, ring_epoch=known.epoch), body):
-            return Owner(ring_id, known.epoch, len(body), alone=True)
+            return Owner(ring_id, known.epoch, len(body), alone=True, position=header.ring_position)
     return None
+
+
+def owner_between(length: int, absences: Iterable[Absence]) -> Owner | None:
+    """The owner of a body of that length of which the header is lost; None if not exactly one ring fits.
+
+    `absences`: of the rings that continue behind the damaged region.
+    """
+    fitting = [it for it in absences if it.begin + length == it.end]
+    if len(fitting) != 1:
+        return None
+    ring_id, epoch, begin, _ = fitting[0]
+    return Owner(ring_id, epoch, length, alone=True, position=begin)
 
 
 def _fills(seed: int, header: ExtentHeader, body: memoryview) -> bool:
@@ -87,11 +109,10 @@ def salvage(
     """The runs of records in the damaged extent that begins `region`, at `place` in its file, each with its
     earliest and latest timestamp.
     """
-    header = unpack_extent(region)
     body = region[EXTENT_HEADER_BYTES : EXTENT_HEADER_BYTES + owner.length]
     rows = []
     for run in runs_of(body, owner.epoch, window, search=owner.alone):
-        where, position = place + EXTENT_HEADER_BYTES + run.at, header.ring_position + run.at
+        where, position = place + EXTENT_HEADER_BYTES + run.at, owner.position + run.at
         row = Row(run.first_offset, run.records, where, run.length, position, whole=False)
         times = run.first_timestamp_ns, run.last_timestamp_ns
         rows.append((row, (min(times), max(times))))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from persistence.errors import FormatError
@@ -27,12 +28,14 @@ from persistence.format import (
     unpack_catalogue,
     unpack_extent,
 )
-from persistence.salvage import Window, owner_of, salvage
+from persistence.salvage import Absence, Owner, Window, owner_between, owner_of, salvage
 from persistence.walk import LOOK, FileBytes, Group, Walk
 
 __all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_header", "read_table", "walk_table"]
 
-_OFFSET_END = 2**64
+NEAR_EXTENTS = 1_000  # behind a damaged region, in which its ring may continue
+
+_OFFSET_END = _POSITION_END = 2**64
 
 
 class Damage(NamedTuple):
@@ -359,17 +362,67 @@ def _save(
     window = Window(0, 0)
     name = ""
     catalogue = {**known, **table.catalogue}
-    if len(region) > EXTENT_HEADER_BYTES and unpack_extent(region).ring_id != CATALOGUE_RING_ID:
-        owner = owner_of(table.seed, region, catalogue)
-        if owner is not None:
-            name = catalogue[owner.ring_id].name
-            window = _window(table, walk, gap, parts, owner.ring_id, owner.epoch)
-            for row, times in salvage(region, gap.place, owner, window):
-                table.add(owner.ring_id, owner.epoch, row, times, known)
-                rows.append(row)
+    owner = None
+    if len(region) > EXTENT_HEADER_BYTES:
+        owner = _owner(table, walk, gap, parts, region, catalogue)
+    if owner is not None:
+        name = catalogue[owner.ring_id].name
+        window = _window(table, walk, gap, parts, owner.ring_id, owner.epoch)
+        for row, times in salvage(region, gap.place, owner, window):
+            table.add(owner.ring_id, owner.epoch, row, times, known)
+            rows.append(row)
     kept = sum(row.count for row in rows)
     lost = lost_offsets(rows, window)
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept, lost))
+
+
+def _owner(
+    table: SegmentTable,
+    walk: Walk,
+    gap: _Gap,
+    parts: list[_Part],
+    region: memoryview,
+    catalogue: Mapping[int, CatalogueEntry],
+) -> Owner | None:
+    """Whose the extent is that begins the damaged region; None if that cannot be told."""
+    absences = [*_absences(table, walk, gap, parts, catalogue)]
+    owner = None
+    if unpack_extent(region).ring_id != CATALOGUE_RING_ID:
+        owner = owner_of(table.seed, region, catalogue)
+    if owner is None:
+        return owner_between(len(region) - EXTENT_HEADER_BYTES, absences)
+    rows = table.rings.get((owner.ring_id, owner.epoch))
+    begin = 0 if rows is None else rows.end_position
+    end = next((it.end for it in absences if it.ring_id == owner.ring_id), _POSITION_END)
+    if begin <= owner.position <= end - owner.length:
+        return owner
+    return owner._replace(position=begin)  # the header's is damaged, too
+
+
+def _absences(
+    table: SegmentTable,
+    walk: Walk,
+    gap: _Gap,
+    parts: list[_Part],
+    catalogue: Mapping[int, CatalogueEntry],
+) -> Iterator[Absence]:
+    """The ring positions that are missing at the gap, of the rings that continue soon behind it."""
+    open_rings = {(ring_id, it.epoch) for ring_id, it in catalogue.items()}
+    for it in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
+        key = (it.ring_id, it.ring_epoch)
+        if it.count and key in open_rings:
+            open_rings.remove(key)
+            rows = table.rings.get(key)
+            if rows is not None and len(rows):
+                yield Absence(*key, rows.end_position, it.ring_position)
+
+
+def _behind_gap(walk: Walk, gap: _Gap, parts: list[_Part]) -> Iterator[Any]:
+    """The valid extents behind the gap, in the order of the file."""
+    for part in parts:
+        if part.place >= gap.end and not isinstance(part, _Gap):
+            numbers = range(part.first, part.last) if isinstance(part, _Run) else (part.number,)
+            yield from map(walk.__getitem__, numbers)
 
 
 def lost_offsets(rows: Sequence[Row], window: Window) -> tuple[tuple[int, int], ...]:
@@ -388,10 +441,7 @@ def _window(
     entry = table.catalogue.get(ring_id)
     if entry is not None and entry.epoch == epoch:
         first = max(first, entry.next_offset)
-    for part in parts:
-        if part.place >= gap.end and not isinstance(part, _Gap):
-            numbers = range(part.first, part.last) if isinstance(part, _Run) else (part.number,)
-            for it in map(walk.__getitem__, numbers):
-                if (it.ring_id, it.ring_epoch) == (ring_id, epoch) and it.count:
-                    return Window(first, it.first_offset)
+    for it in _behind_gap(walk, gap, parts):
+        if (it.ring_id, it.ring_epoch) == (ring_id, epoch) and it.count:
+            return Window(first, it.first_offset)
     return Window(first, _OFFSET_END)

@@ -370,3 +370,48 @@ def test_a_wild_length_does_not_reach_for_the_records_of_another_ring() -> None:
     log, _ = recovered(written.files)
     assert list(read_all(log, "a-0", 7)) == [0, 1]
     assert list(read_all(log, "b-0", 7)) == [0, 4]
+
+
+def in_turns(rounds: int = 3) -> Written:
+    """A log in which two rings of the same epoch and the same offsets take turns, three records at a time."""
+    written = Written.empty()
+    for number in range(rounds):
+        begin = written.position
+        for name in ("a-0", "b-0"):
+            written.position = begin  # each ring has positions of its own
+            written.add(name, 7, [f"{name} {number} {at}".encode() for at in range(3)])
+        written.sync()
+    written.log.close()
+    return written
+
+
+def test_a_lost_header_and_record_do_not_cost_the_other_records_of_the_extent() -> None:
+    written = in_turns()
+    path = segments(written.files)[0]
+    place, _, _ = [it for it in extents(written.files, path) if it[2]][2]
+    data = written.files.names[path].cache
+    data[place : place + EXTENT_HEADER_BYTES + 16] = bytes(EXTENT_HEADER_BYTES + 16)
+    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    log, report = recovered(written.files)
+    assert list(read_all(log, "a-0", 7)) == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert list(read_all(log, "b-0", 7)) == list(range(9))
+    assert [(it.place, it.ring_name, it.kept, it.lost) for it in report.damage] == [
+        (place, "a-0", 2, ((3, 4),))
+    ]
+
+
+def test_a_record_behind_a_lost_header_has_its_place_in_the_ring() -> None:
+    """Readers ask for records by their position, too: of a header that is lost, and of one that is wrong."""
+    whole = in_turns()
+    path = segments(whole.files)[0]
+    place, _, _ = [it for it in extents(whole.files, path) if it[2]][2]
+    record_bytes = 64
+    for damaged, value in ((range(EXTENT_HEADER_BYTES + 16), 0), (range(16, 24), 0xEE)):
+        written = in_turns()
+        data = written.files.names[path].cache
+        for at in damaged:
+            data[place + at] = value
+        data[place + EXTENT_HEADER_BYTES + 8] ^= 1
+        log, _ = recovered(written.files)
+        found = [it for it in log.read("a-0", 7, 5, 1) if it.offset <= 5]
+        assert [it.position + (5 - it.offset) * record_bytes for it in found] == [5 * record_bytes]
