@@ -19,6 +19,7 @@ socket of the broker, and never holds it up unless told to.
     transform.py    topics that go there, their names there, plug-ins; dead_letters.py: what never gets there
     lag.py          how far behind, and how long the buffer lasts
     drained.py      the format of that file, and reading it with nothing but the standard library and msgpack
+    parquet_footer.py  its footer in a Parquet file
     sink.py         what a sink is; sinks/ has one file each
     spark/          the same files as tables; never imported from here
 

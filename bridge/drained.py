@@ -78,7 +78,6 @@ __all__ = [
     "EXTENT_HEADER_BYTES",
     "HEADER_BYTES",
     "PARQUET_COLUMNS",
-    "PARQUET_KEY",
     "PARQUET_SUFFIX",
     "SUFFIX",
     "TRAILER_BYTES",
@@ -110,8 +109,7 @@ TRAILER_BYTES = 16
 FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
 RING_ID = 1
 SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
-PARQUET_SUFFIX = ".parquet"  # of a unit in its other form: the same name, and in its metadata the footer
-PARQUET_KEY = b"brim"  # of the footer there
+PARQUET_SUFFIX = ".parquet"  # of a unit in its other form: the same name; parquet_footer.py: its metadata
 PARQUET_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")  # of its records
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: zstd's format, 3.1.2
@@ -278,22 +276,33 @@ class Footer:
 
     def pack(self) -> bytes:
         """msgpack, keys in the order above."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        packed: bytes = msgpack.packb({key: it for key, it in found.items() if it or key not in _MAY_MISS})
+        packed: bytes = msgpack.packb(self.values())
         return packed
+
+    def values(self) -> dict[str, Any]:
+        """The keys and values of a footer, in the order above."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: it for key, it in found.items() if it or key not in _MAY_MISS}
 
     @classmethod
     def unpack(cls, data: Bytes) -> Footer:
         """Raises DrainedFileError, also for a footer that contradicts itself."""
         try:
-            found = msgpack.unpackb(data, use_list=False)
-            for key in _MAY_MISS:
-                found.setdefault(key, ())
+            values = msgpack.unpackb(data, use_list=False)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise DrainedFileError(f"invalid footer ({len(data)} bytes): {error!r}") from error
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Any) -> Footer:
+        """The footer with these values; arrays are tuples.  Raises as unpack()."""
+        try:
+            found = {**dict.fromkeys(_MAY_MISS, ()), **values}
             footer = cls(
                 **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
             )
-        except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
-            raise DrainedFileError(f"a footer of {len(data)} bytes that is none: {error!r}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise DrainedFileError(f"invalid footer: {error!r}") from error
         if footer.count != footer.last_offset - footer.first_offset + 1 or footer.count < 1:
             raise DrainedFileError(
                 f"{footer.count} records cannot be offsets {footer.first_offset} to {footer.last_offset}"

@@ -7,8 +7,8 @@ partitions by Spark, Hive, DuckDB and all others, and a unit that is put again i
 
     columns    those of bridge/spark/columns.py but `edge`, which the path has
     encodings  offset and timestamp DELTA_BINARY_PACKED, topic as a dictionary; zstd, level 1
-    metadata   "brim": the footer of the drained file (bridge/drained.py), in msgpack; body_crc32 is that of
-               the drained file
+    metadata   the footer of the drained file as text (bridge/parquet_footer.py); body_crc32 is that of the
+               drained file
 
 What is given up: records are no longer bit for bit those of the ring: timestamps are rounded down to
 microseconds, checksums are gone.  The Spark source "brim" reads them like drained files, with the same rows
@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 from bridge.drained import (
     COMPRESSED_SUFFIX,
     PARQUET_COLUMNS,
-    PARQUET_KEY,
     PARQUET_SUFFIX,
     SUFFIX,
+    Footer,
     as_drained,
 )
-from bridge.errors import SinkBlocked, SinkUnavailable
+from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
+from bridge.parquet_footer import footer_of, metadata_of
 from bridge.sink import UnitSink
 from bridge.unit import Unit
 
@@ -63,20 +64,18 @@ class ParquetUnit(Unit):
         metadata_bytes = TRAILER_BYTES + int.from_bytes(ends[:4], "little")
         if len(ends) < TRAILER_BYTES or metadata_bytes > length:
             return False
-        return _said_in(read(length - metadata_bytes, length)) == self.footer.pack()
+        return _footer_in(read(length - metadata_bytes, length)) == self.footer
 
 
-def _said_in(tail: bytes) -> bytes | None:
-    """The footer of the drained file that the end of a Parquet file has; None: it has none."""
+def _footer_in(tail: bytes) -> Footer | None:
+    """The footer of the drained file that the end of a Parquet file has; None: no valid one."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        found = parquet.read_metadata(pa.BufferReader(tail)).metadata
-    except (pa.ArrowInvalid, OSError):
+        return footer_of(parquet.read_metadata(pa.BufferReader(tail)).metadata)
+    except (pa.ArrowInvalid, OSError, DrainedFileError):
         return None
-    said: bytes | None = found.get(PARQUET_KEY) if found else None
-    return said
 
 
 class ParquetSink:
@@ -125,7 +124,7 @@ def parquet_of(unit: Unit) -> memoryview:
     table, out = table_of(unit), pa.BufferOutputStream()
     with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({PARQUET_KEY: unit.footer.pack()})
+        writer.add_key_value_metadata(metadata_of(unit.footer))
     return memoryview(out.getvalue()).cast("B")  # pyarrow's bytes are signed, which obstore does not take
 
 

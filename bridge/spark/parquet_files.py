@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bridge.drained import PARQUET_COLUMNS, PARQUET_KEY, Footer, Name
+from bridge.drained import PARQUET_COLUMNS, Footer, Name
 from bridge.errors import DrainedFileError
+from bridge.parquet_footer import footer_of
 from bridge.spark.columns import NEVER_NULL, TYPES, Decoded
 
 __all__ = ["footer", "rows_of"]
@@ -60,12 +61,8 @@ def _opened(file: Any, path: str) -> tuple[Any, Footer]:
         opened = parquet.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
         raise DrainedFileError(f"is no Parquet file, or cut short: {error}", name=path) from error
-    said = (opened.metadata.metadata or {}).get(PARQUET_KEY)
-    if said is None:
-        text = f"has no {PARQUET_KEY.decode()!r} in its metadata: no bridge has written it"
-        raise DrainedFileError(text, name=path)
     try:
-        return opened, Footer.unpack(said)
+        return opened, footer_of(opened.metadata.metadata)
     except DrainedFileError as error:
         raise DrainedFileError(str(error), name=path, hint=error.hint) from None
 

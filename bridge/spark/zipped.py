@@ -23,7 +23,7 @@ from bridge import drained
 
 __all__ = ["main", "write"]
 
-PORTABLE = ("__init__.py", "drained.py", "errors.py")  # of bridge; and all of bridge.spark
+PORTABLE = ("__init__.py", "drained.py", "errors.py", "parquet_footer.py")  # and all of bridge.spark
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same zip
 
 

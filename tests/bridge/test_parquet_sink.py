@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from bridge.drained import Footer, parse
-from bridge.errors import BadName, SinkBlocked, SinkConflict, SinkUnavailable
+from bridge.drained import parse
+from bridge.errors import BadName, DrainedFileError, SinkBlocked, SinkConflict, SinkUnavailable
+from bridge.parquet_footer import footer_of, metadata_of
 from bridge.sink import UnitSink, open_unit_sink
 from bridge.unit import compressed
+from tests.bridge.test_drained import GOLDEN, golden_unit
 from tests.support.bridges import FailingSink, drain, publish, ring, run_dry, settings
 from tests.support.drained_files import EPOCH, unit_of
 
@@ -64,7 +66,7 @@ def test_a_file_says_whose_it_is_is_delta_encoded_and_half_as_long_as_the_compre
     unit = unit_of(0, 19_999, payload=telemetry)
     content = parquet_of(unit)
     file = parquet.ParquetFile(pa.BufferReader(content))
-    assert Footer.unpack(file.metadata.metadata[b"brim"]) == unit.footer
+    assert footer_of(file.metadata.metadata) == unit.footer
     group = file.metadata.row_group(0)
     encodings = {
         group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)
@@ -72,6 +74,52 @@ def test_a_file_says_whose_it_is_is_delta_encoded_and_half_as_long_as_the_compre
     assert "DELTA_BINARY_PACKED" in encodings["offset"]
     assert "DELTA_BINARY_PACKED" in encodings["timestamp"]
     assert len(content) < 0.7 * compressed(unit).length
+
+
+def test_the_metadata_of_a_file_is_text_and_the_bytes_of_the_version_before_are_read() -> None:
+    footer = golden_unit().footer
+    text = (GOLDEN / "parquet-metadata-v2.json").read_bytes()
+    assert metadata_of(footer) == {b"brim": text}
+    for key, value in parquet.read_metadata(pa.BufferReader(parquet_of(unit_of(0, 9)))).metadata.items():
+        assert (key + value).decode().isprintable()
+    assert footer_of({b"brim": text}) == footer
+    assert footer_of({b"brim": (GOLDEN / "parquet-metadata-v1.bin").read_bytes()}) == footer
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"{", "invalid metadata"),
+        (b'{"a":' + b"[" * 100_000, "invalid metadata"),
+        (b'{"version":3}', "this build reads 1 to 2"),
+        (b"{}", "this build reads 1 to 2"),
+        (b'{"version":2}', "invalid footer"),
+        (b'{"version":2,"edge":1}', "invalid footer"),
+        (b"[]", "invalid footer"),
+        (b"\xc1", "invalid footer"),
+        (b"\x80", "invalid footer"),
+    ],
+)
+def test_metadata_that_is_damaged_is_an_error(value: bytes, reason: str) -> None:
+    with pytest.raises(DrainedFileError, match=reason):
+        footer_of({b"brim": value})
+
+
+def test_a_unit_that_the_version_before_has_put_is_the_same_unit(sink: UnitSink, tmp_path: Path) -> None:
+    """Killed after its put, then upgraded: the file stays."""
+    unit = unit_of(0, 9)
+    sink.put(unit)
+    (path,) = tmp_path.rglob("*.parquet")
+    table, out = parquet.read_table(path, partitioning=None), pa.BufferOutputStream()
+    with parquet.ParquetWriter(out, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"brim": unit.footer.pack()})
+    path.write_bytes(before := bytes(out.getvalue()))
+    sink.put(unit)
+    assert path.read_bytes() == before
+    with pytest.raises(SinkConflict):
+        sink.put(unit_of(0, 9, lost=((0, 0),)))
+    sink.close()
 
 
 def test_a_unit_that_is_put_again_is_there_once_and_another_one_is_a_conflict(
