@@ -19,6 +19,9 @@ synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Li
                                  drained (bridge/cursor.py)
                   intents        the units under way, each as a map of its fields, in the order in which they
                                  were decided on
+                  losses         [[stream, partition, lost_by, skipped_records, lost, skipped, lost_ranges,
+                                 skipped_ranges], ...]: records that no file will ever hold
+                                 (bridge/losses.py); left out where there are none
                   free           numbers of units that were given up: the next ones take them
                   paused         whether somebody has said so
 
@@ -55,6 +58,7 @@ import msgpack
 
 from bridge.cursor import Cursor
 from bridge.errors import CheckpointBusy, CheckpointError, CheckpointForeign, CheckpointNewer
+from bridge.losses import Losses
 from bridge.unit import Intent
 from persistence.checkpoint import is_checkpoint
 from persistence.files import Files, OsFiles
@@ -82,6 +86,7 @@ class Checkpoint:
     drain_seq: int = 0
     day: str = ""
     cursors: dict[tuple[str, int], Cursor] = field(default_factory=dict)
+    losses: dict[tuple[str, int], Losses] = field(default_factory=dict)
     intents: list[Intent] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
     paused: bool = False
@@ -143,6 +148,15 @@ class Checkpoint:
 
     def finish(self) -> None:
         """The sink has the first unit under way."""
+        intent = self.intents[0]
+        key = intent.stream, intent.partition
+        known = self.losses.get(key, Losses())
+        if (losses := known.after(intent)) is not known:
+            self.losses[key] = losses
+        self._account_for_first()
+
+    def _account_for_first(self) -> None:
+        """The first unit under way is not under way any more; its cursor moves behind it."""
         intent = self.intents.pop(0)
         key = intent.stream, intent.partition
         known = self.cursors.get(key)
@@ -161,7 +175,7 @@ class Checkpoint:
         """
         intent = self.intents[0]
         key = intent.stream, intent.partition
-        self.finish()
+        self._account_for_first()
         cursor = self.cursors[key]
         self.cursors[key] = replace(
             cursor,
@@ -205,6 +219,7 @@ class Checkpoint:
         self.files.dirsync(str(self.path.parent))
 
     def _pack(self) -> bytes:
+        losses = [(*key, *it.pack()) for key, it in self.losses.items()]
         body: bytes = msgpack.packb(
             {
                 "edge": self.edge,
@@ -215,6 +230,7 @@ class Checkpoint:
                 "intents": [_map(intent) for intent in self.intents],
                 "free": self.free,
                 "paused": self.paused,
+                **({"losses": losses} if losses else {}),
             }
         )
         head = _HEADER.pack(MAGIC, VERSION, len(body))
@@ -243,6 +259,7 @@ class Checkpoint:
             cursors = [Cursor(*fields) for fields in found["cursors"]]
             intents = [Intent(**fields) for fields in found["intents"]]
             free, paused = list(found["free"]), bool(found["paused"])
+            losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             log.error("checkpoint damaged, put aside path=%s.damaged reason=%r", self.path, error)
             self.files.rename(str(self.path), f"{self.path}.damaged")
@@ -255,7 +272,7 @@ class Checkpoint:
                 "far it was, remove this file",
             )
         self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
-        self.intents, self.free, self.paused = intents, free, paused
+        self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
         self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
 
     def _read(self) -> bytes:
@@ -273,8 +290,9 @@ def _fields(cursor: Cursor) -> tuple[Any, ...]:
 
 
 def _map(intent: Intent) -> dict[str, Any]:
-    """Its fields, without those of earlier epochs where there are none."""
-    return {key: it for key, it in dataclasses.asdict(intent).items() if it or not key.startswith("earlier_")}
+    """Its fields, without those of earlier epochs and of causes where there are none."""
+    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged"}
+    return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
 
 
 def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:

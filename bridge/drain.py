@@ -27,6 +27,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
+from typing import Any
 
 from bridge.checkpoint import Checkpoint
 from bridge.clock import SYSTEM, Clock
@@ -315,7 +316,7 @@ class Drain:
         if quiet and stop is None and self._splits(source, cursor, batch):
             self._buffers.append(buffer)
             return True
-        flight = Flight(self._intent(cursor, start, batch), buffer, backlog=not want.live)
+        flight = Flight(self._intent(source, cursor, start, batch), buffer, backlog=not want.live)
         flight.parcel = Parcel(flight.intent, batch)
         self._shipping.prepare(flight.parcel)
         self.plan.sent(want, batch.length)
@@ -346,9 +347,10 @@ class Drain:
             self.partitions.backlog_ns[source.name] = batch.first_timestamp_ns
         return split is not cursor
 
-    def _intent(self, cursor: Cursor, start: int, batch: Batch) -> Intent:
+    def _intent(self, source: PartitionSource, cursor: Cursor, start: int, batch: Batch) -> Intent:
         begun = [flight.intent for flight in self._window.flights]
         first = start == cursor.next_offset
+        lost = joined((*cursor.owed, *_range(start, batch.first_offset)))
         return Intent(
             drain_seq=self.checkpoint.number(begun),
             created_ns=self.clock.wall_ns(),
@@ -359,12 +361,21 @@ class Drain:
             previous=cursor.previous,
             first_offset=batch.first_offset,
             last_offset=batch.last_offset,
-            lost=joined((*cursor.owed, *_range(start, batch.first_offset))),
+            lost=lost,
             skipped=_range(cursor.accounted_offset, cursor.next_offset) if first else (),
             compressed=self.settings.compress == "zstd",
             earlier_lost=cursor.earlier_lost,
             earlier_skipped=cursor.earlier_skipped,
+            **self._causes(source, cursor, lost),
         )
+
+    def _causes(self, source: PartitionSource, cursor: Cursor, lost: Lost) -> dict[str, Any]:
+        """Why records are lost that the next unit declares."""
+        if not (lost or cursor.earlier_lost):
+            return {}
+        ranges = [*cursor.earlier_lost, *((cursor.epoch, *it) for it in lost)]
+        found = [(it[0], *part) for it in ranges for part in source.damaged_in(*it)]
+        return {"damaged": tuple(found), "logged": source.is_logged()}
 
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
         """Go on with the epoch after the cursor's, which has been read to its end.  False: there is none."""

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.cursor import Cursor
 from bridge.drain import Drain
+from bridge.loss_report import Gone
+from bridge.losses import OVERWRITTEN, RETENTION
 from bridge.source import PartitionSource, RingName
+from persistence.errors import LogError
 from ringbuf.errors import RingError
 
 __all__ = ["LagMeter", "PartitionLag"]
 
+GONE_S = 2.0  # a log is asked no more often what it has left
 SMOOTHING_S = 60.0  # what came in a minute ago counts a third of what comes in now
 
 
@@ -47,12 +52,39 @@ class LagMeter:
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
         self._inflows: dict[RingName, _Inflow] = {}
+        self.gone: dict[RingName, Gone] = {}  # records that wait, and that nothing has any more
+        self._gone_at = float("-inf")
 
     def lags(self) -> list[PartitionLag]:
         """Each partition as it stands."""
         for name in [name for name in self._inflows if name not in self._drain.partitions.sources]:
             del self._inflows[name]
-        return [self._lag(source) for source in list(self._drain.partitions.sources.values())]
+        sources = list(self._drain.partitions.sources.values())
+        if (now := self._drain.clock.monotonic()) >= self._gone_at + GONE_S:
+            self._gone_at = now
+            found = ((source.name, self._find_gone(source)) for source in sources)
+            self.gone = {name: gone for name, gone in found if gone is not None}
+        else:
+            self.gone = {name: gone for name, gone in self.gone.items() if self._is_gone(name, gone)}
+        return [self._lag(source) for source in sources]
+
+    def _find_gone(self, source: PartitionSource) -> Gone | None:
+        """The range from the cursor on that can be read no more."""
+        if (cursor := self._drain.cursor_of(source.name)) is None or self._drain.is_busy(source.name):
+            return None
+        epoch, first = cursor.epoch, cursor.next_offset
+        try:
+            end = source.readable_from(epoch, first)
+            cause = RETENTION if end > first and source.is_logged() else OVERWRITTEN
+        except (LogError, RingError, OSError):
+            return None  # the drain reports it
+        end = min(end, cursor.stop_offset) if cursor.stop_offset is not None else end
+        return Gone(epoch, first, end - 1, cause) if end > first else None
+
+    def _is_gone(self, name: RingName, gone: Gone) -> bool:
+        """True while the drain has not moved past these records."""
+        cursor: Cursor | None = self._drain.cursor_of(name)
+        return cursor is not None and (cursor.epoch, cursor.next_offset) == (gone.epoch, gone.first)
 
     def _lag(self, source: PartitionSource) -> PartitionLag:
         drain, name = self._drain, source.name
@@ -65,6 +97,7 @@ class LagMeter:
                 epoch, offset = source.oldest()
             records, length = source.backlog(epoch, offset)
             records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
+            records -= gone.last - gone.first + 1 if (gone := self.gone.get(name)) else 0
             left_s = self._left_s(source, length)
         except RingError as broken:
             error = error or str(broken)

@@ -26,6 +26,7 @@ from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved
 from bridge.errors import BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable, SourceError
 from bridge.lag import LagMeter
+from bridge.loss_report import losses_in, losses_of
 from bridge.orders import Order, backfill, skip
 from bridge.settings import BridgeSettings
 from bridge.shipping import check
@@ -189,7 +190,9 @@ class Bridge:
 
     def _open_checkpoint(self) -> Checkpoint:
         settings = self.settings
-        return Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
+        checkpoint = Checkpoint.open(settings.checkpoint_path, settings.edge_id, self._sink.url)
+        self._state = dataclasses.replace(self._state, losses=tuple(losses_in(checkpoint)))
+        return checkpoint
 
     def _run(self, checkpoint: Checkpoint) -> None:
         with suppress(OSError):  # a thread's own, on Linux; those that it starts have it, too
@@ -376,6 +379,7 @@ class Bridge:
             remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",
             totals=dataclasses.replace(drain.totals),
             partitions=lags,
+            losses=tuple(losses_of(drain, self._meter.gone)),
         )
 
 

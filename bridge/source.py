@@ -329,6 +329,27 @@ class PartitionSource:
             return 0, 0
         return self._rings[-1].epoch, self._rings[-1].ring.extremes().oldest_offset
 
+    def is_logged(self) -> bool:
+        """True if the log has records of it.  Raises LogError, OSError."""
+        return self._cold is not None and bool(self._cold.epochs(self.path.name))
+
+    def damaged_in(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
+        """Ranges in first .. last of records that did not verify; the latest that were met."""
+        ends = ((begin, end - 1) for (it, begin), end in self._passed.items() if it == epoch)
+        return [(max(a, first), min(b, last)) for a, b in ends if a <= last and b >= first]
+
+    def readable_from(self, epoch: int, offset: int) -> int:
+        """The first offset from `offset` on that the ring or the log has; `offset`: the epoch has no ring.
+
+        Raises LogError, OSError, RingError.
+        """
+        ring = next((it.ring for it in self._rings if it.epoch == epoch), None)
+        oldest = ring.extremes().oldest_offset if ring is not None else offset
+        if oldest <= offset or self._cold is None:
+            return max(oldest, offset)
+        spans = [it for it in self._cold.epochs(self.path.name) if it.epoch == epoch]
+        return min([max(it.first_offset, offset) for it in spans if it.end_offset > offset] + [oldest])
+
     def end_of(self, epoch: int) -> int:
         """The offset behind the last record of an epoch, verified or not; 0: its ring is gone."""
         ends = (it.ring.extremes().end_offset for it in self._rings if it.epoch == epoch)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bridge.drain import Totals
 from bridge.lag import PartitionLag
+from bridge.losses import PartitionLosses
 
-__all__ = ["BridgeState", "Condition"]
+__all__ = ["BridgeState", "Condition", "Verdict"]
+
+LOSSES_SHOWN = 16  # partitions; RANGES_MAX ranges of each kind
+Verdict = Literal["lost", "skipped", "unknown", "waiting", "complete"]
 
 Condition = Literal["starting", "draining", "idle", "paused", "retrying", "blocked", "stopped", "failed"]
 
@@ -25,6 +30,7 @@ class BridgeState:
     stalled_s   records wait, and for so long none has been drained; 0: less than stall_s, or paused
     last_ack_age_s  since the sink has last taken something; None: not yet
     buffer_left_s  at the present rate, until the first records are lost; None: nothing comes in
+    losses      of each partition that has some: records that no file will ever hold (bridge/losses.py)
     in_flight   units that the sink was given and has not answered
     bytes_s     how fast it takes a unit; 0: not known yet
     """
@@ -47,7 +53,31 @@ class BridgeState:
     remedy: str = ""
     totals: Totals = dataclasses.field(default_factory=Totals)
     partitions: tuple[PartitionLag, ...] = ()
+    losses: tuple[PartitionLosses, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
+        """For JSON: counts are of all partitions, ranges of the first LOSSES_SHOWN."""
+        lost_by: Counter[str] = Counter()
+        for it in self.losses:
+            lost_by.update(it.losses.lost_by)
+        plain = dataclasses.asdict(dataclasses.replace(self, losses=()))
+        shown = [it.as_dict() for it in self.losses[:LOSSES_SHOWN]]
+        return plain | {
+            "verdict": self.verdict,
+            "lost_records": sum(lost_by.values()),
+            "lost_by": dict(lost_by),
+            "skipped_records": sum(it.losses.skipped_records for it in self.losses),
+            "losses": shown,
+            "losses_not_shown": len(self.losses) - len(shown),
+        }
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst that is known: lost, skipped, unknown (it does not run), waiting, complete."""
+        if any(it.losses.lost_records for it in self.losses):
+            return "lost"
+        if self.losses:
+            return "skipped"
+        if self.condition in {"starting", "stopped", "failed"}:
+            return "unknown"
+        return "waiting" if self.lag_records or self.in_flight else "complete"

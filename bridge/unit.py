@@ -96,6 +96,9 @@ class Intent:
     compressed: bool = False  # its file is: a part of its name
     earlier_lost: EarlierRanges = ()
     earlier_skipped: EarlierRanges = ()
+    # Why records are lost, which no footer says: in the ring these did not verify; the log had the others.
+    damaged: EarlierRanges = ()
+    logged: bool = False
 
     def name(self, edge: str) -> Name:
         """What its file is called."""

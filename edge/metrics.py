@@ -263,7 +263,24 @@ def _bridge(out: _Page, bridge: Status) -> None:
         out.add("gauge", f"bridge_{metric}", about, bridge[key], bridge=name)
     for key, about in _BRIDGE_TOTALS.items():
         out.add("counter", f"bridge_{key}", about, totals[key], bridge=name)
+    _losses(out, bridge)
 
+
+def _losses(out: _Page, bridge: Status) -> None:
+    """Records that no file will ever hold, since the checkpoint was made: a restart does not reset them."""
+    about = "Records never drained, by cause; skipped: on purpose, all others are lost."
+    for cause, count in ({**dict.fromkeys(_CAUSES, 0), **bridge["lost_by"]}).items():
+        out.add("counter", "bridge_never_drained", about, count, bridge=bridge["name"], cause=cause)
+    skipped = bridge["skipped_records"]
+    out.add("counter", "bridge_never_drained", about, skipped, bridge=bridge["name"], cause="skipped")
+    about = "The same by partition, of partitions that have some."
+    for it in bridge["losses"]:
+        place = {"bridge": bridge["name"], "stream": it["stream"], "partition": it["partition"]}
+        for cause, count in {**it["lost_by"], "skipped": it["skipped_records"]}.items():
+            out.add("counter", "bridge_partition_never_drained", about, count, **place, cause=cause)
+
+
+_CAUSES = ("overwritten", "retention", "damaged")
 
 _TROUBLED = {"retrying", "blocked", "stopped", "failed"}
 _BRIDGE_GAUGES = {

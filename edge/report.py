@@ -52,6 +52,11 @@ _REFUSED = {
     "no_room": "the log or its stream was full",
     "no_log": "the log took no records",
 }
+_LOST_BY = {
+    "overwritten": "overwritten in the ring",
+    "retention": "removed from the log",
+    "damaged": "damaged in the ring",
+}
 _RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
 
 
@@ -262,9 +267,8 @@ def _lost(status: Status) -> dict[str, int]:
         lost["zmq: overrun"] += status["zmq"]["overrun"]
         lost["zmq: a subscriber's queue was full (times)"] += status["zmq"]["full_queues"]
     for bridge in status["bridges"]:
-        lost[f"bridge {bridge['name']}: records gone before they were drained"] += bridge["totals"][
-            "lost_records"
-        ]
+        for cause, count in bridge["lost_by"].items():
+            lost[f"bridge {bridge['name']}: {_LOST_BY[cause]} before it was drained"] += count
     return {what: count for what, count in lost.items() if count}
 
 
@@ -274,6 +278,7 @@ def _fitting(status: Status) -> Status:
     for what, shorten in (
         ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),
         ("partitions", lambda: [bridge.update(partitions=[]) for bridge in status["bridges"]]),
+        ("losses", lambda: [bridge.update(losses=[]) for bridge in status["bridges"]]),
         ("clients", lambda: status.update(clients=[])),
         ("places", lambda: [consumer.update(places=[]) for consumer in status["consumers"]]),
         ("rings", lambda: status.update(rings=[])),

@@ -9,6 +9,7 @@ the exit status.  Errors with a `hint` are for people: they are printed, with wh
     3   no broker is reachable (or no bridge, of `brim bridge`), or the connection broke
     4   the broker (or bridge) answered, and refused
     5   of `brim sub -W`: the time is over
+    6   of `brim status` and `brim bridge status`: all runs, and records were lost before they were drained
     130 interrupted
 
 Verbs that judge what is stored, such as `brim spark gaps`, have verdicts of their own; their help has them.
@@ -46,19 +47,13 @@ VERBS = {
     "collect": "take drained files from bridges over ZeroMQ",
 }
 
-EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_INTERRUPTED = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    130,
-)
+EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_LOST = 1, 2, 3, 4, 5, 6
+EXIT_INTERRUPTED = 130
 
 
 _STATUSES = (
     "Exit status: 0 done, 1 done with something missing, 2 not done, 3 no broker reachable,\n"
-    "4 refused by the broker, 5 time over (sub -W), 130 interrupted."
+    "4 refused by the broker, 5 time over (sub -W), 6 records lost (status), 130 interrupted."
 )
 
 

@@ -2,7 +2,7 @@
 
     brim bridge run lake --config brim.toml     the [[bridge]] of that name, which has in_broker = false
     brim bridge run --to file:///srv/lake       every stream of this machine's broker, without a file
-    brim bridge status                          how far behind, how long the buffer lasts, what is wrong
+    brim bridge status                          how far behind, what is lost, what is wrong
     brim bridge pause lake; brim bridge resume lake
     brim bridge skip lake --stream cameras      what waits is passed over, and declared skipped
     brim bridge backfill lake --stream default --partition 0 --from 5000
@@ -25,9 +25,10 @@ from typing import Any
 import msgspec
 
 from edge import logs
-from edge.cli import EXIT_ATTENTION
+from edge.cli import EXIT_ATTENTION, EXIT_LOST
 from edge.cli.configuration import add_config_arguments, add_runtime_argument, configured
 from edge.cli.notify import notify
+from edge.cli.status import TROUBLED, loss_lines
 from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
 from edge.config import Bridge as BridgeConfig
 from edge.config import Config
@@ -163,8 +164,6 @@ def _only(directory: Path) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from edge.cli.status import TROUBLED
-
     bridges = _states(arguments)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(bridges), indent=2).decode() + "\n")
@@ -174,7 +173,9 @@ def _show(arguments: argparse.Namespace) -> int:
         for line in _lines(it):
             print(escaped(line))
     troubled = any(it["condition"] in TROUBLED or it["stalled_s"] for it in bridges)
-    return EXIT_ATTENTION if troubled else 0
+    if troubled:
+        return EXIT_ATTENTION
+    return EXIT_LOST if any(it["verdict"] == "lost" for it in bridges) else 0
 
 
 def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -204,10 +205,12 @@ def _lines(it: dict[str, Any]) -> Iterator[str]:
     totals = it["totals"]
     behind = f"{count_in_words(it['lag_records'])} records behind"
     waits = f", the oldest for {seconds_in_words(it['lag_s'])}" if it["lag_records"] else ""
-    done = f"{count_in_words(totals['records'])} drained, {totals['lost_records']} declared lost"
+    lost = f"{count_in_words(it['lost_records'])} LOST" if it["lost_records"] else "0 lost"
+    done = f"{count_in_words(totals['records'])} drained, {lost}"
     yield f"{it['name']}: {it['condition']}, {behind}{waits}; {done}; to {it['to']}"
     if it["backlog_records"]:
         yield f"  {count_in_words(it['backlog_records'])} of them wait beside what comes in, which goes first"
+    yield from loss_lines(it)
     rate = f"{bytes_in_words(it['bytes_s'])}/s by the last units" if it["bytes_s"] else "no rate is known yet"
     left = it["buffer_left_s"]
     room = (

@@ -1,8 +1,9 @@
 """What a running broker is doing, and what is being lost, by whom and why.
 
 Exit status: 0 all is well, 1 something needs attention (a bridge or the log cannot go on), 3 no broker is
-there, 4 it refuses.  What was lost since the start is shown and does not change the status: --json has every
-counter, for alarms.
+there, 4 it refuses, 6 all runs and a bridge has lost records: they were overwritten, removed or damaged
+before they were drained.  All other losses since the start are shown and do not change the status: --json has
+every counter, for alarms.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from edge.cli import EXIT_ATTENTION
+from edge.cli import EXIT_ATTENTION, EXIT_LOST
 from edge.cli.configuration import add_runtime_argument
 from edge.cli.words import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
 from edge.control import Connection, Report, Status
@@ -30,6 +31,12 @@ _LOST_BY = {
     "runtime_dir": ": programs of this machine cannot attach, and a killed broker loses its rings",
     "ring": ": programs of this machine cannot attach, and a killed broker loses it",
 }
+_CAUSES = {
+    "overwritten": "overwritten in the ring before they were drained",
+    "retention": "removed from the log before they were drained",
+    "damaged": "damaged in memory before they were drained",
+}
+RANGES_SHOWN = 4  # of one partition; --json has more
 TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridge
 
 
@@ -50,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in _lines(status, clients=arguments.clients, readers=arguments.readers):
             print(escaped(line))
-    return EXIT_ATTENTION if _troubles(status) else 0
+    if _troubles(status):
+        return EXIT_ATTENTION
+    return EXIT_LOST if any(it["verdict"] == "lost" for it in status["bridges"]) else 0
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
@@ -122,6 +131,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
         yield f"zmq      {zmq['endpoint']}: {zmq['prefixes']} subscriptions, {sent} sent"
     for bridge in status["bridges"]:
         yield _bridge_line(bridge)
+        yield from loss_lines(bridge)
     for ring, bridge, behind, _ in _upstream(status):
         yield f"upstream {ring}: bridge {bridge} lacks the last {count_in_words(behind)} records"
     if status["log"]:
@@ -172,6 +182,32 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
         f"bridge   {bridge['name']}: {bridge['condition']}, {behind}, "
         f"{count_in_words(bridge['totals']['records'])} drained to {bridge['to']}"
     )
+
+
+def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
+    """Records that no file will ever hold, of each partition that has some: causes and ranges."""
+    for it in bridge["losses"]:
+        place = f"{it['stream']}/{it['partition']}"
+        for cause, count in it["lost_by"].items():
+            yield f"  LOST     {place}: {count_in_words(count)} records {_CAUSES[cause]}"
+        if it["lost"]:
+            yield f"           {_ranges_in_words(it['lost'], it['lost_ranges'])}"
+        if it["undeclared_records"]:
+            yield f"           {count_in_words(it['undeclared_records'])} of them not yet declared in a file"
+        if it["skipped_records"]:
+            count = count_in_words(it["skipped_records"])
+            yield f"  SKIPPED  {place}: {count} records passed over on purpose"
+            yield f"           {_ranges_in_words(it['skipped'], it['skipped_ranges'])}"
+    if bridge["losses_not_shown"]:
+        yield f"  and losses of {bridge['losses_not_shown']} more partitions"
+
+
+def _ranges_in_words(ranges: list[list[int]], total: int) -> str:
+    """The latest ranges, rising, and the number of those before them."""
+    shown = ranges[-RANGES_SHOWN:]
+    said = ", ".join(f"epoch {epoch} offsets {first} to {last}" for epoch, first, last in shown)
+    left = total - len(shown)
+    return f"{said}; and {count_in_words(left)} earlier ranges" if left > 0 else said
 
 
 def _log_lines(log: dict[str, Any], rates: dict[str, Any]) -> Iterator[str]:

@@ -309,6 +309,7 @@ def test_many_damaged_records_in_a_row_hold_nothing_up(runtime_directory: Path, 
         with drain(settings(runtime_directory, tmp_path)) as drained:
             run_dry(drained)
             assert (drained.totals.damaged_records, drained.totals.lost_records) == (50, 50)
+            assert drained.checkpoint.losses["default", 0].lost_by == {"damaged": 50}
     assert [it for footer in footers(tmp_path) for it in footer.lost] == [(10, 59)]
     there = offsets_drained(tmp_path / "lake")["default", 0, EPOCH]
     assert there == [*range(10), *range(60, 100)]

@@ -34,13 +34,16 @@ def status(*, rings: int, readers: int, bridges: int, clients: int) -> dict[str,
     }
 
 
+DETAILS = ["readers", "partitions", "losses"]
+
+
 @pytest.mark.parametrize(
     ("size", "shortened"),
     [
         ({"rings": 1, "readers": 3, "bridges": 1, "clients": 10}, []),
         ({"rings": 120, "readers": 16, "bridges": 1, "clients": 10}, ["readers"]),
         ({"rings": 120, "readers": 16, "bridges": 8, "clients": 10}, ["readers", "partitions"]),
-        ({"rings": 120, "readers": 16, "bridges": 8, "clients": 500}, ["readers", "partitions", "clients"]),
+        ({"rings": 120, "readers": 16, "bridges": 8, "clients": 500}, [*DETAILS, "clients"]),
     ],
 )
 def test_a_report_leaves_out_what_does_not_fit_and_says_so(size, shortened):
@@ -62,7 +65,7 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
             "mqtt": {"dropped": {"queue": 2, "denied": 0}, "source_lost": 0, "retained_refused": 4},
             "rings": [{"name": "r-0", "rejected": 5, "readers": readers}, {"name": "s@cam", "readers": []}],
             "zmq": {"overrun": 0, "full_queues": 1},
-            "bridges": [{"name": "lake", "totals": {"lost_records": 9}}],
+            "bridges": [{"name": "lake", "lost_by": {"overwritten": 9, "retention": 2}}],
         }
     )
     assert found == {
@@ -72,5 +75,6 @@ def test_every_loss_has_its_cause_and_what_did_not_happen_is_not_shown():
         "r-0: overrun of app (7)": 3,
         "r-0: overrun of reader (8)": 1,
         "zmq: a subscriber's queue was full (times)": 1,
-        "bridge lake: records gone before they were drained": 9,
+        "bridge lake: overwritten in the ring before it was drained": 9,
+        "bridge lake: removed from the log before it was drained": 2,
     }

@@ -1,0 +1,130 @@
+"""Losses of one partition: records that no file will ever hold, by cause, with the latest ranges.
+
+The checkpoint keeps them, so a restart forgets none: the save that moves the cursor has them too.
+
+    overwritten   the ring was full before the record was drained, and the stream has no log
+    retention     the log's retention removed the record before it was drained
+    damaged       the record did not verify in the ring, and no log has it
+    skipped       an operator (`brim bridge skip`) or `start = "latest"` passed the record over
+
+The first three are lost.  Plain arithmetic; nothing here reads or sends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.drained import EarlierRanges
+from bridge.unit import Intent
+
+__all__ = ["DAMAGED", "OVERWRITTEN", "RANGES_MAX", "RETENTION", "Losses", "PartitionLosses", "records_in"]
+
+OVERWRITTEN, RETENTION, DAMAGED = "overwritten", "retention", "damaged"
+RANGES_MAX = 32  # kept of each partition and kind, the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses of one partition since its checkpoint was made.  Ranges are (epoch, first, last)."""
+
+    lost_by: Mapping[str, int] = field(default_factory=dict)  # records by cause
+    skipped_records: int = 0
+    lost: EarlierRanges = ()
+    skipped: EarlierRanges = ()
+    lost_ranges: int = 0  # all of them, those that are no longer kept too
+    skipped_ranges: int = 0
+
+    @property
+    def lost_records(self) -> int:
+        """Records of all causes, without those that were skipped."""
+        return sum(self.lost_by.values())
+
+    def after(self, intent: Intent) -> Losses:
+        """The losses once the sink has this unit, which declares some."""
+        if not (intent.lost or intent.skipped or intent.earlier_lost or intent.earlier_skipped):
+            return self
+        lost = (*intent.earlier_lost, *((intent.epoch, *it) for it in intent.lost))
+        skipped = (*intent.earlier_skipped, *((intent.epoch, *it) for it in intent.skipped))
+        cause = RETENTION if intent.logged else OVERWRITTEN
+        return self.with_lost(lost, cause, intent.damaged).with_skipped(skipped)
+
+    def with_lost(self, ranges: EarlierRanges, cause: str, damaged: EarlierRanges = ()) -> Losses:
+        """With these ranges too; of them, `damaged` have a cause of their own."""
+        fresh = _without(ranges, self.lost)
+        broken = records_in(fresh) - records_in(_without(fresh, damaged))
+        counts = {cause: records_in(fresh) - broken, DAMAGED: broken}
+        by = {it: self.lost_by.get(it, 0) + counts.get(it, 0) for it in {*self.lost_by, *counts}}
+        kept, total = _kept(self.lost, self.lost_ranges, fresh)
+        shown = {it: count for it, count in sorted(by.items()) if count}
+        return dataclasses.replace(self, lost_by=shown, lost=kept, lost_ranges=total)
+
+    def with_skipped(self, ranges: EarlierRanges) -> Losses:
+        """With these ranges too."""
+        fresh = _without(ranges, self.skipped)
+        kept, total = _kept(self.skipped, self.skipped_ranges, fresh)
+        records = self.skipped_records + records_in(fresh)
+        return dataclasses.replace(self, skipped_records=records, skipped=kept, skipped_ranges=total)
+
+    def pack(self) -> tuple[Any, ...]:
+        """Its values in their order, for the checkpoint."""
+        return dataclasses.astuple(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLosses:
+    """Losses of one partition as `brim bridge status --json` shows them."""
+
+    stream: str
+    partition: int
+    losses: Losses
+    undeclared_records: int  # of those lost: not declared in a file yet; the next file does it
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        losses = self.losses
+        return {
+            "stream": self.stream,
+            "partition": self.partition,
+            "lost_records": losses.lost_records,
+            "lost_by": dict(losses.lost_by),
+            "skipped_records": losses.skipped_records,
+            "undeclared_records": self.undeclared_records,
+            "lost": [list(it) for it in losses.lost],
+            "lost_ranges": losses.lost_ranges,
+            "skipped": [list(it) for it in losses.skipped],
+            "skipped_ranges": losses.skipped_ranges,
+        }
+
+
+def records_in(ranges: Iterable[tuple[int, int, int]]) -> int:
+    """Records in ranges of (epoch, first, last)."""
+    return sum(last - first + 1 for _, first, last in ranges)
+
+
+def _kept(known: EarlierRanges, total: int, fresh: EarlierRanges) -> tuple[EarlierRanges, int]:
+    """The latest ranges, neighbours as one, and the number of all ranges."""
+    joined: list[tuple[int, int, int]] = []
+    for epoch, first, last in sorted((*known, *fresh)):
+        if joined and joined[-1][0] == epoch and first <= joined[-1][2] + 1:
+            joined[-1] = epoch, joined[-1][1], max(joined[-1][2], last)
+        else:
+            joined.append((epoch, first, last))
+    return tuple(joined[-RANGES_MAX:]), total + len(joined) - len(known)
+
+
+def _without(ranges: EarlierRanges, taken: EarlierRanges) -> EarlierRanges:
+    """The parts of the ranges that `taken` does not have."""
+    left = list(ranges)
+    for epoch, begin, end in taken:
+        cut: list[tuple[int, int, int]] = []
+        for it in left:
+            if it[0] != epoch or it[2] < begin or end < it[1]:
+                cut.append(it)
+                continue
+            sides = (it[1], begin - 1), (end + 1, it[2])
+            cut += [(epoch, first, last) for first, last in sides if first <= last]
+        left = cut
+    return tuple(left)
