@@ -11,7 +11,7 @@ A unit
 
 Several are under way at once (window.py), and may arrive in any order: readers of the lake go by numbers, and
 wait for one that is missing.  For a sink that takes records one by one there is no 2: what is not written
-down as done is sent again.
+down as done is sent again: at most one resend window (resend.py).
 
 Killed at any instruction, the next drain finds either no intent, and nothing of that unit in the sink; or the
 intent, reads the same records again, builds the same bytes and puts the same name.  If those records are
@@ -37,9 +37,10 @@ from bridge.errors import SinkUnavailable, SourceError
 from bridge.partitions import TICK_S, Partitions
 from bridge.plan import Plan, Want
 from bridge.reconcile import is_there, reconcile
+from bridge.resend import ResendLimit, bounded
 from bridge.settings import BridgeSettings
 from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
-from bridge.sink import RecordSink, Sink
+from bridge.sink import RecordSink, Sink, keeps_names
 from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut
 from bridge.unit import Batch, Intent
 from bridge.window import Flight, Window
@@ -90,6 +91,15 @@ class Drain:
         settled: Callable[[], object] = lambda: None,
         clock: Clock = SYSTEM,
     ) -> None:
+        self._shipping: Shipping = (
+            RecordShipping(settings, sink) if isinstance(sink, RecordSink) else UnitShipping(settings, sink)
+        )
+        # Units are written down some at a time: half of them wait for a place, while the others are put.
+        self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
+        self._resend: ResendLimit | None = None
+        if not keeps_names(sink):
+            self._resend = ResendLimit(settings.resend_max_records, settings.resend_max_bytes)
+            settings = bounded(settings, 2 * settings.window)
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
@@ -102,15 +112,10 @@ class Drain:
         self._sink = sink
         self._moved = moved
         self._settled = settled
-        self._shipping: Shipping = (
-            RecordShipping(settings, sink) if isinstance(sink, RecordSink) else UnitShipping(settings, sink)
-        )
         if not self._shipping.begins:
             checkpoint.abandon()
         self._window = Window([Flight(intent) for intent in checkpoint.intents])
         self._buffers: list[RecordBuffer] = []
-        # Units are written down some at a time: half of them wait for a place, while the others are put.
-        self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
         self._begun = False  # the sink has been asked what it has
         self._stale = False  # the sink has failed: it is asked again whether it is there
         self._scan_at = 0.0
@@ -141,7 +146,7 @@ class Drain:
             decided, wait_s = self._decide(now)
             progress |= self._send(decided) or wait_s <= 0
         progress |= self._settle()
-        self._save()
+        progress |= self._save()
         self.totals.damaged_records = self.partitions.damaged_records
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
@@ -191,7 +196,7 @@ class Drain:
         """Put a partition elsewhere; units under way are not touched.  Raises CheckpointError."""
         self.checkpoint.move(cursor)
         self.partitions.forget(name)
-        self.checkpoint.save()
+        self._saved()
 
     def collect(self) -> None:
         """Take what the sink has answered, and send nothing.  Raises SinkError, CheckpointError."""
@@ -207,7 +212,7 @@ class Drain:
         wait([it.future for it in self._window.flights if it.future is not None], FINISH_S)
         self._settle()
         if not self.checkpoint.saved:
-            self.checkpoint.save()
+            self._saved()
 
     def close(self) -> None:
         """Let end what is under way, and detach from all rings.  Checkpoint and sink are the caller's."""
@@ -249,7 +254,7 @@ class Drain:
             return [], SETTLE_S  # enough for now: the next ones are written down together
         # One alone while the sink has nothing to do; some while it has.
         room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
-        while len(self._window) < room:
+        while len(self._window) < room and self._has_room():
             found = self.partitions.wants(self.checkpoint.move)
             wants = [it for it in found if (it.name, it.live) not in left_out]
             if not (wants := self._beside(wants)):
@@ -267,9 +272,13 @@ class Drain:
                 if flight:
                     continue
             left_out.add((chosen.name, chosen.live))
-        full = len(self._window) >= self._most
+        full = len(self._window) >= self._most or not self._has_room()
         wait_s = SETTLE_S if full else TICK_S if left_out else self.settings.scan_interval_ms / 1000
         return self._begun_flights(decided), 0.0 if moved else wait_s
+
+    def _has_room(self) -> bool:
+        """True if the resend limit leaves room for a unit."""
+        return self._resend is None or self._resend.has_room(self.settings, self._window.flights)
 
     def _beside(self, wants: list[Want]) -> list[Want]:
         """Without backlog, where it would take the last place that what comes in needs."""
@@ -311,6 +320,12 @@ class Drain:
                 return quiet and self._pass(cursor, want)
             end = min(end, stop)
         batch = cut(batch, end - 1)
+        if self._resend is not None:
+            part = self._resend.part_of(batch, self._window.flights)
+            if part is None:
+                self._buffers.append(buffer)
+                return False
+            batch = part
         if stop is not None:
             self.partitions.backlog_ns[source.name] = batch.last_timestamp_ns
         if quiet and stop is None and self._splits(source, cursor, batch):
@@ -454,6 +469,8 @@ class Drain:
             self._bury(flight)
             self.checkpoint.finish()
             self._count(flight)
+            if self._resend is not None and not self._shipping.begins:  # otherwise begin() saves in time
+                self._resend.acknowledged(flight)
             cursor = self.checkpoint.cursors[flight.name]
             self._tell(cursor, (*flight.intent.lost, *cursor.owed))
             if flight.buffer is not None:
@@ -493,12 +510,22 @@ class Drain:
             name = RingName(cursor.stream, cursor.partition)
             self._moved(name.ring, cursor.epoch, cursor.accounted_offset, lost)
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Save the checkpoint if it is time to.  True if that made room under the resend limit."""
         now = self.clock.monotonic()
-        if self.checkpoint.saved or (self._window.flights and now - self._saved_at < SAVE_S):
-            return  # the next units are written down soon, and this with them
-        self.checkpoint.save()
+        if self.checkpoint.saved:
+            return False
+        due = self._resend is not None and self._resend.is_due()
+        if self._window.flights and now - self._saved_at < SAVE_S and not due:
+            return False  # the next units are written down soon, and this with them
+        self._saved()
         self._saved_at = now
+        return self._resend is not None
+
+    def _saved(self) -> None:
+        self.checkpoint.save()
+        if self._resend is not None:
+            self._resend.saved()
 
 
 def _range(first: int, end: int) -> tuple[tuple[int, int], ...]:

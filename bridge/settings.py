@@ -47,6 +47,11 @@ class BridgeSettings:
     # Units under way at once, of unit_bytes of memory each.  With one there is no thread beside the bridge's;
     # a store far away takes several in the time of one.
     window: int = 4
+    # Resend window, of Kafka and MQTT: at most so many records, with at most so many bytes, are sent again
+    # after a kill -9 of the bridge.  The checkpoint is saved at least once for each window.  A smaller one
+    # costs throughput: a save is two syncs of the disk (bridge/resend.py).
+    resend_max_records: int = 50_000
+    resend_max_bytes: int = 8 * MIB
     rate_bytes_s: int = 0  # at most, on average over a second; 0: as fast as the sink takes it
     # When the oldest record that waits is so old, what comes in from then on is drained beside what waits,
     # with this share of bytes as long as both want it; the other share is the backlog's.  0: strictly in
@@ -84,6 +89,8 @@ class BridgeSettings:
             ("backoff_max_ms", self.backoff_max_ms, 1, 3_600_000),
             ("scan_interval_ms", self.scan_interval_ms, 10, 60_000),
             ("window", self.window, 1, 64),
+            ("resend_max_records", self.resend_max_records, 1, 1 << 30),
+            ("resend_max_bytes", self.resend_max_bytes, 4 * KIB, 1 << 30),
             ("rate_bytes_s", self.rate_bytes_s, 0, 1 << 40),
             ("live_share", self.live_share, 0, 0.95),
             ("live_after_ms", self.live_after_ms, 0, 86_400_000),

@@ -18,7 +18,7 @@ from bridge.errors import BadName, SinkUnavailable
 from bridge.records import Records, Rejected
 from bridge.unit import Unit
 
-__all__ = ["RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink", "shown"]
+__all__ = ["RecordSink", "Sink", "UnitSink", "keeps_names", "open_sink", "open_unit_sink", "shown"]
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
@@ -36,6 +36,8 @@ class UnitSink(Protocol):
       * put() may run on several threads at once, for different units, and they may end in any order.
       * put() returns when the unit is safe there, and no sooner: then the ring and the log may forget it.
       * A unit is there whole or not at all, for everybody who looks, and only once however often it is put.
+        A sink that cannot promise "only once" has the attribute `keeps_names = False`: the drain then bounds
+        what comes again (bridge/resend.py).
       * put() ends: every wait in it has a limit, of about half a minute.
       * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
         somebody has acted), with the remedy as hint.
@@ -71,8 +73,9 @@ class UnitSink(Protocol):
 class RecordSink(Protocol):
     """Where records go one by one: a broker, a queue.
 
-    It cannot be asked what it has, so a record may come there twice after a crash or an outage; its identity
-    (edge, epoch, partition, offset) goes with it, in headers or properties, for whoever must not count twice.
+    It cannot be asked what it has, so a record may come there twice after a crash or an outage: at most one
+    resend window (bridge/resend.py).  Its identity (edge, epoch, partition, offset) goes with it, in headers
+    or properties, for readers that must not count twice.
 
     What it may assume
       * One thread calls begin(), send() and close().
@@ -134,6 +137,11 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
             raise
         text, hint = (said.replace(f"{who}@", "") for said in (str(error), error.hint))
         raise type(error)(text, hint=hint) from None
+
+
+def keeps_names(sink: Sink) -> bool:
+    """True if a unit that is put twice is in the sink once."""
+    return not isinstance(sink, RecordSink) and getattr(sink, "keeps_names", True)
 
 
 def shown(url: str) -> str:

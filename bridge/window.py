@@ -42,6 +42,11 @@ class Flight:
         """Of the partition."""
         return RingName(self.intent.stream, self.intent.partition)
 
+    @property
+    def length(self) -> int:
+        """Bytes of its records; 0: they have to be read again."""
+        return self.parcel.batch.length if self.parcel else 0
+
 
 @dataclass
 class Window:

@@ -310,6 +310,9 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     linger_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
     compress: Literal["none", "zstd"] = "none"  # files: zstd wants pip install 'brim[archive]'
     window: Annotated[int, Meta(ge=1, le=64)] = 4  # files or batches under way at once; unit_bytes each
+    # Resend window of Kafka and MQTT: at most so much is sent again after a kill -9 of the bridge.
+    resend_max_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 50_000
+    resend_max_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
     rate_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # at most; 0: as fast as the sink takes it
     # When records have waited for ten seconds, what comes in from then on goes beside them, with this share
     # of the bytes. 0: strictly in order.

@@ -15,9 +15,9 @@ A Kafka record that any consumer can read:
     mqtt-properties  header, only where there are any: MQTT 5 properties in wire form
 
 The two brim headers are the identity of a record.  The producer is idempotent and waits for all replicas, so
-the cluster sees each record once while the producer lives; after an outage or a crash some come again, and
-whoever must not count twice asks whether it has OFFSET of EDGE/STREAM/PARTITION/EPOCH already; that it has a
-higher one says nothing.
+the cluster sees each record once while the producer lives; after an outage or a crash at most one resend
+window comes again (bridge/resend.py).  A reader that must not count twice asks whether it has OFFSET of
+EDGE/STREAM/PARTITION/EPOCH already; that it has a higher one says nothing.
 
 One thread hands records over, up to IN_FLIGHT_BYTES at once, and takes the answers; both per batch, what is
 done for each record is in C.  Records of a plug-in, or with another topic there, go one by one.

@@ -11,9 +11,9 @@ bytes, and records stay bit for bit what they were in the ring, checksums includ
     brim-source   header, text: EDGE/STREAM/PARTITION/EPOCH
     brim-range    header, text: FIRST LAST, offsets of the chunk
 
-A unit is safe when all of its chunks are.  One that is put again is sent again: readers know a chunk by
-source and range, and keep the first.  A topic cannot be asked for names, so a checkpoint that is lost begins
-from the oldest record anew.
+A unit is safe when all of its chunks are.  One that is put again is sent again, at most one resend window
+(bridge/resend.py): readers know a chunk by source and range, and keep the first.  A topic cannot be asked for
+names, so a checkpoint that is lost begins from the oldest record anew.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ CHUNK_BYTES_LEAST, CHUNK_BYTES_MOST = 4 << 10, 16 << 20
 
 class KafkaChunkSink:
     """Units into a Kafka topic, in chunks of about `chunk_bytes` before compression."""
+
+    keeps_names = False  # a topic keeps both of two equal chunks
 
     def __init__(self, cluster: Cluster, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.url = cluster.url

@@ -40,6 +40,8 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             linger_ms=bridge.linger_ms,
             compress=bridge.compress,
             window=bridge.window,
+            resend_max_records=bridge.resend_max_records,
+            resend_max_bytes=bridge.resend_max_bytes,
             rate_bytes_s=bridge.rate_bytes_s,
             live_share=bridge.live_share,
             priorities=bridge.priorities,

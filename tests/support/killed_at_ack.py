@@ -1,13 +1,14 @@
 """A drain of a process of its own that is killed, with SIGKILL, when its sink has taken things N times: what
 it took last, the checkpoint does not know.
 
-    python -m tests.support.killed_at_ack RUNTIME_DIRECTORY ROOT URL MODE N
+    python -m tests.support.killed_at_ack RUNTIME_DIRECTORY ROOT URL MODE N [SETTINGS]
 
-N = 0: it drains until nothing waits.
+N = 0: it drains until nothing waits.  SETTINGS: of the bridge, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from bridge.records import Records, Rejected
-from bridge.sink import RecordSink, Sink, UnitSink, open_sink
+from bridge.sink import RecordSink, Sink, UnitSink, keeps_names, open_sink
 from bridge.unit import Unit
 from tests.support.bridges import drain, run_dry, settings
 
@@ -36,6 +37,7 @@ class _Units:
 
     def __init__(self, inner: UnitSink, countdown: _Countdown) -> None:
         self._inner, self._countdown, self.url = inner, countdown, inner.url
+        self.keeps_names = keeps_names(inner)
 
     def begin(self, edge: str) -> None:
         self._inner.begin(edge)
@@ -70,10 +72,11 @@ class _Records:
 
 
 def main() -> None:
-    runtime, root, url, mode, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
+    runtime, root, url, mode, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:6]
+    more = {"unit_bytes": 16_384, **(json.loads(sys.argv[6]) if sys.argv[6:] else {})}
     inner, countdown = open_sink(url, {"mode": mode} if mode else {}), _Countdown(int(left))
     sink: Sink = _Records(inner, countdown) if isinstance(inner, RecordSink) else _Units(inner, countdown)
-    with drain(settings(runtime, root, unit_bytes=16_384), sink) as drained:
+    with drain(settings(runtime, root, **more), sink) as drained:
         run_dry(drained)
 
 
