@@ -128,6 +128,23 @@ def test_a_fan_out_to_many_is_sent_in_parts_between_which_sockets_are_looked_at(
         assert all(data == whole for data in arrived.values())
 
 
+def test_what_many_send_is_read_in_parts_between_which_all_have_their_turn() -> None:
+    """Without the bound one round reads 16 MB of packets that are not whole, and an honest client waits."""
+    with rounds() as it:
+        crowd = [it.client(f"crowd-{n}") for n in range(SUBSCRIBERS)]
+        part = memoryview(encode(Publish("all", bytes(MIB))))[: 128 * 1024]
+        for client in crowd:
+            client.send(part)
+        before, most = int(it.counters.bytes_in), 0
+        for _ in range(100):
+            it.turn()
+            now = int(it.counters.bytes_in)
+            most, before = max(most, now - before), now
+        assert 0 < most <= ROUND_BYTES
+        for client in crowd:
+            client.close()
+
+
 def test_work_that_causes_more_work_has_one_slice_for_each_poll() -> None:
     """Else each SUBSCRIBE adds a slice to every round from then on."""
     calls: list[Callable[[], object]] = []

@@ -127,6 +127,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->seed[0] = seed[0];
     engine->seed[1] = seed[1];
     engine->next_deadline_ms = engine->limited_due_ms = engine->refusal_due_ms = MQ_NEVER;
+    engine->read_bytes = MQ_READ_BYTES;
     engine->source_count = 1; /* 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);

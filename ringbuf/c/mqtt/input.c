@@ -5,7 +5,7 @@
  * What the parser cannot finish stays in connection->in.  The room of all of them is counted
  * (counters.unfinished_bytes), and bounded by limits.unfinished_max_bytes:
  *
- *   below three quarters   every connection is read, MQ_READ_BYTES at a time
+ *   below three quarters   every connection is read, up to MQ_READ_BYTES at a time
  *   from there on     a connection that carries less than MQ_INPUT_MIN is read up to that, which is enough
  *                     for small packets; the others are not read (MQ_STOP_INPUT) and wait in line
  *   below the limit   those in line continue: short packets before long ones, but first who has waited for
@@ -26,6 +26,7 @@
 #include <string.h>
 
 #define KEEP_BYTES (32u << 20) /* so much memory is kept for the next packets */
+#define READ_MIN_BYTES 16384u
 #define PAGE_BYTES ((uintptr_t)4096)
 #define CHUNK_HEAD_BYTES 64u /* of a free chunk, at most */
 #define WAIT_MS 250u
@@ -156,6 +157,14 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     return NULL;
 }
 
+/* Most that is read from a connection now: in a round in which many are ready, its part.  Who has much of a
+ * packet gets no less than MQ_INPUT_MIN, the others READ_MIN_BYTES, which spares system calls. */
+static uint32_t read_bytes(const mq_engine *engine, uint32_t least)
+{
+    uint32_t part = engine->read_bytes > least ? engine->read_bytes : least;
+    return part < MQ_READ_BYTES ? part : MQ_READ_BYTES;
+}
+
 /* Where to put what is received next: the shared buffer, behind what was left over; or, for a packet that is
  * longer than is worth carrying along, the connection's own, which grows with what really comes.  NULL: it
  * waits for memory (MQ_STOP_INPUT), or there is none. */
@@ -169,11 +178,12 @@ uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t 
     if (have <= MQ_CARRY_BYTES) {
         if (have > 0)
             memcpy(engine->receive, in->at + in->start, have);
-        *room = scarce ? MQ_INPUT_MIN - have : MQ_READ_BYTES;
+        *room = scarce ? MQ_INPUT_MIN - have : read_bytes(engine, READ_MIN_BYTES);
         return engine->receive + have;
     }
     uint32_t wanted = connection->need > have ? connection->need - have : 1;
-    *room = wanted < MQ_READ_BYTES ? wanted : MQ_READ_BYTES;
+    uint32_t part = read_bytes(engine, MQ_INPUT_MIN);
+    *room = wanted < part ? wanted : part;
     return reserve(engine, connection, *room) ? in->at + in->end : NULL;
 }
 

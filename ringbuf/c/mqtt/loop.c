@@ -6,12 +6,13 @@
  * One round: what needs no socket (mq_engine_step), send, then wait, then receive from whoever is ready.
  *
  *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
- *   - Nobody starves: sockets are looked at in every round, also while one client has something for Python
- *     again and again; one read of MQ_READ_BYTES and MQ_FLUSH_BYTES of sending to a connection, then the
- *     next; FLUSH_ROUND_BYTES of sending to all, then the sockets.  Less is parsed until every connection was
- *     sent something, or queues would grow.  epoll is level-triggered and reports ready sockets in turn.
+ *   - Every connection has its turn: sockets are looked at in every round, also while one client has
+ *     something for Python again and again.  A connection has one read of MQ_READ_BYTES and is sent
+ *     MQ_FLUSH_BYTES, then it is the next one's turn; all together have READ_ROUND_BYTES and are sent
+ *     FLUSH_ROUND_BYTES in a round.  Less is parsed until every connection was sent something, or queues
+ *     would grow.  epoll is level-triggered and reports ready sockets in turn.
  *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
- * EPOLLIN is taken away only from a paused connection that really has something to read.
+ *     EPOLLIN is taken away only from a paused connection that really has something to read.
  *
  * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
  * the poll return to Python.
@@ -34,9 +35,10 @@
 #define ACCEPT_BATCH 32
 #define ACCEPT_FEW 4 /* while Python has something to decide: sockets of those who wait delay all others */
 #define FLUSH_AFTER_BYTES \
-    (256u * 1024) /* appended, then who subscribed is served: while it is in the cache */
+    (256u * 1024)                    /* appended, then who subscribed is served: while it is in the cache */
 #define FLUSH_ROUND_BYTES (2u << 20) /* sent to all together before sockets are looked at: 2 ms, about */
 #define FLUSH_MIN_BYTES (16u * 1024) /* no connection's part of that is less */
+#define READ_ROUND_BYTES (2u << 20)  /* received from all together before the next look: 2 ms, about */
 #define FLUSH_COST_BYTES 4096u       /* what the turn of a connection counts for, in addition */
 #define OUT_CHUNK_MIN 4096u
 #define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
@@ -492,6 +494,7 @@ int mq_loop_poll(mq_loop *loop, int timeout_ms)
             return -errno;
         clock_read(engine);
         engine->counters.wakeups++;
+        engine->read_bytes = count > 0 ? READ_ROUND_BYTES / (uint32_t)count : 0;
         for (int i = 0; i < count; i++)
             serve(loop, &events[i]);
         if (count >= 0)

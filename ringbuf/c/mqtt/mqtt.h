@@ -415,6 +415,7 @@ struct mq_engine {
     uint8_t *scratch; /* properties of one PUBLISH, as a record has them */
     uint32_t scratch_room;
     uint8_t *foreign; /* properties of a foreign record, MQ_READ_BYTES; NULL until there are some */
+    uint32_t read_bytes; /* the part of each connection in all that is read in this round */
     uint8_t *receive; /* MQ_CARRY_BYTES + MQ_READ_BYTES, for whoever is read now */
 };
 
