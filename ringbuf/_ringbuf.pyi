@@ -84,7 +84,9 @@ class Record:
 
 class Batch:
     @classmethod
-    def of(cls, data: Buffer, epoch: int, first_offset: int, match: KeyFilter | None, /) -> Self: ...
+    def of(
+        cls, data: Buffer, epoch: int, first_offset: int, match: KeyFilter | None, end: int = 0, /
+    ) -> Self: ...
     @property
     def any_flags(self) -> int: ...
     @property

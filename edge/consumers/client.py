@@ -29,16 +29,28 @@ from typing import Literal, Self
 
 import zmq
 
-from edge.consumers.core import ConsumerBatch, ConsumerCore, Offsets, Settings
+from edge.consumers.ack_result import AckResult, Offsets, result_of
+from edge.consumers.core import ConsumerBatch, ConsumerCore, Settings
 from edge.consumers.groups import Mode
-from edge.consumers.messages import VERSION, Acked, Answer, Asked, Letter, Publish, Published
+from edge.consumers.messages import (
+    VERSION,
+    Ack,
+    Acked,
+    Answer,
+    Asked,
+    Commit,
+    Letter,
+    Nack,
+    Publish,
+    Published,
+)
 from edge.consumers.wire import Asker, Curve, Wire, endpoint_of, unreachable
 from edge.directories import StrPath
 from edge.local_client import checked_filters
 from edge.mqtt import check_name, payload_bytes
 from ringbuf import Record
 
-__all__ = ["Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
+__all__ = ["AckResult", "Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
 
 SLICE_S = 0.1  # the longest sleep: then it is looked whether the broker is still there
 LEAVE_MS = 500
@@ -104,7 +116,7 @@ class Consumer:
 
     @property
     def refused(self) -> int:
-        """Records whose acknowledgement came too late: they had gone to another member."""
+        """Records whose acknowledgement was refused: it came too late."""
         return self._core.refused
 
     # ---- with asyncio ----
@@ -137,13 +149,14 @@ class Consumer:
         self._to_send.set()  # the next fetch
         return self._core.batches.popleft()
 
-    async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> int:
-        """These records of the batch (Records or offsets), or all, are done: for how many that counts.
+    async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
+        """These records of the batch (Records or offsets), or all, are done: which of them that counts for.
 
-        Less than all: others have the rest by now, or the broker was lost.  When it returns, the broker will
-        not forget it.
+        Refused: another member has or did them by now, or the broker was lost (`cause`).  When it returns,
+        the broker will not forget what it accepted.
         """
-        return await self._tell(self._core.ack(batch, offsets))
+        chosen = None if offsets is None else list(offsets)
+        return await self._tell(self._core.ack(batch, chosen), batch, chosen)
 
     async def nack(
         self,
@@ -152,16 +165,20 @@ class Consumer:
         *,
         delay_s: float | None = None,
         cause: str = "",
-    ) -> int:
+    ) -> AckResult:
         """These records, or all, are to come again: after `delay_s`, or a time that grows with each try.
 
-        In an ordered group all behind the first of them comes again too, in order.  How many were taken back.
+        In an ordered group all behind the first of them comes again too, in order.  Which were taken back.
         """
-        return await self._tell(self._core.nack(batch, offsets, delay_s, cause))
+        chosen = None if offsets is None else list(offsets)
+        return await self._tell(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
 
-    async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> int:
-        """Everything of the batch's ring up to and with `last`, or the batch, is done (ordered groups)."""
-        return await self._tell(self._core.commit(batch, _behind(batch, last)))
+    async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
+        """Everything of the batch's ring up to and with `last`, or the batch, is done (ordered groups).
+
+        Counted are the records that were not done before.
+        """
+        return await self._tell(self._core.commit(batch, _behind(batch, last)), batch, None)
 
     async def working(self) -> None:
         """All that this member has it still works on: it has consumers.lease_ms more."""
@@ -170,7 +187,9 @@ class Consumer:
             self._core.queue(request, wait=False)
             self._to_send.set()
 
-    async def _tell(self, request: Asked) -> int:
+    async def _tell(
+        self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
+    ) -> AckResult:
         number = self._core.queue(request, wait=True)
         self._to_send.set()
         try:
@@ -178,7 +197,7 @@ class Consumer:
                 await self._change()
         finally:
             self._core.answers.pop(number, None)
-        return _accepted(answer)
+        return self._result(request, answer, batch, chosen)
 
     async def _pump(self) -> None:
         """Talks to the broker until it is cancelled."""
@@ -260,9 +279,10 @@ class Consumer:
         self._step(0.0)  # asks for the next one
         return batch
 
-    def ack_now(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> int:
+    def ack_now(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
         """See ack()."""
-        return self._tell_now(self._core.ack(batch, offsets))
+        chosen = None if offsets is None else list(offsets)
+        return self._tell_now(self._core.ack(batch, chosen), batch, chosen)
 
     def nack_now(
         self,
@@ -271,13 +291,14 @@ class Consumer:
         *,
         delay_s: float | None = None,
         cause: str = "",
-    ) -> int:
+    ) -> AckResult:
         """See nack()."""
-        return self._tell_now(self._core.nack(batch, offsets, delay_s, cause))
+        chosen = None if offsets is None else list(offsets)
+        return self._tell_now(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
 
-    def commit_now(self, batch: ConsumerBatch, last: Record | int | None = None) -> int:
+    def commit_now(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
         """See commit()."""
-        return self._tell_now(self._core.commit(batch, _behind(batch, last)))
+        return self._tell_now(self._core.commit(batch, _behind(batch, last)), batch, None)
 
     def working_now(self) -> None:
         """See working()."""
@@ -286,7 +307,9 @@ class Consumer:
             self._core.queue(request, wait=False)
             self._step(0.0)
 
-    def _tell_now(self, request: Asked) -> int:
+    def _tell_now(
+        self, request: Ack | Nack | Commit, batch: ConsumerBatch, chosen: list[Record | int] | None
+    ) -> AckResult:
         number = self._core.queue(request, wait=True)
         try:
             while (answer := self._core.answers[number]) is None:
@@ -296,7 +319,7 @@ class Consumer:
                 self._step(SLICE_S)
         finally:
             self._core.answers.pop(number, None)
-        return _accepted(answer)
+        return self._result(request, answer, batch, chosen)
 
     def _step(self, timeout_s: float) -> None:
         """Sends, waits at most so long for an answer, and takes what there is."""
@@ -306,6 +329,15 @@ class Consumer:
             self._exchange()
 
     # ---- both ----
+
+    def _result(
+        self, request: Asked, answer: Answer | None, batch: ConsumerBatch, chosen: list[Record | int] | None
+    ) -> AckResult:
+        asked = batch.records if chosen is None else chosen
+        result = result_of(answer, asked, named=not isinstance(request, Commit))
+        if not isinstance(answer, Acked):
+            self._core.refused += result.refused
+        return result
 
     def _exchange(self) -> float:
         """Sends what is to be sent, takes what has come; seconds until that is worth doing again."""
@@ -357,10 +389,6 @@ def publish(
     with Asker(runtime_dir, endpoint=endpoint, curve=curve) as asker:
         request = Publish(asker.number(), VERSION, tuple(letter for letter, _ in letters))
         return asker.ask(request, Published, frames)[0].stored
-
-
-def _accepted(answer: Answer | None) -> int:
-    return answer.accepted if isinstance(answer, Acked) else 0
 
 
 def _behind(batch: ConsumerBatch, last: Record | int | None) -> int:

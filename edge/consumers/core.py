@@ -16,10 +16,11 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from edge.consumers.ack_result import Offsets, runs_of
 from edge.consumers.groups import Mode
 from edge.consumers.messages import (
     VERSION,
@@ -45,8 +46,7 @@ from edge.logs import pairs
 from edge.mqtt.codec import Body
 from edge.mqtt.errors import ProtocolError, Version
 from edge.mqtt.properties import In, decode_properties
-from edge.mqtt.topics import matches
-from ringbuf import FLAG_PROPERTIES, Batch, KeyFilter, Record
+from ringbuf import FLAG_PROPERTIES, Batch, Record
 from ringbuf.errors import Corrupt
 
 __all__ = ["ConsumerBatch", "ConsumerCore", "Settings"]
@@ -58,8 +58,6 @@ MAX_WAIT_MS = 500
 REJOIN_S = 0.2
 DELAY_MAX_MS = 7 * 86_400_000
 NEVER_NS = (1 << 63) - 1  # a publisher may write any number of digits; beyond this no float holds it
-
-Offsets = Iterable["Record | int"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,13 @@ class ConsumerBatch:
     """
 
     __slots__ = (
+        "again",
         "count",
         "epoch",
         "generation",
         "held",
         "member",
         "offset",
-        "others",
         "records",
         "ring",
         "tries",
@@ -99,7 +97,6 @@ class ConsumerBatch:
         self,
         facts: BatchFacts,
         records: Sequence[Record],
-        others: list[tuple[int, int]],
         generation: int,
         member: str,
     ) -> None:
@@ -109,7 +106,7 @@ class ConsumerBatch:
         self.count = facts.count
         self.tries = facts.tries
         self.records = records
-        self.others = others  # runs that were handed out too, and match no filter
+        self.again = facts.again  # other members may have what is missing between its records
         self.held = False  # what is behind these records has been given back, for later
         self.generation = generation
         self.member = member
@@ -136,7 +133,6 @@ class ConsumerCore:
         self.refused = 0  # records that could not be acknowledged any more
         self._numbers = itertools.count(1)
         self._instance = secrets.token_hex(8)
-        self._match = None if "#" in settings.filters else KeyFilter(self._accepts)
         self._joined: Joined | None = None
         self._was_in = False
         self._outgoing: deque[Asked] = deque()
@@ -213,8 +209,7 @@ class ConsumerCore:
 
     def ack(self, batch: ConsumerBatch, offsets: Offsets | None) -> Ack:
         """To be sent: these records of the batch, or all, are done."""
-        runs = self._whole(batch) if offsets is None else [*batch.others, *_runs_of(offsets)]
-        batch.others = []
+        runs = self._whole(batch) if offsets is None else runs_of(offsets)
         return Ack(*self._head(batch), tuple(runs))
 
     def nack(
@@ -227,7 +222,7 @@ class ConsumerCore:
         counts: bool = True,
     ) -> Nack:
         """To be sent: these records of the batch, or all, are to come again."""
-        runs = self._whole(batch) if offsets is None else _runs_of(offsets)
+        runs = self._whole(batch) if offsets is None else runs_of(offsets)
         delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
         return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
 
@@ -327,24 +322,16 @@ class ConsumerCore:
                 held.add(batch.ring)
             if batch.records:
                 self.batches.append(batch)
-            elif batch.others:
-                self._outgoing.append(self.ack(batch, ()))
 
     def _decoded(self, facts: BatchFacts, frame: bytes, generation: int, member: str) -> ConsumerBatch | None:
         try:
-            found = Batch.of(frame, facts.epoch, facts.offset, self._match)
+            found = Batch.of(frame, facts.epoch, facts.offset, None, facts.offset + facts.count)
         except Corrupt as error:
             # Its lease will run out: as a dead letter its broker says more about it.
             where = pairs(ring=facts.ring, offset=facts.offset, reason=error)
             log.error("records that do not verify are left alone %s", where)
             return None
-        runs = list(facts.runs) or [(facts.offset, facts.count)]
-        if not facts.runs and len(found) == facts.count and not found.any_flags & FLAG_PROPERTIES:
-            return ConsumerBatch(facts, found, [], generation, member)  # type: ignore[arg-type]
-        wanted = {offset for at, count in runs for offset in range(at, at + count)}
-        records = [record for record in found if record.offset in wanted]
-        others = _runs_of(sorted(wanted.difference(record.offset for record in records)))
-        batch = ConsumerBatch(facts, records, others, generation, member)
+        batch = ConsumerBatch(facts, found, generation, member)  # type: ignore[arg-type]
         if found.any_flags & FLAG_PROPERTIES:
             self._put_off(batch)
         return batch
@@ -353,7 +340,7 @@ class ConsumerCore:
         """Gives back what may not be had yet; ordered, with all that is behind it."""
         now_ns = time.time_ns()
         kept: list[Record] = []
-        for index, record in enumerate(batch.records):
+        for record in batch.records:
             wait_ns = _not_before(record) - now_ns
             if wait_ns <= 0:
                 kept.append(record)
@@ -361,11 +348,10 @@ class ConsumerCore:
             back = self.nack(batch, [record], wait_ns / 1e9 + 0.001, "not yet", counts=False)
             self._outgoing.append(back)
             if self.settings.mode == "ordered":
-                behind = {it.offset for it in batch.records[index:]}
-                batch.others = [it for it in batch.others if it[0] < min(behind)]
                 batch.held = True
                 break
-        batch.records = kept
+        if len(kept) < len(batch.records):
+            batch.records = kept
 
     def _head(self, batch: ConsumerBatch) -> tuple[int, int, str, str, int, str, int]:
         number = next(self._numbers)
@@ -373,37 +359,12 @@ class ConsumerCore:
         member = self._joined.member if self._joined is not None else batch.member
         return (number, VERSION, self.settings.group, member, batch.generation, batch.ring, batch.epoch)
 
-    @staticmethod
-    def _whole(batch: ConsumerBatch) -> list[tuple[int, int]]:
-        if not isinstance(batch.records, list):
+    def _whole(self, batch: ConsumerBatch) -> list[tuple[int, int]]:
+        """Runs of all its records; one, if the broker knows that what is between them matches no filter."""
+        known = self._joined is not None and self._joined.member == batch.member
+        if known and not batch.again and not isinstance(batch.records, list):
             return [(batch.offset, batch.count)]
-        return _runs_of(
-            sorted(
-                [
-                    *(it.offset for it in batch.records),
-                    *(offset for at, count in batch.others for offset in range(at, at + count)),
-                ]
-            )
-        )
-
-    def _accepts(self, key: bytes) -> bool:
-        try:
-            topic = key.decode()
-        except UnicodeDecodeError:
-            return False
-        return any(matches(topic_filter, topic) for topic_filter in self.settings.filters)
-
-
-def _runs_of(offsets: Offsets) -> list[tuple[int, int]]:
-    """(offset, count) of what is contiguous in them, in their order."""
-    runs: list[tuple[int, int]] = []
-    for it in offsets:
-        offset = it if isinstance(it, int) else it.offset
-        if runs and runs[-1][0] + runs[-1][1] == offset:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((offset, 1))
-    return runs
+        return runs_of(batch.records)
 
 
 def _not_before(record: Record) -> int:

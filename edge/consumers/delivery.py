@@ -3,6 +3,10 @@
 Owns how a window's offers become records: from the ring while it has them, else from the log, which another
 thread reads while the member waits.  What is in neither is skipped and counted as lost; an epoch that is over
 gives way to the next one when all of it is done.
+
+A frame has the records that a filter of the group matches and that are not done, and no others: see
+selection.py.  Records that no filter matches are passed over: done as soon as they were looked at, so they
+hold no group up.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from edge.consumers.faults import Faults
 from edge.consumers.groups import ColdAnswer, Group, Holding
 from edge.consumers.ledger import Ledger
 from edge.consumers.messages import BatchFacts
+from edge.consumers.offset_sets import range_set
 from edge.consumers.source import Found, Gone, Source
 from edge.consumers.window import Offer
+from edge.log_throttle import LogThrottle
 from edge.logs import pairs
 
 __all__ = ["ColdThread", "Delivery", "Taken"]
@@ -34,6 +40,8 @@ STEPS_MAX = 64  # of one partition for one fetch: skips and batches
 BATCHES_MAX = 64  # in one answer
 COLD_HELD_MAX = 64  # answers of the log that wait for a fetch, of all groups; each up to
 COLD_MAX_BYTES = 4 << 20
+LOOK_MAX_BYTES = 4 << 20  # looked at for one fetch before other requests have their turn
+FILTERS_EACH = 16  # so many more filters halve that, and so on: each is matched with each record
 
 
 class ColdThread:
@@ -93,16 +101,14 @@ class Taken:
     facts: list[BatchFacts]
     frames: list[bytes]
     bytes_left: int
+    look_left: int  # bytes
+    more: bool = False  # records may be there that were not looked at yet
 
-    def add(self, holding: Holding, found: Found, tries: int, runs: list[tuple[int, int]]) -> None:
+    def add(self, facts: BatchFacts, data: bytes) -> None:
         """Another one."""
-        whole = runs == [(found.offset, found.count)]
-        facts = BatchFacts(
-            holding.ring, found.epoch, found.offset, found.count, tries, () if whole else tuple(runs)
-        )
         self.facts.append(facts)
-        self.frames.append(found.data)
-        self.bytes_left -= len(found.data)
+        self.frames.append(data)
+        self.bytes_left -= len(data)
 
 
 class _Over(Enum):
@@ -121,19 +127,24 @@ class Delivery:
         self._ledger = ledger
         self._cold = cold
         self._clock = clock
+        self._may_log = LogThrottle(clock)
         self._held: dict[Holding, None] = {}  # with an answer of the log, the oldest first
 
     def take(self, group: Group, member: str, max_bytes: int, now_s: float) -> Taken:
         """About `max_bytes` for `member`: its from now on.  Nothing when nothing is there yet."""
-        taken = Taken([], [], max_bytes)
+        look_bytes = LOOK_MAX_BYTES // (1 + group.selection.count // FILTERS_EACH)
+        taken = Taken([], [], max_bytes, look_bytes)
         for holding in group.open_to(member):
             if holding.reading or holding.retry_s > now_s:
                 continue
             for _ in range(STEPS_MAX):
-                if taken.bytes_left <= 0 or len(taken.facts) >= BATCHES_MAX:
+                if taken.bytes_left <= 0 or taken.look_left <= 0 or len(taken.facts) >= BATCHES_MAX:
+                    taken.more = True
                     return taken
                 if not self._step(group, holding, member, taken, now_s):
                     break
+            else:
+                taken.more = True
         return taken
 
     def _step(self, group: Group, holding: Holding, member: str, taken: Taken, now_s: float) -> bool:
@@ -154,9 +165,34 @@ class Delivery:
             self._hold(holding, ColdAnswer(found.epoch, found.offset, found))
             window.skip(offer.first, min(found.offset, offer.end or found.offset))
             return True
-        runs = window.deliver(found.offset, found.end, member, now_s)
-        taken.add(holding, found, offer.tries, runs)
+        taken.look_left -= len(found.data)
+        if group.selection.everything and offer.end is None:
+            window.deliver(found.offset, found.end, member, now_s)
+            facts = BatchFacts(holding.ring, found.epoch, found.offset, found.count)
+            taken.add(facts, found.data)
+        else:
+            self._give_selected(group, holding, member, taken, offer, found)
         return True
+
+    def _give_selected(
+        self, group: Group, holding: Holding, member: str, taken: Taken, offer: Offer, found: Found
+    ) -> None:
+        """The records of `found` that match and are not done; those that do not match are passed over."""
+        window, again = holding.window, offer.end is not None
+        done = window.done_of(found.offset, found.end) if again else None
+        selected = group.selection.of(found, done)
+        if selected.end == found.offset:
+            if self._may_log():
+                where = pairs(group=group.name, ring=holding.ring, epoch=found.epoch, offset=found.offset)
+                log.error("record does not verify, a consumer group skipped it %s", where)
+            window.skip(found.offset, found.offset + 1)
+            return
+        passed = range_set(found.offset, selected.end) - selected.offsets
+        window.deliver(found.offset, selected.end, member, self._clock(), passed)
+        if selected.data:
+            count = selected.end - found.offset
+            facts = BatchFacts(holding.ring, found.epoch, found.offset, count, offer.tries, again=again)
+            taken.add(facts, selected.data)
 
     def _over(self, group: Group, holding: Holding, offer: Offer) -> bool:
         """The epoch has no more records than were handed out."""

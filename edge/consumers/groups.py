@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from edge.consumers.selection import Selection
 from edge.consumers.source import Found
 from edge.consumers.window import Window
 
@@ -71,6 +72,7 @@ class Group:
     name: str
     mode: Mode
     filters: tuple[str, ...]
+    selection: Selection
     generation: int = 1
     members: dict[str, Member] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from edge.consumers.errors import NotDone
 from edge.consumers.groups import Group, Holding, Mode
 from edge.consumers.messages import FILTERS_MAX_BYTES
 from edge.consumers.offsets import GroupState, OffsetStore, Place
+from edge.consumers.selection import Selection
 from edge.consumers.source import Source
 from edge.consumers.window import Rules, Tried, Window
 from edge.local import filters_meet
@@ -184,7 +185,7 @@ class Ledger:
         self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
     ) -> Group:
         self.unload(name)
-        group = self.groups[name] = Group(name, mode, filters)
+        group = self.groups[name] = Group(name, mode, filters, Selection(filters))
         for entry in self.entries_for(filters):
             self._hold(group, entry, start)
         return group

@@ -5,8 +5,13 @@ which the asker chooses, is in both.
 
     frame 0      the request or answer: a msgpack map with "op"
     frames 1..   bytes: the payloads of `publish`, one each; the records of `fetched` and `records`, one frame
-                 for each batch, as they lie in the ring: ringbuf/c/record.h, from which the first offset and
-                 the count of the batch make dense offsets, and its epoch the seed of the checksums
+                 for each batch, as they lie in the ring: ringbuf/c/record.h.  Each has its offset; the epoch
+                 of the batch is the seed of the checksums
+
+A group has one set of filters, whoever joins: a member with others is refused while the group has members.
+After that the first to join sets them anew, and the group stays where it is: what it passed over before
+does not come again.  A frame of `fetched` has the records that match, and no others; of those that match
+nothing the broker keeps that they are done.  A filter "#" matches every record.
 
     request      answer      what it does
     join         joined      become a member of a group; the group is made if need be
@@ -15,7 +20,8 @@ which the asker chooses, is in both.
     fetch        fetched     records, as soon as there are some, else nothing after max_wait_ms; and what the
                              member has lost meanwhile
     commit       acked       everything below an offset is done (ordered groups)
-    ack          acked       runs of records are done, in any order
+    ack          acked       runs of records are done, in any order: those of the frame, or, unless the batch
+                             has `again`, all of the range that it covers
     nack         acked       runs of records are to come again, not before delay_ms; `counts` false: and that
                              was no try in vain (ordered groups: with all that is behind them)
     rings        ring_list   which rings may hold records for some topic filters
@@ -32,6 +38,11 @@ Any request may be answered by `failed`, whose `code` programs go by:
     unknown      no such group, ring or member: a member joins again
     fenced       the member has lost this partition: what it says of it comes too late
     full         a limit is reached; ask again later
+
+`acked` says how many records count, how many do not, and which these are.  An acknowledgement counts for
+records that the member has, that wait to come again, or that it did before (same `instance`); it does not for
+records that another member has or did by now, for dead letters, and for records that were never handed out.
+Records that match no filter are in no count.
 
 `acked` comes when what it says survives as the records themselves do: the death of the broker, and, for
 streams of durability "interval" and "disk", a power cut (after the next sync, or before the answer).
@@ -51,15 +62,15 @@ from edge.consumers.groups import Mode
 from edge.errors import ControlError
 
 __all__ = [
-    "FILTERS_MAX_BYTES", "REQUEST_MAX_BYTES", "VERSION", "Ack", "Acked", "Alive", "Answer", "BatchFacts",
-    "Code", "Commit", "Done",
+    "FILTERS_MAX_BYTES", "REQUEST_MAX_BYTES", "RUNS_MAX", "VERSION", "Ack", "Acked", "Alive", "Answer",
+    "BatchFacts", "Code", "Commit", "Done",
     "Failed", "Fetch", "Fetched", "Forget", "GroupFacts", "GroupList", "Groups", "Heartbeat", "Join",
     "Joined", "Leave", "Letter", "MemberFacts", "Nack", "PlaceFacts", "Publish", "Published", "Read",
     "Records", "Request", "Reset", "RingFacts", "RingList", "Rings", "decode_answer", "decode_request",
     "encode",
 ]  # fmt: skip
 
-VERSION: Final = 1
+VERSION: Final = 2
 REQUEST_MAX_BYTES: Final = 1 << 20  # of frame 0
 FILTERS_MAX: Final = 256
 FILTERS_MAX_BYTES: Final = 64 << 10  # of one group or request, together
@@ -245,14 +256,17 @@ class Done(Message, frozen=True):
 
 
 class BatchFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A frame of records: `count` from `offset` on.  `runs`: of these only these are meant; () means all."""
+    """A frame of records, which rise, of the range of `count` offsets from `offset` on: all that match.
+
+    `again`: handed out before; offsets of the range that the frame has not may be those of other members.
+    """
 
     ring: str
     epoch: int
     offset: int
     count: int
     tries: int = 0  # how often they were handed out in vain
-    runs: tuple[tuple[int, int], ...] = ()
+    again: bool = False
 
 
 class Fetched(Message, frozen=True):
@@ -263,10 +277,13 @@ class Fetched(Message, frozen=True):
 
 
 class Acked(Message, frozen=True):
-    """How many records the member could speak for, and for how many not: another has them by now."""
+    """How many records the member could speak for, for how many not, and exactly which those are (offset,
+    count): rising, disjoint.
+    """
 
     accepted: int
     refused: int = 0
+    refused_runs: tuple[tuple[int, int], ...] = ()
 
 
 class RingFacts(msgspec.Struct, frozen=True):

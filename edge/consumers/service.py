@@ -29,6 +29,7 @@ from edge.consumers.groups import Group, Holding, Member
 from edge.consumers.inspection import Inspection, answer_of
 from edge.consumers.ledger import Ledger, RingEntry
 from edge.consumers.messages import (
+    RUNS_MAX,
     Ack,
     Acked,
     Alive,
@@ -61,6 +62,7 @@ from edge.consumers.messages import (
 from edge.consumers.outbox import Outbox
 from edge.consumers.quota import Quota
 from edge.consumers.source import Found, Gone
+from edge.consumers.window import TooManyRuns, Verdict
 from edge.mqtt.errors import ProtocolError
 from edge.mqtt.properties import Properties, record_properties
 
@@ -123,6 +125,7 @@ class Service:
         self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # as they were asked for last in this turn
         self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
+        self._more = False  # records wait to be looked at
         self._sweep_s = 0.0
         self._sync_s = float("inf")  # when what is written is to be synced
         self._flush_retry_s = 0.0
@@ -202,6 +205,7 @@ class Service:
         """Does what is due; seconds until there may be more."""
         now_s = self._clock()
         self._groups.clear()
+        self._more = False
         self._cold.run()
         also_s = min((look() for look in self.also), default=IDLE_S)
         if now_s >= self._sweep_s:
@@ -228,6 +232,8 @@ class Service:
         group.settle()
 
     def _pause_s(self, now_s: float) -> float:
+        if self._more and self._fetches:
+            return 0.0
         until_s = min((it.until_s for it in self._fetches.values()), default=now_s + IDLE_S)
         if any(group.members for group in self.ledger.groups.values()) or self._publishing:
             until_s = min(until_s, self._sweep_s)
@@ -368,6 +374,7 @@ class Service:
         del self._fetches[waiting.member.id]  # put back below if it still waits: an exception ends it
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
         taken = self._delivery.take(group, waiting.member.id, room, now_s)
+        self._more |= taken.more
         if taken.facts or now_s >= waiting.until_s:
             fetched = Fetched(request.id, group.generation, tuple(taken.facts))
             self._answer(waiting.peer, fetched, taken.frames)
@@ -431,34 +438,32 @@ class Service:
         if not group.may_speak(member.id, holding, request.generation):
             text = f"{request.ring} has gone to another member since generation {request.generation}"
             raise NotDone(text, "fenced", "leave these records to it")
-        if isinstance(request, Commit):
-            accepted, wanted = self._commit(group, holding, member, request)
-        elif isinstance(request, Ack):
-            runs = disjoint(request.runs)
-            wanted = sum(count for _, count in runs)
-            accepted = holding.window.ack(runs, member.id)
-        else:
-            runs = disjoint(request.runs)
-            wanted = sum(count for _, count in runs)
-            accepted = self._nack(holding, member, request, runs)
+        try:
+            verdict = self._verdict(group, holding, member, request)
+        except TooManyRuns:
+            text = f"what is refused of this {type(request).__name__.lower()} is more than {RUNS_MAX} runs"
+            raise NotDone(text, "refused", "say it of fewer records at once") from None
         if group.ordered and holding.successor is not None:
             group.settle()
-        return Acked(request.id, accepted, wanted - accepted)
+        return Acked(request.id, *verdict)
 
-    def _commit(self, group: Group, holding: Holding, member: Member, request: Commit) -> tuple[int, int]:
-        if not group.ordered:
-            raise NotDone(f"group {group.name} is a queue", "refused", "acknowledge its records one by one")
-        window = holding.window
-        floor = window.floor
-        if request.offset <= floor:
-            return 0, 0
-        return window.ack([(floor, request.offset - floor)], member.id), request.offset - floor
-
-    def _nack(self, holding: Holding, member: Member, request: Nack, runs: Iterable[tuple[int, int]]) -> int:
+    def _verdict(
+        self, group: Group, holding: Holding, member: Member, request: Ack | Nack | Commit
+    ) -> Verdict:
+        window, author = holding.window, member.instance or member.id
+        if isinstance(request, Ack):
+            return window.ack(disjoint(request.runs), member.id, author=author)
+        if isinstance(request, Commit):
+            if not group.ordered:
+                hint = "acknowledge its records one by one"
+                raise NotDone(f"group {group.name} is a queue", "refused", hint)
+            runs = [(window.floor, request.offset - window.floor)] if request.offset > window.floor else []
+            return window.ack(runs, member.id, author=author, whoever_did=True)
+        runs = disjoint(request.runs)
+        verdict = window.held(runs, member.id)
         delay_s = None if request.delay_ms is None else request.delay_ms / 1000
-        return holding.window.give_back(
-            runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts
-        )
+        window.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
+        return verdict
 
     # ---- records in ----
 

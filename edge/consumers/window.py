@@ -1,7 +1,8 @@
 """Window: what one group has of one partition: handed out, acknowledged, to come again.  No I/O, no clock.
 
 Offsets only.  Everything below `floor` is done; `done` has what is done above it; from `next` on nothing has
-been handed out yet.  What lies between and is not done is in spans, each in one of three states:
+been handed out yet.  A record that no filter of the group matches is passed over: done, and in no member's
+acknowledgement.  What lies between and is not done is in spans, each in one of three states:
 
     in flight    a member has it until due_s; then it comes again
     waiting      for due_s, and then for somebody to ask
@@ -22,16 +23,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-__all__ = ["Counts", "Offer", "Rules", "Span", "Tried", "Window"]
+from edge.consumers.ack_history import REMEMBERED, AckHistory
+from edge.consumers.offset_sets import first_absent, next_present, range_set, runs_of_set
+
+__all__ = ["Counts", "Offer", "Rules", "Span", "TooManyRuns", "Tried", "Verdict", "Window"]
 
 NEVER = float("inf")
 CAUSE_CHARACTERS = 200  # of what is remembered
+REFUSED_RUNS_MAX = 65_536  # that one verdict lists
+
+Run = tuple[int, int]  # offset, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,18 @@ class Offer(NamedTuple):
     tries: int
 
 
+class Verdict(NamedTuple):
+    """The answer to a member about records: how many count, and exactly those that do not."""
+
+    accepted: int
+    refused: int
+    refused_runs: tuple[Run, ...]
+
+
+class TooManyRuns(Exception):
+    """A verdict would list more than REFUSED_RUNS_MAX runs; nothing has changed."""
+
+
 @dataclass(slots=True)
 class Counts:
     """What happened, in records."""
@@ -90,6 +110,7 @@ class Counts:
     returned: int = 0  # given back by who had them
     dead: int = 0  # put aside
     lost: int = 0  # gone from memory and log before they were handed out
+    passed: int = 0  # matched no filter of the group
 
 
 class Window:
@@ -105,6 +126,7 @@ class Window:
         self.next = floor
         self.done = BitMap64()
         self._fresh = BitMap64()  # done since take_changes()
+        self._history = AckHistory(max(floor - REMEMBERED, 0))
         self.counts = Counts()
         self._rules = rules
         self._spans: list[Span] = []
@@ -154,12 +176,16 @@ class Window:
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """(offset, count) of each run of [first, end) that is not done."""
         runs = []
-        at = self._first_open(first, end)
+        at = first_absent(self.done, first, end)
         while at < end:
-            stop = min(self._next_done(at), end)
+            stop = min(next_present(self.done, at), end)
             runs.append((at, stop - at))
-            at = self._first_open(stop, end)
+            at = first_absent(self.done, stop, end)
         return runs
+
+    def done_of(self, first: int, end: int) -> BitMap64:
+        """Which of first .. end - 1 are done."""
+        return (self.done & range_set(first, end)) | range_set(first, min(max(self.floor, first), end))
 
     def next_due_s(self) -> float:
         """When expire() has something to do."""
@@ -186,8 +212,10 @@ class Window:
             return None
         return Offer(self.next, None, room, 0)
 
-    def deliver(self, first: int, end: int, member: str, now_s: float) -> list[tuple[int, int]]:
-        """`member` has the records first .. end - 1 of an offer from now on: the runs that are not done."""
+    def deliver(self, first: int, end: int, member: str, now_s: float, passed: BitMap64 | None = None) -> int:
+        """`member` has the records first .. end - 1 of an offer from now on, but for those that are done, and
+        those in `passed`, which no filter matches: how many.
+        """
         assert first < end
         due_s = now_s + self._rules.lease_s
         again = first != self.next
@@ -203,13 +231,22 @@ class Window:
             taken = Span(first, end, span.tries, due_s, member, span.cause)
             rest = [Span(end, span.end, span.tries, span.due_s, None, span.cause)] if end < span.end else []
             self._spans[index : index + 1] = [taken, *rest]
+        if passed:
+            self._pass_over(passed)
+        count = self._open(first, end)
+        if again or passed:
             self._trim()
         self._changed()
-        runs = self.missing(first, end)
-        count = sum(length for _, length in runs)
         self.counts.delivered += count
         self.counts.redelivered += count if again else 0
-        return runs
+        return count
+
+    def _pass_over(self, offsets: BitMap64) -> None:
+        passed = offsets - self.done
+        self.counts.passed += len(passed)
+        self._history.passed |= passed
+        self.done |= passed
+        self._fresh |= passed
 
     def skip(self, first: int, end: int) -> None:
         """Records first .. end - 1 are gone for good: nobody will see them."""
@@ -222,31 +259,63 @@ class Window:
 
     # ---- what becomes of it ----
 
-    def ack(self, runs: Iterable[tuple[int, int]], member: str) -> int:
-        """The records of each run (offset, count) are done, says `member`: how many are, by now.  The others
-        it may not speak for: another has them, or nobody has had them yet.
-        """
-        accepted = wanted = 0
-        for offset, count in runs:
-            wanted += count
-            accepted += max(min(offset + count, self.floor) - offset, 0)
-            first, end = max(offset, self.floor), min(offset + count, self.next)
-            if first < end:
-                accepted += self.done.range_cardinality(first, end) + self._ack(first, end, member)
-        self._trim()
-        self.counts.refused += wanted - accepted
-        return accepted
+    def ack(
+        self, runs: Iterable[Run], member: str, *, author: str = "", whoever_did: bool = False
+    ) -> Verdict:
+        """The records of each run are done, says `member`.  Accepted are those that it has, those that wait
+        to come again, and those that it did before; `author` is its name in that history.
 
-    def _ack(self, first: int, end: int, member: str) -> int:
-        fresh = 0
-        for it in self._between(first, end):
-            if it.member in {None, member} and not it.dead:
-                a, b = max(first, it.first), min(end, it.end)
-                fresh += self._open(a, b)
-                self.done.add_range(a, b)
-                self._fresh.add_range(a, b)
-        self.counts.acked += fresh
-        return fresh
+        Refused: another member has or did them, they are dead letters, or were never handed out.  With
+        `whoever_did` records that are done are not refused.  Runs must be disjoint and rising, and may run
+        over records that were passed over.  Raises TooManyRuns.
+        """
+        asked, outside = self._known_part(runs)
+        mine = self._spans_of(asked, lambda it: it.member in {None, member} and not it.dead)
+        author = author or member
+        accepted = mine | (self._history.of(author) & asked)
+        refused = asked - accepted - self._history.passed
+        if whoever_did:
+            refused -= self.done
+            refused.remove_range(0, self.floor)
+        verdict = _verdict(accepted, refused, outside)
+        self.counts.acked += len(mine)
+        self.counts.refused += verdict.refused
+        self.done |= mine
+        self._fresh |= mine
+        self._history.add(author, mine)
+        self._trim()
+        return verdict
+
+    def held(self, runs: Iterable[Run], member: str) -> Verdict:
+        """Which of these records `member` has: those it may give back.  Raises TooManyRuns."""
+        asked, outside = self._known_part(runs)
+        held = self._spans_of(asked, lambda it: it.member == member)
+        return _verdict(held, asked - held - self._history.passed, outside)
+
+    def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
+        """Offsets of these runs of which something is known, and the runs outside of that."""
+        asked, outside, low = BitMap64(), [], min(self._history.first, self.next)
+        for offset, count in runs:
+            end = offset + count
+            first, stop = max(offset, low), min(end, self.next)
+            if offset < low:
+                outside.append((offset, min(end, low) - offset))
+            if first < stop:
+                asked.add_range(first, stop)
+            if end > self.next:
+                outside.append((max(offset, self.next), end - max(offset, self.next)))
+        return asked, outside
+
+    def _spans_of(self, asked: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
+        """Offsets that are asked for, in spans that are meant, and not done."""
+        found = BitMap64()
+        if asked and asked.max() >= self.floor:
+            for it in self._between(max(asked.min(), self.floor), asked.max() + 1):
+                if is_meant(it):
+                    found.add_range(it.first, it.end)
+            found &= asked
+            found -= self.done
+        return found
 
     def give_back(
         self,
@@ -404,6 +473,7 @@ class Window:
 
     def _settle(self) -> None:
         """Joins neighbours that wait alike, so that pieces do not add up."""
+        self._trim()
         joined: list[Span] = []
         for it in self._spans:
             before = joined[-1] if joined else None
@@ -411,25 +481,25 @@ class Window:
                 before is not None
                 and _waits(before)
                 and _waits(it)
-                and (before.end, before.tries, before.due_s, before.cause)
-                == (it.first, it.tries, it.due_s, it.cause)
+                and (before.tries, before.due_s, before.cause) == (it.tries, it.due_s, it.cause)
+                and first_absent(self.done, before.end, it.first) == it.first  # nothing open between them
             ):
                 before.end = it.end
             else:
                 joined.append(it)
         self._spans = joined
-        self._trim()
 
     def _trim(self) -> None:
         """Drops what is done from the ends of the spans, and raises the floor."""
         kept = []
         for it in self._spans:
-            it.first = self._first_open(it.first, it.end)
+            it.first = first_absent(self.done, it.first, it.end)
             if it.first < it.end:
                 kept.append(it)
         self._spans = kept
         self.floor = kept[0].first if kept else self.next
         self.done.remove_range(0, self.floor)
+        self._history.forget_below(self.floor - REMEMBERED)
         self._changed()
 
     def _changed(self) -> None:
@@ -440,27 +510,6 @@ class Window:
         """Records of [first, end), at or above the floor, that are not done."""
         first = max(first, self.floor)
         return end - first - self.done.range_cardinality(first, end) if first < end else 0
-
-    def _first_open(self, first: int, end: int) -> int:
-        """The first offset of [first, end) that is not done; `end` if all are."""
-        if first not in self.done:
-            return first
-        step = 1
-        while first < end:
-            stop = min(first + step, end)
-            if self.done.contains_range(first, stop):
-                first, step = stop, step * 2
-            elif step == 1:
-                return first
-            else:
-                step = max(step // 4, 1)
-        return end
-
-    def _next_done(self, offset: int) -> int:
-        """The first offset from `offset` on that is done; a very large one if there is none."""
-        if not self.done or self.done.max() < offset:
-            return 1 << 63  # next_set_bit() of pyroaring 1.2 does not free its iterator when it finds nothing
-        return self.done.next_set_bit(offset)
 
     def _find(self, offset: int) -> int:
         """The index of the span that holds `offset`."""
@@ -474,3 +523,10 @@ class Window:
 
 def _waits(it: Span) -> bool:
     return it.member is None and not it.dead
+
+
+def _verdict(accepted: BitMap64, refused: BitMap64, outside: list[Run]) -> Verdict:
+    runs = sorted([*islice(runs_of_set(refused), REFUSED_RUNS_MAX + 1), *outside])
+    if len(runs) > REFUSED_RUNS_MAX:
+        raise TooManyRuns
+    return Verdict(len(accepted), len(refused) + sum(count for _, count in outside), tuple(runs))

@@ -168,18 +168,29 @@ static Py_ssize_t records_in(const uint8_t *bytes, uint64_t length)
     return count;
 }
 
+/* Records of one epoch.  Their offsets are dense from `offset` on, or, unless `end` is 0, rise up to it. */
+typedef struct run {
+    uint32_t epoch;
+    uint64_t offset, end;
+} run;
+
+static bool can_follow(const run *expected, uint64_t offset)
+{
+    return expected->end == 0 ? offset == expected->offset
+                              : offset >= expected->offset && offset < expected->end;
+}
+
 /* Puts those that verify, and pass the filter, into the batch.  0, or -1 with an exception. */
-static int batch_fill(batch_object *self, uint64_t length, uint32_t epoch, uint64_t offset,
-                      filter_object *match)
+static int batch_fill(batch_object *self, uint64_t length, run expected, filter_object *match)
 {
     rb_view view;
     uint64_t unused;
-    for (uint64_t at = 0, span; at < length; at += span, offset++) {
+    for (uint64_t at = 0, span; at < length; at += span, expected.offset = view.header.offset + 1) {
         view.position = at;
         view.bytes = self->reader->reader.data + at;
         span = rb_record_at(view.bytes, length - at, &view.header, &view.parts, &unused);
-        if (span == 0 || view.header.offset != offset ||
-            !rb_record_verifies(&view.header, &view.parts, view.bytes, epoch)) {
+        if (span == 0 || !can_follow(&expected, view.header.offset) ||
+            !rb_record_verifies(&view.header, &view.parts, view.bytes, expected.epoch)) {
             fail("Corrupt", "(s)",
                  "a record in these bytes has lengths, a number or a checksum that cannot be");
             return -1;
@@ -197,13 +208,14 @@ static int batch_fill(batch_object *self, uint64_t length, uint32_t epoch, uint6
 
 static PyObject *batch_of(PyObject *Py_UNUSED(type), PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 4 || (args[3] != Py_None && Py_TYPE(args[3]) != filter_type)) {
+    if (count < 4 || count > 5 || (args[3] != Py_None && Py_TYPE(args[3]) != filter_type)) {
         PyErr_SetString(PyExc_TypeError,
-                        "of() takes bytes, epoch, the first offset, and a KeyFilter or None");
+                        "of() takes bytes, epoch, the first offset, a KeyFilter or None, and perhaps an end");
         return NULL;
     }
     unsigned long long epoch = PyLong_AsUnsignedLongLong(args[1]);
     unsigned long long offset = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[2]);
+    unsigned long long end = PyErr_Occurred() || count == 4 ? 0 : PyLong_AsUnsignedLongLong(args[4]);
     if (PyErr_Occurred())
         return NULL;
     if (epoch > UINT32_MAX)
@@ -215,7 +227,7 @@ static PyObject *batch_of(PyObject *Py_UNUSED(type), PyObject *const *args, Py_s
     batch_object *self = batch_made(reader, records_in(reader->reader.data, length));
     Py_DECREF((PyObject *)reader); /* the batch's from now on */
     filter_object *match = args[3] == Py_None ? NULL : (filter_object *)args[3];
-    if (self != NULL && batch_fill(self, length, (uint32_t)epoch, offset, match) != 0)
+    if (self != NULL && batch_fill(self, length, (run){(uint32_t)epoch, offset, end}, match) != 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -317,7 +329,8 @@ static PyObject *batch_memory(batch_object *self, void *Py_UNUSED(closure))
 
 static PyMethodDef batch_methods[] = {
     {"of", (PyCFunction)(void (*)(void))batch_of, METH_FASTCALL | METH_CLASS,
-     "The records in bytes: a run of one epoch from an offset on, each checked; those that a filter takes."},
+     "The records in bytes, of one epoch, each checked; those that a filter takes.  Their offsets are dense "
+     "from the first one on; with an end, they rise and stay below it."},
     {"release", (PyCFunction)batch_release, METH_NOARGS,
      "Give up a gating reader's hold on all its records."},
     {"valid", (PyCFunction)batch_valid, METH_NOARGS, "Whether memory still holds all of its records."},

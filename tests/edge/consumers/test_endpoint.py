@@ -96,7 +96,7 @@ async def test_a_record_wakes_who_waits_for_it(endpoint, ring):
             async with asyncio.timeout(20):
                 batch = await anext(records)
             assert [bytes(it) for it in batch] == [str(number).encode()]
-            assert await records.ack(batch) == 1
+            assert (await records.ack(batch)).accepted == 1
         assert records.rings == ("some-0",)
 
 
@@ -115,24 +115,52 @@ def test_without_asyncio_it_is_the_same(endpoint, ring):
         batch = records.read(20.0)
         assert batch is not None
         assert [it.offset for it in batch] == [1, 3]
-        assert records.ack_now(batch, [1]) == 4, "with those that no filter matches"
-        assert records.nack_now(batch, [3], delay_s=0.0) == 1
+        assert records.ack_now(batch, [1]).accepted == 1
+        assert records.nack_now(batch, [3], delay_s=0.0).accepted == 1
         batch = records.read(20.0)
         assert batch is not None
         assert [it.offset for it in batch] == [3]
-        assert records.commit_now(batch) == 1
+        assert records.commit_now(batch).accepted == 1
         records.working_now()
         assert records.read(0.2) is None
+
+
+def test_a_late_ack_returns_which_records_were_refused(endpoint, ring):
+    """Ann's lease lapsed, and bob did half of the work meanwhile."""
+    for number in range(16):
+        ring.writer().publish(str(number), key=f"a/{number % 2}")
+    ann, bob = (
+        consumer("g", "a/1", mode="queue", start="oldest", name=name, endpoint=endpoint.endpoint)
+        for name in ("ann", "bob")
+    )
+    with ann, bob:
+        hers = ann.read(20.0)
+        assert hers is not None
+        assert [it.offset for it in hers] == list(range(1, 16, 2))
+        assert ann.nack_now(hers, [1, 3, 5], delay_s=0.0)
+        his = bob.read(20.0)
+        assert his is not None
+        assert [it.offset for it in his] == [1, 3, 5]
+        assert bob.ack_now(his, [1, 3])
+        late = ann.ack_now(hers)
+        assert not late
+        assert (late.accepted, late.refused) == (5, 3)
+        assert late.refused_runs == ((1, 1), (3, 1), (5, 1))
+        assert late.accepted_runs == ((7, 1), (9, 1), (11, 1), (13, 1), (15, 1))
+        assert "another member" in late.cause
+        assert ann.refused == 3
+        mine = bob.ack_now(his)
+        assert (bool(mine), mine.accepted, mine.refused, mine.cause) == (True, 3, 0, "")
 
 
 async def test_acknowledgements_go_on_while_a_fetch_waits(endpoint, ring):
     async with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
         ring.writer().publish(b"1", key="a/1")
         batch = await anext(records)
-        assert await records.nack(batch, delay_s=0.0) == 1
+        assert (await records.nack(batch, delay_s=0.0)).accepted == 1
         batch = await anext(records)
         await records.working()
-        assert await records.commit(batch, batch[0]) == 1
+        assert (await records.commit(batch, batch[0])).accepted == 1
         assert records.refused == 0
 
 
@@ -256,7 +284,7 @@ async def test_a_consumer_finds_its_broker_again_and_goes_on(runtime_directory, 
                     batch = await anext(records)
                     while bytes(batch[-1]) != payload:
                         batch = await anext(records)
-                    assert await records.ack(batch) == len(batch)
+                    assert (await records.ack(batch)).accepted == len(batch)
                 broker.kill()
                 await until(lambda: not records.joined)
                 await asyncio.to_thread(broker.start)
@@ -367,7 +395,7 @@ def test_an_epoch_that_is_over_comes_before_the_next_one(runtime_directory, tmp_
                 assert batch is not None, got[-1:]
                 got += [bytes(it) for it in batch]
                 epochs.add(batch.epoch)
-                assert records.ack_now(batch) == len(batch)
+                assert records.ack_now(batch).accepted == len(batch)
         assert got == [f"{life} {number}".encode() for life in range(3) for number in range(50)] + [b"end"]
         assert len(epochs) == 4
         with Asker(runtime_directory) as asker:
@@ -413,5 +441,5 @@ def test_answers_that_a_client_does_not_read_are_bounded_in_bytes(endpoint, ring
         with consumer("g", "a/#", start="oldest", endpoint=endpoint.endpoint) as records:
             batch = records.read(20.0)
             assert batch is not None
-            assert records.ack_now(batch) > 0
+            assert records.ack_now(batch).accepted > 0
     wait_until(lambda: endpoint._service.outbox.total_bytes == 0)

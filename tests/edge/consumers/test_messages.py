@@ -73,8 +73,11 @@ ANSWERS: dict[str, Answer] = {
     "joined": Joined(1, "m", 7, 2_000, 30_000, ("press-0",)),
     "alive": Alive(2, 8, ("press-0", "press-1")),
     "done": Done(3),
-    "fetched": Fetched(4, 7, (BatchFacts("press-0", 3, 10, 5), BatchFacts("press-1", 3, 0, 9, 2, ((1, 2),)))),
+    "fetched": Fetched(
+        4, 7, (BatchFacts("press-0", 3, 10, 5), BatchFacts("press-1", 3, 0, 9, 2, again=True)),
+    ),
     "acked": Acked(6, 5, 1),
+    "acked, in part": Acked(6, 5, 3, ((10, 1), (12, 2))),
     "ring_list": RingList(8, (RingFacts("press-0", "press", 3, 10, 20),)),
     "records": Records(9, 3, 15, BatchFacts("press-0", 3, 10, 5), 2),
     "published": Published(10, 1, (1,), (2, 3)),

@@ -8,6 +8,7 @@ import pytest
 
 from edge.consumers.ledger import Settings
 from edge.consumers.messages import (
+    VERSION,
     Ack,
     Acked,
     Alive,
@@ -82,13 +83,13 @@ def test_a_new_group_begins_where_its_first_member_says(desk):
 def test_a_fetch_waits_for_records_and_no_longer_than_it_says(desk):
     joined = desk.ask(Join, Joined, "g", ("a/#",))
     number = 777
-    desk.service.receive(b"peer", encode(Fetch(number, 1, "g", joined.member, 1 << 20, 400)))
+    desk.service.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
     desk.turn()
     assert desk.answer_to(number) is None
     desk.publish("x")
     desk.turn()
     assert len(desk.answer_to(number).batches) == 1
-    desk.service.receive(b"peer", encode(Fetch(number, 1, "g", joined.member, 1 << 20, 400)))
+    desk.service.receive(b"peer", encode(Fetch(number, VERSION, "g", joined.member, 1 << 20, 400)))
     desk.turn(0.3)
     assert desk.answer_to(number) is None
     desk.turn(0.2)

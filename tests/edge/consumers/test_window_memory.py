@@ -11,9 +11,9 @@ def work(window: Window, turns: int) -> None:
     for _ in range(turns):
         first = window.next
         window.deliver(first, first + 4, "ann", 100.0)
-        assert window.ack([(first + 3, 1)], "ann") == 1  # out of order: the bitmap is used
+        assert window.ack([(first + 3, 1)], "ann").accepted == 1  # out of order: the bitmap is used
         assert window.missing(first, first + 4) == [(first, 3)]
-        assert window.ack([(first, 4)], "ann") == 4
+        assert window.ack([(first, 4)], "ann").accepted == 4
         window.take_changes()
 
 

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pyroaring import BitMap64
 
+from edge.consumers.service import disjoint
 from edge.consumers.window import Rules, Window
 
 MEMBERS = st.sampled_from(["ann", "bob", "cy"])
+NOBODY = "-"
 RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), min_size=1, max_size=4)
+
+
+def offsets_of(runs: Iterable[tuple[int, int]]) -> list[int]:
+    return sorted({i for at, count in runs for i in range(at, at + count)})
 
 
 @dataclass
 class Fate:
-    """Of one record: done, dead, with somebody (member), or waiting."""
+    """Of one record: done (by member), dead, with somebody (member), or waiting."""
 
     state: str
     member: str = ""
     due_s: float = 0.0
     tries: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """No filter matched it."""
+        return self.state == "done" and self.member == NOBODY
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -68,8 +81,8 @@ class WindowMachine(RuleBasedStateMachine):
 
     # ---- what happens ----
 
-    @rule(member=MEMBERS, count=st.integers(1, 7))
-    def hand_out(self, member: str, count: int) -> None:
+    @rule(member=MEMBERS, count=st.integers(1, 7), passed_over=st.sets(st.integers(0, 40)))
+    def hand_out(self, member: str, count: int, passed_over: set[int]) -> None:
         offer = self.window.offer(self.now_s)
         first = self.may_come()
         assert (offer and offer.first) == first or (offer is None and first is None)
@@ -83,23 +96,30 @@ class WindowMachine(RuleBasedStateMachine):
             if offer.tries == 2:
                 assert offer.limit == 1, "the last try is made alone"
             end = min(offer.first + min(count, offer.limit), offer.end)
-        runs = self.window.deliver(offer.first, end, member, self.now_s)
-        given = [i for i in range(offer.first, end) if self.model[i].state == "waiting"]
-        assert [i for at, n in runs for i in range(at, at + n)] == given
+        passed = {i for i in passed_over if offer.first <= i < end}
+        given = [i for i in range(offer.first, end) if self.model[i].state == "waiting" and i not in passed]
+        for i in passed:
+            if self.model[i].state == "waiting":
+                self.model[i].state, self.model[i].member = "done", NOBODY
+        count = self.window.deliver(offer.first, end, member, self.now_s, BitMap64(passed))
+        assert count == len(given)
         for i in given:
             it = self.model[i]
             it.state, it.member, it.due_s = "flight", member, self.now_s + 10.0
 
     @rule(member=MEMBERS, runs=RUNS)
     def acknowledge(self, member: str, runs: list[tuple[int, int]]) -> None:
-        expected = 0
-        for at, count in runs:
-            for i in range(at, min(at + count, len(self.model))):
-                it = self.model[i]
-                if it.state in {"done", "waiting"} or (it.state == "flight" and it.member == member):
-                    it.state = "done"
-                    expected += 1
-        assert self.window.ack(runs, member) == expected
+        accepted, refused = 0, []
+        for i in offsets_of(runs):
+            it = self.model[i] if i < len(self.model) else Fate("beyond")
+            if it.state == "waiting" or (it.state in {"flight", "done"} and it.member == member):
+                it.state, it.member = "done", member
+                accepted += 1
+            elif not it.passed:
+                refused.append(i)
+        verdict = self.window.ack(disjoint(runs), member)
+        assert (verdict.accepted, offsets_of(verdict.refused_runs)) == (accepted, refused)
+        assert verdict.refused == len(refused)
 
     @rule(
         member=MEMBERS,
@@ -118,6 +138,10 @@ class WindowMachine(RuleBasedStateMachine):
                     self.fail(it, delay_s, counts=counts)
                     failed.append(i)
         self.rewind(failed)
+        verdict = self.window.held(disjoint(runs), member)
+        kept = {i for i in offsets_of(runs) if i < len(self.model) and self.model[i].passed}
+        assert verdict.accepted == len(failed)
+        assert offsets_of(verdict.refused_runs) == [i for i in offsets_of(runs) if i not in {*failed, *kept}]
         assert self.window.give_back(runs, member, self.now_s, delay_s, counts=counts) == len(failed)
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
@@ -148,7 +172,8 @@ class WindowMachine(RuleBasedStateMachine):
         first, end = spans[0].first, spans[0].end
         self.window.bury(first, end)
         for i in range(first, end):
-            self.model[i].state = "done"
+            if self.model[i].state != "done":
+                self.model[i].state, self.model[i].member = "done", "buried"
 
     @precondition(lambda self: self.may_come() is not None)
     @rule(count=st.integers(1, 5))
@@ -157,9 +182,10 @@ class WindowMachine(RuleBasedStateMachine):
         assert offer is not None
         end = min(offer.first + count, offer.end or offer.first + count)
         self.window.skip(offer.first, end)
-        self.model += [Fate("done") for _ in range(end - len(self.model))]
+        self.model += [Fate("waiting") for _ in range(end - len(self.model))]
         for i in range(offer.first, end):
-            self.model[i].state = "done"
+            if self.model[i].state != "done":
+                self.model[i].state, self.model[i].member = "done", "lost"
 
     @rule()
     def it_is_stored_and_loaded(self) -> None:
@@ -168,6 +194,7 @@ class WindowMachine(RuleBasedStateMachine):
         for it in self.model:
             if it.state in {"flight", "waiting"}:
                 it.state, it.due_s = "waiting", 0.0
+            it.member = "an earlier life"  # who did what is known in one life only
         while self.model and len(self.model) > fresh.next:
             assert self.model.pop().state == "waiting"
         self.window = fresh
@@ -213,6 +240,6 @@ TestOrderedWindow.settings = TestQueueWindow.settings = settings(max_examples=10
 def test_who_gives_back_what_is_done_keeps_what_is_behind_it() -> None:
     window = Window(0, Rules(ordered=True))
     window.deliver(0, 3, "ann", 100.0)
-    assert window.ack([(1, 1)], "ann") == 1
+    assert window.ack([(1, 1)], "ann") == (1, 0, ())
     assert window.give_back([(1, 1)], "ann", 100.0, None) == 0
     assert window.in_flight("ann") == 2

@@ -1,0 +1,84 @@
+"""Acknowledgement result: which records of an acknowledgement count, and which do not.  Immutable.
+
+Invariant: `accepted` and `refused` count the records that were named, each in one of the two.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edge.consumers.messages import Acked, Answer, Failed
+from ringbuf import Record
+
+__all__ = ["AckResult", "result_of", "runs_of"]
+
+Offsets = Iterable["Record | int"]
+Run = tuple[int, int]
+
+TOO_LATE = "another member has these records or did them, or they are dead letters"
+LOST = "the broker did not answer; the records may come again"
+
+
+@dataclass(frozen=True, slots=True)
+class AckResult:
+    """The broker's answer to ack(), nack() or commit().  True if nothing was refused.
+
+    `accepted`, `refused`: records.  `refused_runs`: exactly the refused, (offset, count) each, rising.
+    `cause`: of the refusal, in words.
+    """
+
+    accepted: int
+    refused: int
+    refused_runs: tuple[Run, ...]
+    cause: str
+    _asked: Sequence[Record | int]
+
+    def __bool__(self) -> bool:
+        return not self.refused
+
+    @property
+    def accepted_runs(self) -> tuple[Run, ...]:
+        """Exactly the accepted, (offset, count) each."""
+        refused = set(_offsets_in(self.refused_runs, map(_offset_of, self._asked)))
+        return tuple(runs_of(it for it in map(_offset_of, self._asked) if it not in refused))
+
+
+def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bool = True) -> AckResult:
+    """What an answer says of the records that were asked for; `named`: these, and no others, were.
+
+    None: no answer came.
+    """
+    if isinstance(answer, Acked):
+        refused, runs = answer.refused, answer.refused_runs
+        if runs and named:  # ranges may run over records that match no filter
+            offsets = list(_offsets_in(runs, map(_offset_of, asked)))
+            refused, runs = len(offsets), tuple(runs_of(offsets))
+        return AckResult(answer.accepted, refused, runs, TOO_LATE if refused else "", asked)
+    cause = answer.error if isinstance(answer, Failed) else LOST
+    return AckResult(0, len(asked), tuple(runs_of(asked)), cause, asked)
+
+
+def runs_of(offsets: Offsets) -> list[Run]:
+    """(offset, count) of what is contiguous in them, in their order."""
+    runs: list[Run] = []
+    for it in offsets:
+        offset = _offset_of(it)
+        if runs and runs[-1][0] + runs[-1][1] == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
+
+
+def _offsets_in(runs: Sequence[Run], offsets: Iterable[int]) -> Iterable[int]:
+    """Those of the offsets that lie in the runs, which rise."""
+    for offset in offsets:
+        index = bisect_right(runs, offset, key=lambda run: run[0]) - 1
+        if index >= 0 and offset < sum(runs[index]):
+            yield offset
+
+
+def _offset_of(it: Record | int) -> int:
+    return it if isinstance(it, int) else it.offset

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Records for consumer groups, out of runs that were copied from a ring or the log.
+ */
+#ifndef BRIM_CONSUMERS_H
+#define BRIM_CONSUMERS_H
+
+#include "record.h"
+
+#include "consumers_api.h"
+
+#endif
