@@ -22,6 +22,8 @@ synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Li
                   losses         [[stream, partition, lost_by, skipped_records, lost, skipped, lost_ranges,
                                  skipped_ranges], ...]: records that no file will ever hold
                                  (bridge/losses.py); left out where there are none
+                  streams        streams, and producers as "stream@producer", that this bridge has had to
+                                 drain; left out where it is not known
                   free           numbers of units that were given up: the next ones take them
                   paused         whether somebody has said so
 
@@ -63,7 +65,7 @@ from bridge.unit import Intent
 from persistence.checkpoint import is_checkpoint
 from persistence.files import Files, OsFiles
 
-__all__ = ["Checkpoint", "cursors_in"]
+__all__ = ["Checkpoint", "cursors_in", "streams_in"]
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ class Checkpoint:
     losses: dict[tuple[str, int], Losses] = field(default_factory=dict)
     intents: list[Intent] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
+    streams: tuple[str, ...] = ()
     paused: bool = False
     fresh: bool = True  # nothing has been saved yet: the sink may know better
     saved: bool = True  # the file says what is here
@@ -231,6 +234,7 @@ class Checkpoint:
                 "free": self.free,
                 "paused": self.paused,
                 **({"losses": losses} if losses else {}),
+                **({"streams": self.streams} if self.streams else {}),
             }
         )
         head = _HEADER.pack(MAGIC, VERSION, len(body))
@@ -259,6 +263,7 @@ class Checkpoint:
             cursors = [Cursor(*fields) for fields in found["cursors"]]
             intents = [Intent(**fields) for fields in found["intents"]]
             free, paused = list(found["free"]), bool(found["paused"])
+            streams = tuple(found.get("streams", ()))
             losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             log.error("checkpoint damaged, put aside path=%s.damaged reason=%r", self.path, error)
@@ -273,6 +278,7 @@ class Checkpoint:
             )
         self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
         self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
+        self.streams = streams
         self.cursors = {(cursor.stream, cursor.partition): cursor for cursor in cursors}
 
     def _read(self) -> bytes:
@@ -293,6 +299,16 @@ def _map(intent: Intent) -> dict[str, Any]:
     """Its fields, without those of earlier epochs and of causes where there are none."""
     seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged"}
     return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
+
+
+def streams_in(path: Path, files: Files | None = None) -> frozenset[str]:
+    """Streams that the bridge of a checkpoint has had to drain; none: it is not known."""
+    checkpoint = Checkpoint(path, "", "", files or OsFiles())
+    try:
+        found = _unpack(checkpoint._read())
+        return frozenset(found.get("streams") or (stream for stream, *_ in found["cursors"]))
+    except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return frozenset()
 
 
 def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:

@@ -42,6 +42,7 @@ from bridge.settings import BridgeSettings
 from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
 from bridge.sink import RecordSink, Sink, keeps_names
 from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut
+from bridge.streams import note_streams, streams_left
 from bridge.unit import Batch, Intent
 from bridge.window import Flight, Window
 from persistence.errors import LogError
@@ -105,7 +106,8 @@ class Drain:
         self.last_ack: float | None = None  # monotonic
         self.held = False  # no unit is begun; those under way go on
         self.checkpoint = checkpoint
-        self.partitions = Partitions(settings, cold, clock, self.cursor_of, self._known)
+        left = streams_left(settings, checkpoint)
+        self.partitions = Partitions(settings, cold, clock, self.cursor_of, self._known, left)
         self.plan = Plan(settings)
         self.dead_letters = DeadLetters(settings)
         self.clock = clock
@@ -222,6 +224,7 @@ class Drain:
     # ---- where it begins ----
 
     def _begin(self) -> None:
+        note_streams(self.settings, self.checkpoint)
         self._sink.begin(self.settings.edge_id)
         if not isinstance(self._sink, RecordSink):
             reconcile(self._sink, self.checkpoint, self._first_offset_of)

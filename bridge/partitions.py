@@ -26,6 +26,7 @@ __all__ = ["TICK_S", "Partitions"]
 log = logging.getLogger(__name__)
 
 TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
+PARTITIONS_MAX = 64  # of a stream, by the broker's configuration
 SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
 
 
@@ -46,6 +47,7 @@ class Partitions:
     clock: Clock
     cursor_of: Callable[[RingName], Cursor | None]
     known: Callable[[], Iterable[RingName]]  # partitions that were begun, their rings being there or not
+    left: frozenset[str] = frozenset()  # streams and producers that the broker does not have any more
     flushing: bool = False  # what waits is due, whatever its linger
     damaged_records: int = 0  # in rings, passed over
     sources: dict[RingName, PartitionSource] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class Partitions:
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
         """Attach rings that are new; let go of those that are gone, once they are drained and not `busy`."""
-        found = find_rings(self.settings.runtime_dir, self.settings.streams)
+        found = find_rings(self.settings.runtime_dir, self.streams)
         for name in [name for name in self.sources if name not in found]:
             if not self.waits(name) and not busy(name):
                 self.sources.pop(name).close()
@@ -72,17 +74,29 @@ class Partitions:
     def _look_back(self, found: Container[RingName]) -> None:
         """Once: attach what the log alone has left of rings that are gone, as those of a renamed stream."""
         if self._unseen is None:
-            self._unseen = set(self.known()) if self.cold is not None else set()
+            self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
         for name in sorted(self._unseen):
             with self.blamed(name):
-                cursor = self.cursor_of(name)
-                if name not in found and cursor is not None and name.belongs_to(self.settings.streams):
+                if name not in found and name.belongs_to(self.streams):
                     source = self.of(name)
                     source.look_back()
-                    if source.backlog(cursor.epoch, cursor.next_offset)[0] > 0:
-                        log.info("left in the log alone stream=%s partition=%d", *name)
+                    cursor = self.cursor_of(name)
+                    epoch, offset = (cursor.epoch, cursor.next_offset) if cursor else (0, 0)
+                    if (waiting := source.backlog(epoch, offset)[0]) > 0:
+                        log.info("left in the log alone stream=%s partition=%d records=%d", *name, waiting)
                         self.sources[name] = source
                 self._unseen.discard(name)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Streams whose rings are drained; none: all."""
+        chosen = self.settings.streams
+        return (*chosen, *sorted({it.partition("@")[0] for it in self.left})) if chosen else ()
+
+    def _never_begun(self) -> Iterator[RingName]:
+        """Rings that streams of the past may have had, while the sink could not be reached."""
+        for stream in self.left if self.settings.start == "oldest" else ():
+            yield from (RingName(stream, it) for it in range(1 if "@" in stream else PARTITIONS_MAX))
 
     def of(self, name: RingName) -> PartitionSource:
         """The source of a partition, or one that has the log alone: its ring is gone."""

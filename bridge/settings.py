@@ -31,6 +31,10 @@ class BridgeSettings:
     # the Bridge its reader instead.
     log_dir: Path | None = None
     streams: tuple[str, ...] = ()  # which, by name; none: all.  A stream's local producers go with it
+    # Streams that the broker has now, and producers as "stream@producer".  Records of a stream that this
+    # bridge drained and that is not among them any more, as after a new name, are drained to their end under
+    # their old name.  None: it is not known.
+    known_streams: tuple[str, ...] | None = None
     options: Mapping[str, str] = field(default_factory=dict)  # of the sink, such as region or endpoint
     # Where a partition is begun that was never drained: at the oldest record, or at what comes from now on
     # (what was there before is then declared skipped).

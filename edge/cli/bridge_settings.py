@@ -33,6 +33,10 @@ def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
             state_dir=config.state_dir,
             log_dir=config.log_directory,
             streams=bridge.streams,
+            known_streams=(
+                *(stream.name for stream in config.stream),
+                *(f"{producer.stream}@{producer.name}" for producer in config.producer),
+            ),
             options=options,
             start=bridge.start,
             unit_bytes=bridge.unit_bytes,

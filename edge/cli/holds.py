@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.checkpoint import cursors_in
+from bridge.checkpoint import cursors_in, streams_in
 from bridge.source import RingName
 from edge.config import Bridge, Config
 from edge.logs import pairs
@@ -125,20 +125,35 @@ class BridgeHolds:
     def __init__(self, config: Config) -> None:
         self._bridges = config.bridge
         self._directory = config.state_dir / "bridge"
+        self._configured = {
+            *(it.name for it in config.stream),
+            *(f"{it.stream}@{it.name}" for it in config.producer),
+        }
+        self._streams: dict[str, frozenset[str]] = {}  # of each bridge, when this process began
         self._read: dict[Path, tuple[tuple[int, int], Offsets | None]] = {}
 
     def __call__(self, ring_name: str) -> Iterator[Floor]:
         """Of one ring."""
         for bridge in self._bridges:
             name = RingName.parse(ring_name)
-            if name is None or not name.belongs_to(bridge.streams):
+            if name is None or not (name.belongs_to(bridge.streams) or self._is_left(bridge, name)):
                 continue
             floor = self._floor(bridge, ring_name)
             if floor is not None:
                 yield Floor(f"bridge {bridge.name}", *floor)
 
+    def _is_left(self, bridge: Bridge, name: RingName) -> bool:
+        """True if the stream is of the past: this bridge still drains the rest of it."""
+        known = self._streams.get(bridge.name)
+        if known is None:  # they change only when a bridge begins
+            known = self._streams[bridge.name] = streams_in(self._path(bridge))
+        return name.stream in known and name.stream not in self._configured
+
+    def _path(self, bridge: Bridge) -> Path:
+        return self._directory / f"{bridge.name}.checkpoint"
+
     def _floor(self, bridge: Bridge, ring_name: str) -> tuple[int, int] | None:
-        path = self._directory / f"{bridge.name}.checkpoint"
+        path = self._path(bridge)
         offsets = self._offsets(path)
         if offsets is not None and ring_name in offsets:
             return offsets[ring_name]

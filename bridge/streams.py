@@ -1,0 +1,50 @@
+"""Streams of the past: drained once by this bridge, and gone from the broker's configuration since.
+
+Owns the list of streams in the checkpoint.  A stream that was given another name, or removed, may have left
+records that the sink never got; they are drained to their end under their old name.  A stream that the broker
+still has, and that was only taken from this bridge, is not of the past: it is no longer drained.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bridge.checkpoint import Checkpoint
+from bridge.settings import BridgeSettings
+
+__all__ = ["note_streams", "streams_left"]
+
+log = logging.getLogger(__name__)
+
+
+def streams_left(settings: BridgeSettings, checkpoint: Checkpoint) -> frozenset[str]:
+    """Streams, and producers as "stream@producer", that this bridge had and the broker has not any more."""
+    if settings.known_streams is None:
+        return frozenset()
+    return frozenset(_streams_had(checkpoint) - set(settings.known_streams))
+
+
+def note_streams(settings: BridgeSettings, checkpoint: Checkpoint) -> None:
+    """Keep the streams of this bridge for a time when they are of the past.  Raises CheckpointError."""
+    if settings.known_streams is None:
+        return
+    chosen = settings.streams
+    had, known = _streams_had(checkpoint), set(settings.known_streams)
+    now = {it for it in known if not chosen or it.partition("@")[0] in chosen}
+    streams = tuple(sorted(now | (had - known)))
+    if streams == checkpoint.streams:
+        return
+    if taken := (had & known) - now:
+        log.warning(
+            "streams no longer drained name=%s streams=%s; add them to the streams of this bridge to drain "
+            "the rest", settings.name, ",".join(sorted(taken)),
+        )  # fmt: skip
+    fresh, checkpoint.streams = checkpoint.fresh, streams
+    checkpoint.save()
+    checkpoint.fresh = fresh  # the sink may still know better
+    if left := had - known:
+        log.info("streams of the past are drained to their end streams=%s", ",".join(sorted(left)))
+
+
+def _streams_had(checkpoint: Checkpoint) -> set[str]:
+    return set(checkpoint.streams or (stream for stream, _ in checkpoint.cursors))
