@@ -12,7 +12,7 @@
     coverage.py       ranges of offsets: what is there twice, what is missing
     tables.py         tables of batches, with or without a Delta log
     page.py           pieces of a page of figures
-    session.py        a Spark session on this machine
+    session.py        a Spark session on this machine; daemon.py: its workers, without tracebacks
     zipped.py         all that an executor needs, in one zip for --py-files
     jobs/             bronze, silver, windows, gaps and more: each with main(argv)
 

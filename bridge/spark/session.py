@@ -36,6 +36,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "bridge.spark.daemon",
     "spark.sql.python.filterPushdown.enabled": "true",  # what option pushDown needs
     "spark.sql.shuffle.partitions": "4",  # for one machine; 200 is Spark's own
     "spark.ui.showConsoleProgress": "false",
@@ -76,7 +77,7 @@ def session(
 
 
 def _stop() -> None:
-    """Ends Spark before Python ends; else idle workers mostly say, in a traceback, that a pipe broke."""
+    """Stop Spark before Python ends, so that its workers end first."""
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 

@@ -51,7 +51,7 @@ from pyspark.sql.types import StructType
 
 from bridge.drained import PARQUET_SUFFIX
 from bridge.errors import DrainedFileError, SourceOptionError
-from bridge.spark import files_view, parquet_files
+from bridge.spark import daemon, files_view, parquet_files
 from bridge.spark.columns import (
     CORRUPT,
     DDL,
@@ -265,6 +265,7 @@ def _settle() -> None:
     took 40 ms, as long as reading 8 MB; what is frozen is not looked at again.
     """
     gc.freeze()
+    daemon.settle()
 
 
 class _BatchReader(DataSourceReader):
