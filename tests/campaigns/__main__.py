@@ -14,6 +14,8 @@ from tests.campaigns.cuts import CUTS
 from tests.campaigns.faults import FAULTS
 from tests.campaigns.flips import FLIPS
 from tests.campaigns.kills import KILLS
+from tests.campaigns.million import KILLS as MILLION_KILLS
+from tests.campaigns.million import RECORDS, SINKS, run_million
 from tests.campaigns.pipeline import KAFKA, OVERFLOW, PIPELINE
 from tests.campaigns.running import Work, run
 from tests.campaigns.soak import MINUTES, RATE, SOAK, soak_for
@@ -50,11 +52,22 @@ def main() -> int:
     soak.add_argument("--minutes", type=float, default=MINUTES, help="of each (%(default)s)")
     soak.add_argument("--rate", type=float, default=RATE, help="messages a second (%(default)s)")
     soak.add_argument("--seed", type=int, default=0, help="the first one (%(default)s)")
+    million = verbs.add_parser("million", help="records by each sink into the table, each process killed")
+    million.add_argument("--records", type=int, default=RECORDS, help="by each sink (%(default)s)")
+    million.add_argument(
+        "--kills", type=int, default=MILLION_KILLS, help="of broker and bridge (%(default)s)"
+    )
+    million.add_argument("--spark-kills", type=int, help="(as --kills)")
+    million.add_argument("--sinks", default=",".join(SINKS), help="%(default)s")
+    million.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     sums = verbs.add_parser("sums", help="what the chunks of a file come to")
     sums.add_argument("sums", type=Path)
     chosen = parser.parse_args()
     if chosen.name == "sums":
         return show_sums(chosen.sums)
+    if chosen.name == "million":
+        spark_kills = chosen.kills if chosen.spark_kills is None else chosen.spark_kills
+        return run_million(chosen.records, chosen.kills, spark_kills, chosen.sinks.split(","), chosen.seed)
     if chosen.name == SOAK.name:
         work = Work(chosen.count, float("inf"), chosen.seed, 1, None)
         return run(soak_for(chosen.minutes, chosen.rate), work)

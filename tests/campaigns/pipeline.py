@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -35,7 +36,7 @@ from tests.support.pipeline import Form, Pipeline
 from tests.support.s3_server import s3_server
 from tests.support.upstreams import CutDisk, CutS3, Upstream, may_mount
 
-__all__ = ["KAFKA", "OVERFLOW", "PIPELINE", "Storm", "check_table"]
+__all__ = ["KAFKA", "OVERFLOW", "PIPELINE", "Storm", "Toll", "check_table"]
 
 BRIDGE_KILLS = 30  # of one seed
 CUTS = 5  # of one seed: each kind that there is, at least twice if there are two
@@ -45,6 +46,8 @@ LIFE_S = (0.0, 0.7)  # of a bridge, from when it answers
 START_S = 0.6  # a start that is killed lives at most so long
 SPARK_LATE_S = (0.0, 3.0)  # from a batch of its own to its kill
 SPARK_PATIENCE_S = 60.0
+SPARK_EARLY_S = (1.0, 6.0)  # from its start, where there may be no batch
+BROKER_CALM_S = (0.5, 3.0)  # from when publishers are connected
 EACH: dict[Form, int] = {"kept": 100_000, "small": 30_000}  # records of a publisher
 PACE: dict[Form, int] = {"kept": 500, "small": 10}  # of these, in a moment
 MOMENT_S = 0.01
@@ -53,39 +56,56 @@ DISK_BYTES = 256 << 20  # for all that a seed drains
 UNIT_BYTES = (1 << 15, 1 << 17, 1 << 19)
 
 
+@dataclass(frozen=True)
+class Toll:
+    """Kills -9 and cuts of one history, in numbers."""
+
+    bridge: int = BRIDGE_KILLS
+    broker: int = 0
+    spark: int = 0
+    cuts: int = CUTS
+    connections: int = 1 << 30  # at most: of publishers, lost with messages under way
+    life_s: tuple[float, float] = LIFE_S  # of a bridge, from when it answers
+
+
 class Storm:
     """One history: things happen to a pipeline, at random times, until all of them have."""
 
     def __init__(
-        self, pipeline: Pipeline, random: Random, counts: Counter[str], each: int, spark_kills: int
+        self, pipeline: Pipeline, random: Random, counts: Counter[str], each: int, toll: Toll
     ) -> None:
         self.pipeline = pipeline
         self.random = random
         self.counts = counts
-        self._each, self._spark_kills = each, spark_kills
-        kinds = [*pipeline.upstream.kinds] * CUTS
-        self._cuts = random.sample(kinds[:CUTS], CUTS)
+        self._each, self._toll, self._spark_kills = each, toll, toll.spark
+        kinds = [*pipeline.upstream.kinds] * toll.cuts
+        self._cuts = random.sample(kinds[: toll.cuts], toll.cuts)
+        self._kill_broker_at = time.monotonic() + random.uniform(*BROKER_CALM_S)
         self._cut: str | None = None
         self._cut_at = time.monotonic() + random.uniform(*CALM_S)
         self._kill_at: float | None = None  # None: when the bridge answers
         self._kill_spark_at: float | None = None
         self._batches = 0
         self._spark_since = 0.0
+        self._spark_unharmed = False  # the last job, which has ended
 
     def rage(self) -> None:
         """All of it, then calm, until all is drained.  Raises Stuck."""
         pipeline = self.pipeline
         self._start_bridge()
         while not self._over:
-            share = min((self.counts["bridge kills"] + 1) / BRIDGE_KILLS, 1)
+            kills = self.counts["bridge kills"] + self.counts["broker kills"]
+            share = min((kills + 1) / max(self._toll.bridge + self._toll.broker, 1), 1)
             pace = PACE[pipeline.form]
             pipeline.allow(min(pipeline.each + pace, int(self._each * share)))
             pipeline.work(MOMENT_S)
             now = time.monotonic()
             self._upstream(now)
+            self._broker(now)
             self._bridge(now)
             self._spark(now)
-            if pipeline.form == "kept" and self.random.random() < 0.01:
+            may_lose = pipeline.form == "kept" and self.counts["connections lost"] < self._toll.connections
+            if may_lose and self.random.random() < 0.01:
                 pipeline.reconnect(self.random.randrange(len(pipeline.publishers)))
                 self.counts["connections lost"] += 1
         pipeline.publish(self._each if pipeline.form == "kept" else pipeline.each)
@@ -96,7 +116,8 @@ class Storm:
 
     @property
     def _over(self) -> bool:
-        killed = self.counts["bridge kills"] >= BRIDGE_KILLS and self._spark_kills == 0
+        killed = self.counts["bridge kills"] >= self._toll.bridge and self._spark_kills == 0
+        killed = killed and self.counts["broker kills"] >= self._toll.broker
         return killed and not self._cuts and self._cut is None and not self.pipeline.spark_runs
 
     def _upstream(self, now: float) -> None:
@@ -113,6 +134,14 @@ class Storm:
             self.pipeline.upstream.cut(self._cut)
             self._cut_at = now + self.random.uniform(*CUT_S)
 
+    def _broker(self, now: float) -> None:
+        if now < self._kill_broker_at or self.counts["broker kills"] >= self._toll.broker:
+            return
+        self.pipeline.kill_broker()
+        self.pipeline.restart_broker()
+        self.counts["broker kills"] += 1
+        self._kill_broker_at = time.monotonic() + self.random.uniform(*BROKER_CALM_S)
+
     def _start_bridge(self) -> None:
         self.pipeline.start_bridge()
         early = self.random.random() < 0.15
@@ -121,8 +150,8 @@ class Storm:
     def _bridge(self, now: float) -> None:
         if self._kill_at is None:
             if self.pipeline.state() is not None:
-                self._kill_at = now + self.random.uniform(*LIFE_S)
-        elif now >= self._kill_at and self.counts["bridge kills"] < BRIDGE_KILLS:
+                self._kill_at = now + self.random.uniform(*self._toll.life_s)
+        elif now >= self._kill_at and self.counts["bridge kills"] < self._toll.bridge:
             self.pipeline.kill_bridge()
             if self.pipeline.form == "small":
                 self.pipeline.upstream.reset()
@@ -134,15 +163,19 @@ class Storm:
         if self._spark_kills == 0:
             return
         if not pipeline.spark_runs:
-            if self.counts["bridge kills"] > 3 and pipeline.upstream.objects():
+            if self.counts["bridge kills"] > min(3, self._toll.bridge - 1) and pipeline.upstream.objects():
+                # A job that ended by itself found too little to do: the next is killed whatever it does.
+                at = now + self.random.uniform(*SPARK_EARLY_S) if self._spark_unharmed else None
                 pipeline.start_spark()
-                self._kill_spark_at, self._batches, self._spark_since = None, pipeline.batches, now
+                self._kill_spark_at, self._batches, self._spark_since = at, pipeline.batches, now
+                self._spark_unharmed = True
         elif self._kill_spark_at is None:
             if pipeline.batches > self._batches or now > self._spark_since + SPARK_PATIENCE_S:
                 self._kill_spark_at = now + self.random.uniform(*SPARK_LATE_S)
         elif now >= self._kill_spark_at and pipeline.kill_spark():
             self.counts["Spark kills"] += 1
             self._spark_kills -= 1
+            self._spark_unharmed = False
 
 
 def check_table(pipeline: Pipeline) -> list[tuple[int, int]]:
@@ -203,7 +236,7 @@ def run_seed(
             upstreams(seed, Path(disk)) as upstream,
             Pipeline(form, memory, Path(disk), upstream, settings=settings, spark=spark) as pipeline,
         ):
-            Storm(pipeline, random, counts, EACH[form], SPARK_KILLS[form]).rage()
+            Storm(pipeline, random, counts, EACH[form], Toll(spark=SPARK_KILLS[form])).rage()
             lost = check_table(pipeline)
             counts["ranges lost, and declared"] += len(lost)
             counts["lost, and declared"] += sum(last - first + 1 for first, last in lost)

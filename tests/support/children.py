@@ -39,6 +39,7 @@ class Child:
             bufsize=0,
         )
         self._rest = b""
+        self.patience_s = PATIENCE_S  # for a line; longer where a start may take long
 
     @property
     def pid(self) -> int:
@@ -118,9 +119,9 @@ class Child:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(PATIENCE_S):
+            if not selector.select(self.patience_s):
                 raise AssertionError(
-                    f"process {self.pid} has said nothing for {PATIENCE_S} s:\n{self._abort()}"
+                    f"process {self.pid} has said nothing for {self.patience_s} s:\n{self._abort()}"
                 )
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         if not data:

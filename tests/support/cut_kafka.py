@@ -6,12 +6,13 @@ Spark gets there directly: its listener is another one.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from tests.support.cut_line import KINDS, CutLine, Kind
 from tests.support.kafka_broker import KafkaBroker
@@ -24,6 +25,7 @@ __all__ = ["CutKafka"]
 TOPIC = "records"
 OFFSETS_A_BATCH = {"message": 150_000, "chunk": 16}
 ASK_S = 30.0
+READ_S = 300.0  # without any record, on a busy machine
 
 
 class CutKafka:
@@ -32,8 +34,9 @@ class CutKafka:
     kinds: Sequence[str] = ("refused", "half-open", "slow", "killed")
     lake = ""
 
-    def __init__(self, directory: Path, mode: str, seed: int = 0) -> None:
+    def __init__(self, directory: Path, mode: str, seed: int = 0, offsets_a_batch: int = 0) -> None:
         self._mode = mode
+        self._offsets_a_batch = offsets_a_batch or OFFSETS_A_BATCH[mode]
         behind = free_port()
         self._line = CutLine(behind, seed)
         self._broker = KafkaBroker(directory, by_line=(behind, self._line.port))
@@ -61,7 +64,7 @@ class CutKafka:
     @property
     def job(self) -> list[str]:
         """See Upstream."""
-        settings = [f"--conf={conf()}", f"--option=maxOffsetsPerTrigger={OFFSETS_A_BATCH[self._mode]}"]
+        settings = [f"--conf={conf()}", f"--option=maxOffsetsPerTrigger={self._offsets_a_batch}"]
         return [self._broker.servers, TOPIC, f"--mode={self._mode}", *settings]
 
     def cut(self, kind: str) -> None:
@@ -88,6 +91,26 @@ class CutKafka:
         """See Upstream."""
         every = messages(self._broker.servers, TOPIC, sum(self._ends().values()))
         return [(f"{it.partition()}-{it.offset()}", it.value() or b"") for it in every]
+
+    def came_twice(self) -> int:
+        """Records of the topic, in mode "message", that it has more than once, each of them once less."""
+        ends = self._ends()
+        consumer = Consumer({"bootstrap.servers": self._broker.servers, "group.id": "test"}, logger=quiet)
+        seen: set[tuple[Any, int]] = set()
+        total, heard_at = 0, time.monotonic()
+        try:
+            consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in ends])
+            while total < sum(ends.values()):
+                found = [it for it in consumer.consume(10_000, 1.0) if it.error() is None]
+                heard_at = time.monotonic() if found else heard_at
+                assert time.monotonic() < heard_at + READ_S, f"{total} records of {ends}"
+                total += len(found)
+                for it in found:
+                    headers: dict[str, Any] = dict(it.headers() or [])
+                    seen.add((headers["brim-source"], int(headers["brim-record"].split()[0])))
+        finally:
+            consumer.close()
+        return total - len(seen)
 
     def _ends(self) -> dict[int, int]:
         if self._killed:

@@ -54,11 +54,12 @@ def table_at(path: Path) -> pa.Table:
 
 
 def rows_of(table: pa.Table, ledger: Ledger) -> tuple[Numbers, Numbers]:
-    """Numbers and offsets of one publisher's messages, in the order of the offsets, and whose bytes hold.
+    """Numbers and offsets of one publisher's messages, in the order of epochs and offsets, whose bytes hold.
 
     Raises Lost.
     """
-    mine = table.filter(pc.equal(table["topic"], ledger.topic)).sort_by("offset")
+    mine = table.filter(pc.equal(table["topic"], ledger.topic))
+    mine = mine.sort_by([("epoch", "ascending"), ("offset", "ascending")])
     data = pa.chunked_array(mine["payload"].chunks, pa.binary()).combine_chunks()
     if isinstance(data, pa.ChunkedArray):
         data = pa.concat_arrays(data.chunks or [pa.array([], pa.binary())])

@@ -26,7 +26,7 @@ from edge.local_client import producer
 from tests.support.children import ModuleChild
 from tests.support.house import ROOT
 from tests.support.mass_publisher import Ledger, MassProducer, MassPublisher
-from tests.support.outside_client import pump
+from tests.support.outside_client import drain, pump
 from tests.support.ports import free_port
 from tests.support.upstreams import Upstream
 
@@ -143,8 +143,8 @@ class Pipeline:
             stack.enter_context(self.upstream)
             config = self._disk / "brim.toml"
             config.write_text(self._configuration())
-            broker = stack.enter_context(ModuleChild("edge", "run", "--config", config))
-            broker.lines_until("ready")
+            self._start_broker()
+            stack.push(self._end_broker)
             stream, topic, size = PRODUCER[self.form]
             writer = stack.enter_context(producer("cam", stream, runtime_dir=self._memory))
             self.producer = MassProducer(len(self.publishers), topic, size, writer)
@@ -201,6 +201,29 @@ class Pipeline:
         publisher.allowed += AGAIN
         publisher.send()
         publisher.connect(self._port)
+
+    # ---- the broker ----
+
+    def kill_broker(self) -> None:
+        """With -9; publishers take the acknowledgements that it had still written."""
+        self._broker.kill()
+        drain(self.publishers)
+
+    def restart_broker(self) -> None:
+        """After kill_broker(); publishers connect and repeat what was not acknowledged."""
+        self._start_broker()
+        for it in self.publishers:
+            it.connect(self._port)
+
+    def _start_broker(self) -> None:
+        self._broker = ModuleChild("edge", "run", "--config", self._disk / "brim.toml")
+        self._broker.patience_s = SETTLE_S
+        self._broker.lines_until("ready")
+
+    def _end_broker(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._broker.__exit__(kind, error, trace)
 
     # ---- the bridge ----
 

@@ -25,7 +25,7 @@ from typing import Protocol, Self
 from tests.support import s3_server
 from tests.support.cut_line import KINDS, CutLine, Kind
 
-__all__ = ["CutDisk", "CutS3", "Upstream", "may_mount"]
+__all__ = ["CutDisk", "CutS3", "Lake", "Upstream", "may_mount"]
 
 ANSWER_S = 180.0
 FILES_A_BATCH = 16
@@ -138,6 +138,54 @@ class CutS3:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             found: bytes = answer.read()
         return found
+
+
+class Lake:
+    """A directory that is never cut."""
+
+    kinds: Sequence[str] = ()
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to do."""
+
+    @property
+    def settings(self) -> str:
+        """See Upstream."""
+        return f"to = {json.dumps((self._directory / 'lake').as_uri())}"
+
+    @property
+    def lake(self) -> str:
+        """See Upstream."""
+        return str(self._directory / "lake")
+
+    @property
+    def job(self) -> list[str]:
+        """See Upstream."""
+        return _job(self.lake)
+
+    def cut(self, kind: str) -> None:
+        """Not possible."""
+        raise AssertionError(f"a directory has no cut {kind}")
+
+    def mend(self) -> None:
+        """Nothing to do."""
+
+    def reset(self) -> None:
+        """Nothing to do."""
+
+    def objects(self) -> list[str]:
+        """See Upstream."""
+        return [str(it.relative_to(self._directory)) for it in sorted(self._directory.rglob("[0-9]*.brim*"))]
+
+    def contents(self) -> list[tuple[str, bytes]]:
+        """See Upstream."""
+        return [(name, (self._directory / name).read_bytes()) for name in self.objects()]
 
 
 class CutDisk:

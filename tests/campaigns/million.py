@@ -1,0 +1,132 @@
+"""A million records by each sink into the table, with broker, bridge and Spark killed -9 ten times each.
+
+    python -m tests.campaigns million [--records 1000000] [--kills 10] [--spark-kills 10]
+                                        [--sinks directory,s3,kafka] [--seed 0]
+
+One history of pipeline.py for each sink, without cuts.  In the end the outside ledger of the publishers is
+held against the table: each acknowledged message is there, none more often than it was published, each
+identity (epoch and offset of a partition) once.  Of Kafka, all records of the topic are read: those that it
+has more than once are at most one resend window for each kill of the bridge.
+
+Spark runs in local mode, and each job starts a JVM: most of the time of a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from tests.campaigns.ledger import show
+from tests.campaigns.pipeline import Storm, Toll, check_table, missing, missing_for_kafka
+from tests.support.directories import memory_directory
+from tests.support.outside_client import Lost
+from tests.support.pipeline import Pipeline
+from tests.support.s3_server import s3_server
+from tests.support.upstreams import CutS3, Lake, Upstream
+
+__all__ = ["RECORDS", "SINKS", "WINDOW", "history", "run_million", "toll_of"]
+
+RECORDS, KILLS = 1_000_000, 10
+WINDOW = 5_000  # resend_max_records of the bridge to Kafka
+LIFE_S = (0.0, 0.3)  # of a bridge: it is killed while it drains what the last one left
+OFFSETS_A_BATCH = 80_000  # so that Spark has batches for each kill
+SETTINGS = f"unit_bytes = 1048576\nresend_max_records = {WINDOW}"
+# Columns of the table.
+COUNTS = ("records", "broker kills", "bridge kills", "Spark kills", "published again", "twice in Kafka")
+
+
+def history(
+    upstream: Upstream, each: int, toll: Toll, seed: int, check: Callable[[Pipeline], object] = check_table
+) -> Counter[str]:
+    """One sink, with `each` records of each publisher.  Raises AssertionError: Lost, Stuck."""
+    counts: Counter[str] = Counter()
+    with (
+        TemporaryDirectory() as disk,
+        memory_directory() as memory,
+        Pipeline("kept", memory, Path(disk), upstream, settings=SETTINGS, spark=_job(upstream)) as pipeline,
+    ):
+        Storm(pipeline, Random(seed), counts, each, toll).rage()
+        counts["published again"] = counts["sent again"]
+        check(pipeline)
+        if not upstream.lake:
+            counts["twice in Kafka"], allowed = _twice(upstream), WINDOW * toll.bridge
+            if counts["twice in Kafka"] > allowed:
+                raise Lost(f"{counts['twice in Kafka']} records went to Kafka twice (allowed: {allowed})")
+    return counts
+
+
+def _twice(upstream: Upstream) -> int:
+    from tests.support.cut_kafka import CutKafka
+
+    assert isinstance(upstream, CutKafka)
+    return upstream.came_twice()
+
+
+def _job(upstream: Upstream) -> str:
+    return "bridge.spark.jobs.bronze" if upstream.lake else "bridge.spark.jobs.kafka"
+
+
+@contextmanager
+def _directory(disk: Path) -> Iterator[Upstream]:
+    yield Lake(disk)
+
+
+@contextmanager
+def _s3(disk: Path) -> Iterator[Upstream]:
+    del disk
+    with s3_server() as url:
+        yield CutS3(url)
+
+
+@contextmanager
+def _kafka(disk: Path) -> Iterator[Upstream]:
+    from tests.support.cut_kafka import CutKafka
+
+    yield CutKafka(disk, "message", offsets_a_batch=OFFSETS_A_BATCH)
+
+
+SINKS: dict[str, Callable[[Path], AbstractContextManager[Upstream]]] = {
+    "directory": _directory,
+    "s3": _s3,
+    "kafka": _kafka,
+}
+
+
+def toll_of(kills: int, spark_kills: int) -> Toll:
+    """So many of broker and bridge, and of Spark; no cuts."""
+    return Toll(kills, kills, spark_kills, cuts=0, connections=kills, life_s=LIFE_S)
+
+
+def run_million(records: int, kills: int, spark_kills: int, sinks: Sequence[str], seed: int) -> int:
+    """Each sink, one after the other.  Exit status: 1 if anything was wrong, 2 if it cannot run here."""
+    if reason := missing_for_kafka() if "kafka" in sinks else missing():
+        print(f"million cannot run here: it {reason}")
+        return 2
+    rows: dict[str, dict[str, int]] = {}
+    wrong: list[str] = []
+    begun = time.monotonic()
+    for sink in sinks:
+        at = time.monotonic()
+        killed = f"{kills} kills of broker and bridge, {spark_kills} of Spark"
+        print(f"million  {sink}: {records:,} records, {killed}", flush=True)
+        counts: Counter[str] = Counter()
+        with TemporaryDirectory() as disk, SINKS[sink](Path(disk)) as upstream:
+            try:
+                counts = history(upstream, -(-records // 5), toll_of(kills, spark_kills), seed)
+            except AssertionError as error:  # Lost and Stuck are
+                wrong.append(f"{sink}: {error}")
+                print(f"WRONG {wrong[-1]}", flush=True)
+        rows[sink] = {name: counts[name] for name in COUNTS}
+        rows[sink] |= {"allowed twice": WINDOW * kills if sink == "kafka" else 0}
+        rows[sink] |= {"seconds": int(time.monotonic() - at)}
+        print(f"million  {sink}: {rows[sink]}", flush=True)
+    show(
+        "million",
+        {"sinks": rows, "wrong": len(wrong), "seed": seed, "seconds": int(time.monotonic() - begun)},
+    )
+    return 1 if wrong else 0
