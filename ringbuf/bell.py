@@ -17,6 +17,7 @@ and if it ends it is logged and another one starts.
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
@@ -184,11 +185,15 @@ class Sleeper:
     def sleep(self, readers: Sequence[Watched], seconds: float) -> bool:
         """Whether somebody has rung or a reader has something to read; False: the time is over.
 
-        READERS_MOST readers at most, which the caller leaves alone meanwhile.
+        The caller leaves the readers alone meanwhile.  Records of the first 127 end the sleep at once, those
+        of further ones within a millisecond.  Handlers of signals run in the middle of it.
         """
         pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
-        limit_ns = int(seconds * 1e9)
-        found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, self._answered, limit_ns)
+        deadline = time.monotonic() + seconds
+        found = lib.RB_INTERRUPTED
+        while found == lib.RB_INTERRUPTED:  # Python's handlers run between two calls
+            left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
+            found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, self._answered, left_ns)
         self._answered = self._doorbell[0]
         return bool(found >= 0)
 

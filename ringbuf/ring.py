@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from ringbuf.check import Check, Restore, checked
 from ringbuf.constants import (
@@ -53,6 +53,12 @@ __all__ = ["Extremes", "Ring", "SlotFacts", "cursor_file", "epoch_in", "ring_fil
 
 SPIN_NS = 50_000  # waking the other core costs about 30 us, so spinning that long pays
 QUEUE_TIMEOUT_MS = 200  # RocketMQ's waitTimeMillsInSendQueue: fail fast rather than queue
+WRITER_DEFAULTS: Final[dict[str, str | int]] = {
+    "when_full": "reject",
+    "queue_timeout_ms": QUEUE_TIMEOUT_MS,
+    "gates": "all",
+    "keys": "any",
+}
 
 
 class Extremes(NamedTuple):
@@ -88,6 +94,7 @@ class Ring:
         self._cursors = cursors
         self._writable = writable
         self._writer: Writer | None = None
+        self._writer_arguments: dict[str, str | int] = {}  # of the first writer()
         self._bell: tuple[Any, int] | None = None
         self._bells: list[Any] = []  # Bells that the writer may still be ringing on another thread.
         self._trail: Any = ffi.NULL
@@ -224,32 +231,43 @@ class Ring:
     def writer(
         self,
         *,
-        when_full: Literal["reject", "block"] = "reject",
-        queue_timeout_ms: int = QUEUE_TIMEOUT_MS,
-        gates: Literal["all", "listed"] = "all",
-        keys: Literal["any", "topics"] = "any",
+        when_full: Literal["reject", "block"] | None = None,
+        queue_timeout_ms: int | None = None,
+        gates: Literal["all", "listed"] | None = None,
+        keys: Literal["any", "topics"] | None = None,
     ) -> Writer:
         """The ring's one Writer; the same object when asked again.
 
-        Full means that a gating reader is in the way: publish() then returns None at once (reject) or after
-        queue_timeout_ms (block).  A foreign reader in the way for that long is evicted.  `gates`: heed every
-        foreign reader that gates, or only those listed by admit().  `keys`: "topics" raises InvalidTopic for
-        a key that is not an MQTT topic name.
+        Full means that a gating reader is in the way: publish() then returns None at once (reject, the
+        default) or after queue_timeout_ms (block; 200).  A foreign reader in the way for that long is
+        evicted.  `gates`: heed every foreign reader that gates (all), or only those listed by admit().
+        `keys`: any, or "topics", which raises InvalidTopic for a key that is not an MQTT topic name.
+
+        Later calls leave these out or give the same ones; others raise RingError.
         """
         self._require_writable()
+        given = {"when_full": when_full, "queue_timeout_ms": queue_timeout_ms, "gates": gates, "keys": keys}
         with self._changing:
             self._require_open()
             if self._writer is None:
+                chosen = {name: WRITER_DEFAULTS[name] if it is None else it for name, it in given.items()}
                 self._writer = Writer(
                     self._memory.memory,
                     self._cursor_memory.memory,
                     self.sweep,
-                    when_full == "block",
-                    queue_timeout_ms * 1_000_000,
-                    gates == "listed",
-                    keys == "topics",
+                    chosen["when_full"] == "block",
+                    int(chosen["queue_timeout_ms"]) * 1_000_000,
+                    chosen["gates"] == "listed",
+                    chosen["keys"] == "topics",
                 )
+                self._writer_arguments = chosen
                 self._tell_writer()
+            for name, it in given.items():
+                if it is not None and it != (known := self._writer_arguments[name]):
+                    raise RingError(
+                        f"ring {self.name} has a writer with {name}={known!r}, not {it!r}; "
+                        "give the arguments in the first call of writer(), and none later"
+                    )
             return self._writer
 
     def reader(
@@ -345,10 +363,13 @@ class Ring:
     def wait_durable(self, position: int, timeout_s: float) -> bool:
         """Waits, without the GIL, until the log has synced everything below `position`.  False: not in time.
 
-        Only in the process that writes the ring; from any thread of it.
+        Only in the process that writes the ring; from any thread of it.  Handlers of signals run meanwhile.
         """
         self._require_writable()
-        found = lib.rb_durable_wait(self._memory.pointer, position, int(timeout_s * 1e9))
+        deadline, found = time.monotonic() + timeout_s, lib.RB_INTERRUPTED
+        while found == lib.RB_INTERRUPTED:
+            left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
+            found = lib.rb_durable_wait(self._memory.pointer, position, left_ns)
         return bool(found == lib.RB_OK)
 
     @property

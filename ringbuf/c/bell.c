@@ -104,7 +104,7 @@ void rb_bell_sleep(rb_bell *bell, uint32_t how, int64_t timeout_ns)
     bool up = atomic_load_explicit(&bell->called, memory_order_seq_cst) != 0 ||
               (how != RB_BELL_WAITS && rb_bell_rung(bell, how == RB_BELL_NAPS));
     if (!up)
-        rb_futex_wait(&bell->word, seen, timeout_ns < RECHECK_NS ? timeout_ns : RECHECK_NS);
+        (void)rb_futex_wait(&bell->word, seen, timeout_ns < RECHECK_NS ? timeout_ns : RECHECK_NS);
     atomic_store_explicit(&bell->asleep, RB_BELL_AWAKE, memory_order_seq_cst);
 }
 

@@ -59,6 +59,7 @@ typedef struct reader_object {
     int64_t spin_ns;
     uint64_t told_lost;                   /* of reader.lost, what an Overrun has told */
     unsigned forks;
+    uint64_t slice_bytes;                 /* of work since other threads had a chance to run */
     unsigned waiting;                     /* threads that look at it without the GIL */
     bool reading;                         /* a call moves its cursor; its filter may run Python */
     bool detached;                        /* and does so without the GIL */

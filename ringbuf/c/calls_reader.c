@@ -99,6 +99,23 @@ static int judge(reader_object *self, const rb_view *view)
     return accepted < 0 || reader_usable(self) != 0 ? -1 : accepted;
 }
 
+/* Records passed over by a filter between two chances for other threads, as bytes of work: about 0.3 ms. */
+#define SLICE_BYTES (512u << 10)
+#define JUDGE_BYTES 64u /* one record; its own bytes come on top where checksums are verified */
+
+/* Lets other threads have the GIL now and then, while a filter passes over many records.  They may close the
+ * reader or change its filter, but not read with it (reader_begin()).  0, or -1 with an exception. */
+static int yield(reader_object *self, const rb_view *view)
+{
+    self->slice_bytes += JUDGE_BYTES + (self->reader.verify ? view->header.length : 0);
+    if (self->slice_bytes < SLICE_BYTES)
+        return 0;
+    self->slice_bytes = 0;
+    Py_BEGIN_ALLOW_THREADS
+    Py_END_ALLOW_THREADS
+    return reader_usable(self);
+}
+
 /* The next record that the filter accepts.  RB_OK, what rb_read says, or RAISED: the cursor stands behind the
  * record that could not be judged. */
 int reader_next(reader_object *self, rb_view *view)
@@ -123,6 +140,8 @@ int reader_next(reader_object *self, rb_view *view)
         }
         if (accepted)
             return RB_OK;
+        if (yield(self, view) != 0)
+            return RAISED;
     }
 }
 
@@ -160,7 +179,10 @@ static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py
     return batch;
 }
 
-#define WAIT_SLICE_NS 500000000ll /* how long a signal may wait for its Python handler */
+/* A signal ends a sleep, so its Python handler runs at once.  One that comes just before a sleep waits for
+ * the end of this time; a reader without a slot sleeps so often that this is more likely. */
+#define WAIT_SLICE_NS 500000000ll
+#define SLOTLESS_SLICE_NS 20000000ll
 
 /* 1 a record is there, 0 the time is up, -1 an exception.  The GIL is kept where there is nothing to wait
  * for: a busy thread would give it back after milliseconds. */
@@ -171,17 +193,18 @@ static int reader_await(reader_object *self, int64_t timeout_ns)
     if (timeout_ns == 0)
         return 0;
     int64_t deadline = timeout_ns > INT64_MAX / 2 ? INT64_MAX : monotonic_ns() + timeout_ns;
+    int64_t slice_ns = self->reader.slot == NULL ? SLOTLESS_SLICE_NS : WAIT_SLICE_NS;
     for (;;) {
-        int64_t left = deadline == INT64_MAX ? WAIT_SLICE_NS : deadline - monotonic_ns();
+        int64_t left = deadline == INT64_MAX ? slice_ns : deadline - monotonic_ns();
         int result;
         if (left < 0)
             left = 0;
         self->waiting++;
         Py_BEGIN_ALLOW_THREADS
-        result = rb_reader_wait(&self->reader, self->spin_ns, left < WAIT_SLICE_NS ? left : WAIT_SLICE_NS);
+        result = rb_reader_wait(&self->reader, self->spin_ns, left < slice_ns ? left : slice_ns);
         Py_END_ALLOW_THREADS
         self->waiting--;
-        if (result != RB_TIMEOUT)
+        if (result != RB_TIMEOUT && result != RB_INTERRUPTED)
             return 1; /* also for trouble: the read after it says what */
         if (PyErr_CheckSignals() != 0 || reader_usable(self) != 0)
             return -1;
@@ -437,7 +460,7 @@ static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
     self->open = false;
     while (self->detached) { /* it ends by itself, and writes to the slot until then */
         Py_BEGIN_ALLOW_THREADS
-        rb_nap(CLOSE_LOOK_NS);
+        (void)rb_nap(CLOSE_LOOK_NS);
         Py_END_ALLOW_THREADS
     }
     if (was_open && self->forks == forks)

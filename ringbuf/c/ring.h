@@ -153,9 +153,10 @@ void rb_sleepers_wake(rb_header *header, rb_cursors *cursors);
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
 
 /* wait.c.  Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from
- * now, looking again each second whatever happens.  RB_OK, RB_TIMEOUT, or what rb_peek() says. */
+ * now, looking again each second whatever happens.  RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or what rb_peek()
+ * says. */
 int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
-/* Waits until a claim would succeed.  RB_OK, RB_TIMEOUT, or what else rb_room() says. */
+/* Waits until a claim would succeed.  RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or what else rb_room() says. */
 int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
 
 /* Shared among the files of ringbuf/c. */
@@ -174,7 +175,8 @@ static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)
     return (_Atomic uint32_t *)(void *)word; /* little-endian: record.h */
 }
 void rb_memory_clear(void *pages, size_t bytes); /* private pages: they are zeros, and take no memory */
-void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
-void rb_nap(int64_t ns);
+/* Both: RB_OK, or RB_INTERRUPTED by a signal. */
+int rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
+int rb_nap(int64_t ns);
 
 #endif

@@ -53,7 +53,8 @@ enum { /* results; 0 and above is success */
     RB_TIMEOUT = -8,
     RB_FOREIGN = -9,   /* magic, version or ABI word of something else */
     RB_INVALID = -10,  /* an argument out of its range */
-    RB_GAP = -11       /* inside the core: a gap marker; readers are told RB_OVERRUN */
+    RB_GAP = -11,      /* inside the core: a gap marker; readers are told RB_OVERRUN */
+    RB_INTERRUPTED = -12 /* a signal ended a wait, whose condition and time are to be looked at again */
 };
 
 enum { /* reader slots */
@@ -198,12 +199,14 @@ int rb_writer_evict(rb_writer *writer, int slot);
 
 /* ---- waiting (wait.c): the only system calls of ringbuf ---------------------------------------- */
 
-/* Sleeps until one of `count` readers (at most 127) has a record, *doorbell changes from `seen`, or the
- * time is up.  Index of the reader, `count` for the doorbell, RB_TIMEOUT. */
+/* Sleeps until one of `count` readers has a record, *doorbell changes from `seen`, the time is up, or a
+ * signal comes.  Index of the reader, `count` for the doorbell, RB_TIMEOUT, RB_INTERRUPTED.  Records wake it
+ * of the first 127 readers; it looks at all others each millisecond. */
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns);
 void rb_doorbell_ring(uint32_t *doorbell);
 
-/* Sleeps until everything below `position` is durable: RB_OK, or RB_TIMEOUT.  Only in the writing process. */
+/* Sleeps until everything below `position` is durable: RB_OK, RB_TIMEOUT, or RB_INTERRUPTED.  Only in the
+ * writing process. */
 int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns);
 
 /* ---- a bell (bell.c): many rings of this process, one thread that sleeps on all of them ---------- */

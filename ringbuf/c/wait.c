@@ -52,10 +52,10 @@ static int64_t at_most(int64_t ns, int64_t limit)
     return ns < limit ? ns : limit;
 }
 
-void rb_nap(int64_t ns)
+int rb_nap(int64_t ns)
 {
     struct timespec time = timespec_of(ns);
-    nanosleep(&time, NULL);
+    return nanosleep(&time, NULL) != 0 && errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
 
 void rb_futex_wake(_Atomic uint32_t *word)
@@ -63,10 +63,11 @@ void rb_futex_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
+int rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
 {
     struct timespec time = timespec_of(ns);
-    syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
+    long result = syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
+    return result != 0 && errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
 
 /* Says that this reader sleeps.  After it, a look at the ring decides: if that finds nothing, the writer's
@@ -100,17 +101,20 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
         return result;
     while ((now = now_ns()) < deadline) {
         int64_t left = at_most(deadline - now, RECHECK_NS);
+        int slept;
         if (reader->slot == NULL) {
-            rb_nap(at_most(left, NAP_NS));
+            slept = rb_nap(at_most(left, NAP_NS));
         } else {
             uint32_t seen = atomic_load_explicit(&reader->header->wake, memory_order_acquire); /* rb_wake() */
             say_asleep(reader);
             if ((result = rb_peek(reader)) != RB_EMPTY)
                 return result;
-            rb_futex_wait(&reader->header->wake, seen, left);
+            slept = rb_futex_wait(&reader->header->wake, seen, left);
         }
         if ((result = rb_peek(reader)) != RB_EMPTY)
             return result;
+        if (slept != RB_OK)
+            return slept;
     }
     return RB_TIMEOUT;
 }
@@ -118,6 +122,7 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
 /* ---- many readers at once ---- */
 
 #define WAITERS_MAX 128
+#define MANY_NAP_NS 1000000ll /* between looks at readers for which there is no waiter */
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
@@ -136,32 +141,36 @@ static int anybody_ready(rb_reader **readers, int count)
     return -1;
 }
 
-static void waitv(struct waiter *waiters, int count, int64_t ns)
+static int waitv(struct waiter *waiters, int count, int64_t ns)
 {
     struct timespec time;
-    if (count == 1) { /* any Linux can */
-        rb_futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value, ns);
-        return;
-    }
+    if (count == 1) /* any Linux can */
+        return rb_futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value,
+                             ns);
     clock_gettime(CLOCK_MONOTONIC, &time);
     int64_t until = time.tv_sec * 1000000000ll + time.tv_nsec + ns;
     time = timespec_of(until);
-    if (syscall(SYS_futex_waitv, waiters, count, 0, &time, CLOCK_MONOTONIC) < 0 && errno == ENOSYS)
-        rb_nap(at_most(ns, NAP_NS)); /* Linux before 5.16, or a sandbox that forbids it */
+    if (syscall(SYS_futex_waitv, waiters, count, 0, &time, CLOCK_MONOTONIC) >= 0)
+        return RB_OK;
+    if (errno == ENOSYS || errno == EPERM) /* Linux before 5.16, or a sandbox that forbids it */
+        return rb_nap(at_most(ns, NAP_NS));
+    return errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
 
 int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t seen, int64_t timeout_ns)
 {
     struct waiter waiters[WAITERS_MAX];
     int64_t deadline = deadline_after(timeout_ns), now, naps = RECHECK_NS;
-    if (count < 0 || count >= WAITERS_MAX)
-        return RB_INVALID;
     _Atomic uint32_t *bell = (_Atomic uint32_t *)doorbell;
     while ((now = now_ns()) < deadline) {
         int ready, used = 0;
         for (int i = 0; i < count; i++) {
             if (readers[i]->slot == NULL) {
                 naps = NAP_NS;
+                continue;
+            }
+            if (used == WAITERS_MAX - 1) { /* one is the doorbell's */
+                naps = at_most(naps, MANY_NAP_NS);
                 continue;
             }
             const _Atomic uint32_t *word = &readers[i]->header->wake;
@@ -176,9 +185,11 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
             return count;
         if ((ready = anybody_ready(readers, count)) >= 0)
             return ready;
-        waitv(waiters, used, at_most(deadline - now, naps));
+        int slept = waitv(waiters, used, at_most(deadline - now, naps));
         if ((ready = anybody_ready(readers, count)) >= 0)
             return ready;
+        if (slept != RB_OK)
+            return slept;
     }
     return RB_TIMEOUT;
 }
@@ -222,7 +233,10 @@ static int durable_within(rb_header *header, uint64_t position, int64_t until)
                                                 memory_order_acquire); /* rb_durable_store() */
         if (durable >= position)
             return RB_OK;
-        rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable, at_most(until - now, RECHECK_NS));
+        int slept = rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable,
+                                  at_most(until - now, RECHECK_NS));
+        if (slept != RB_OK && atomic_load_explicit(&header->durable, memory_order_acquire) < position)
+            return slept;
     }
     return atomic_load_explicit(&header->durable, memory_order_acquire) >= position ? RB_OK : RB_TIMEOUT;
 }
@@ -258,7 +272,8 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
         int64_t now = now_ns();
         if (now >= deadline)
             return RB_TIMEOUT;
-        rb_nap(at_most(deadline - now, NAP_NS));
+        if (rb_nap(at_most(deadline - now, NAP_NS)) != RB_OK)
+            return RB_INTERRUPTED;
     }
 }
 

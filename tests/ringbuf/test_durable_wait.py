@@ -12,7 +12,7 @@ from tests.support.c_programs import compiled
 from tests.support.house import ROOT
 
 MAIN = ROOT / "tests" / "c" / "durable_wait.c"
-SLEEP = "rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable,"
+SLEEP = "int slept = rb_futex_wait(rb_low_half(&header->durable), (uint32_t)durable,"
 INSTRUMENTED = (
     (
         "#define RECHECK_NS 1000000000ll",

@@ -346,6 +346,23 @@ def test_a_ring_while_nobody_sleeps_ends_the_next_sleep(ring: Ring) -> None:
     assert not sleeper.sleep([], 0.0)
 
 
+def test_a_sleeper_sleeps_for_more_readers_than_the_kernel_waits_for(ring: Ring) -> None:
+    """And is woken by a record for the last of them, or by a ring."""
+    sleeper, writer = Sleeper(), ring.writer()
+    idle, busy = ring.reader(seated=False), ring.reader(seated=False)
+    for count in (126, 127, 128, 300):
+        readers = [*[idle] * (count - 1), busy]
+        with ThreadPoolExecutor(1) as pool:
+            asleep = pool.submit(sleeper.sleep, readers, 30.0)
+            sleeper.ring()
+            assert asleep.result(30)
+            asleep = pool.submit(sleeper.sleep, readers, 30.0)
+            writer.publish(payload_of(count))
+            assert asleep.result(30)
+        drained(idle), drained(busy)
+    assert not sleeper.sleep([idle] * 300, 0.001)
+
+
 # ---- KeyFilter ----
 
 

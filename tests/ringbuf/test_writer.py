@@ -3,12 +3,13 @@
 import os
 import time
 from array import array
+from pathlib import Path
 
 import pytest
 
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_RETAIN, FLAG_UNCHECKED, Ring
 from ringbuf.constants import CHECKED_IN_PLACE_MAX_BYTES, KEY_MAX_BYTES, RECORD_HEADER_BYTES
-from ringbuf.errors import ClaimPending, KeyTooLong, RecordTooLarge, RingClosed
+from ringbuf.errors import ClaimPending, KeyTooLong, RecordTooLarge, RingClosed, RingError
 from ringbuf.record import payload_position
 from tests.support.rings import drained, payload_of, publish_to_lap
 
@@ -349,3 +350,26 @@ def test_a_closed_writer_says_so(ring: Ring) -> None:
     ):
         with pytest.raises(RingClosed):
             use()
+
+
+def test_a_second_writer_with_other_arguments_is_refused(runtime_directory: Path) -> None:
+    """They would be ignored: a program that means to block would drop records."""
+    with Ring.create(runtime_directory / "two", capacity_bytes=1 << 16, epoch=1) as ring:
+        writer = ring.writer(when_full="block", queue_timeout_ms=7, keys="topics")
+        assert ring.writer() is writer
+        assert ring.writer(when_full="block", queue_timeout_ms=7, gates="all", keys="topics") is writer
+        for other in (
+            {"when_full": "reject"},
+            {"queue_timeout_ms": 200},
+            {"gates": "listed"},
+            {"keys": "any"},
+        ):
+            ((name, value),) = other.items()
+            with pytest.raises(RingError, match=f"{name}=.*not {value!r}; give the arguments"):
+                ring.writer(**other)
+        assert ring.writer() is writer
+        ring.admit(3)  # asks for the writer, too
+        ring.evict(3)
+    with Ring.create(runtime_directory / "plain", capacity_bytes=1 << 16, epoch=1) as ring:
+        writer = ring.writer()
+        assert ring.writer(when_full="reject", queue_timeout_ms=200, gates="all", keys="any") is writer
