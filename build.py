@@ -225,8 +225,7 @@ if __name__ != "__main__":  # `python build.py` needs no hatchling; who imports 
 
             `version` is "editable" for `pip install -e`: then the module goes into the checkout.
             """
-            if sysconfig.get_config_var("Py_GIL_DISABLED"):
-                raise BuildError("no free-threaded builds: abi3 does not cover them before 3.15")
+            require_gil()
             if version == "editable":
                 compile_into(ROOT / "ringbuf", Toolchain.of_environment())
             else:
@@ -244,6 +243,17 @@ if __name__ != "__main__":  # `python build.py` needs no hatchling; who imports 
                 self.scratch.cleanup()
 
 
+def require_gil() -> None:
+    """Refuse a free-threaded build of Python, which would compile the module and then not load it."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        version = "{}.{}".format(*sys.version_info)
+        raise BuildError(
+            f"this Python {version} is a free-threaded build (without the GIL); Brim's C core relies on the "
+            "GIL and on the stable ABI (abi3), which such builds do not load; "
+            f"use a regular build of Python {version}"
+        )
+
+
 def main() -> None:
     """The command `python build.py`."""
     parser = argparse.ArgumentParser(description="Compile the C core of Brim.")
@@ -252,6 +262,7 @@ def main() -> None:
     parser.add_argument("--strict", action="store_true", help="warnings are errors")
     options = parser.parse_args()
     try:
+        require_gil()
         toolchain = Toolchain.of_environment(sanitize=options.sanitize, strict=options.strict)
         target, built = compile_into(options.into, toolchain)
     except BuildError as error:

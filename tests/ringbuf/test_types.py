@@ -355,27 +355,3 @@ def test_a_batch_of_bytes_has_an_epoch_of_32_bits() -> None:
     for epoch in (-1, 1 << 32):
         with pytest.raises((OverflowError, ValueError)):
             Batch.of(b"", epoch, 0, None)
-
-
-def test_another_interpreter_of_the_process_is_refused_by_name() -> None:
-    code = """
-try:
-    import _interpreters as interpreters
-except ImportError:
-    import _xxsubinterpreters as interpreters
-import ringbuf
-other = interpreters.create()
-print(interpreters.run_string(other, '''
-try:
-    import ringbuf
-    print("imported")
-except ImportError as error:
-    print(error)
-'''))
-"""
-    with Child(code) as child:
-        status, out, error = child.wait()
-    if "No module named '_xxsubinterpreters'" in error:
-        pytest.skip("this Python has no module for interpreters")
-    assert status == 0, error
-    assert "main interpreter" in out
