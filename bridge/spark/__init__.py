@@ -8,7 +8,8 @@
     decode.py         files into Arrow batches, in C; decode_numpy.py where there is no compiled code
     columns.py        the columns of a record
     payloads.py       what payloads are, by topic: a small file
-    fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries
+    fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries;
+                      drift.py: values that do not fit, as text
     coverage.py       ranges of offsets: what is there twice, what is missing
     tables.py         tables of batches, with or without a Delta log
     page.py           pieces of a page of figures

@@ -5,13 +5,15 @@ batch at a time.  A batch in which they find a mistake is halved until what is w
 payload costs its neighbours little.  CBOR and Sparkplug are decoded one by one, by their libraries; so is
 msgpack where the compiled core is not.
 
-A payload is decoded as a whole or not at all.  Only the columns that are asked for are decoded, and judged.
+A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py); the other
+fields of the payload keep their values.  Of a payload that is not of its format nothing is decoded.  Only the
+columns that are asked for are decoded, and judged.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
@@ -20,29 +22,28 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from bridge.errors import SourceOptionError
+from bridge.spark.drift import Pairs, entry
 from bridge.spark.payloads import KINDS, NO_RULE, RAW, UNDECODED, Field, Payloads, Rule
 
-__all__ = ["Typed", "decode_payloads", "decode_rows", "typed_columns"]
+__all__ = ["Typed", "decode_payloads", "decode_rows", "typed_columns", "unpack_one"]
 
 HALVED_TO = 64  # rows: fewer are decoded one by one
 
 NO_MAP = "a map belongs where something else is"
 NOT_WHOLE = "no {format}, or cut short"
+TWICE = "a key that is there twice"
 
 
 class Typed(NamedTuple):
-    """Columns by name, and for each row why it could not be decoded; None: every one was."""
+    """Columns by name; None as the other two: every row was decoded in full."""
 
     columns: dict[str, pa.Array]
-    reasons: pa.Array | None
+    reasons: pa.Array | None = None  # string: why a row, or a field of it, was not decoded
+    lost: pa.Array | None = None  # boolean: nothing of the row was decoded
 
 
 class _Bad(ValueError):
-    """Why this payload gives no values."""
-
-
-class Pairs(list[tuple[Any, Any]]):
-    """An object, with the keys that are there twice."""
+    """Why this payload gives no values, or this value does not fit."""
 
 
 Fields: TypeAlias = Sequence[Field]
@@ -61,7 +62,7 @@ def typed_columns(
     reasons = found.reasons
     if RAW in wanted:
         nothing = pa.nulls(len(data), pa.binary())
-        found.columns[RAW] = nothing if reasons is None else pc.if_else(reasons.is_valid(), data, nothing)
+        found.columns[RAW] = nothing if found.lost is None else pc.if_else(found.lost, data, nothing)
     if UNDECODED in wanted:
         found.columns[UNDECODED] = pa.nulls(len(data), pa.string()) if reasons is None else reasons
     return {name: array for name, array in found.columns.items() if name in wanted}
@@ -82,12 +83,13 @@ def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection
         name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in judged
     }
     if number < 0:
-        return Typed(columns, pa.repeat(pa.scalar(NO_RULE), len(data)))
+        every = pa.repeat(pa.scalar(NO_RULE), len(data)), pa.repeat(pa.scalar(True), len(data))
+        return Typed(columns, *every)
     rule = payloads.rules[number]
     fields = tuple(field for field in rule.fields if field.column in judged) or rule.fields
     found = decode_payloads(rule, fields, data)
     columns |= {name: array for name, array in found.columns.items() if name in judged}
-    return Typed(columns, found.reasons)
+    return found._replace(columns=columns)
 
 
 def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str]) -> Typed:
@@ -111,12 +113,11 @@ def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
     lengths = [len(next(iter(part.columns.values()))) for part in parts]
     columns = {name: put([part.columns[name] for part in parts]) for name in parts[0].columns}
     if all(part.reasons is None for part in parts):
-        return Typed(columns, None)
-    reasons = [
-        pa.nulls(length, pa.string()) if part.reasons is None else part.reasons
-        for part, length in zip(parts, lengths, strict=True)
-    ]
-    return Typed(columns, put(reasons))
+        return Typed(columns)
+    judged = list(zip(parts, lengths, strict=True))
+    reasons = [part.reasons or pa.nulls(length, pa.string()) for part, length in judged]
+    lost = [part.lost or pa.repeat(pa.scalar(False), length) for part, length in judged]
+    return Typed(columns, put(reasons), put(lost))
 
 
 def decode_payloads(rule: Rule, fields: Fields, data: pa.Array) -> Typed:
@@ -124,7 +125,7 @@ def decode_payloads(rule: Rule, fields: Fields, data: pa.Array) -> Typed:
     if rule.format == "msgpack":
         from bridge.spark.unpacked import unpack
 
-        return unpack(data, fields) or decode_rows(_unpack_one, "msgpack", data, fields)
+        return unpack(data, fields) or decode_rows(unpack_one, "msgpack", data, fields)
     if rule.format == "json":
         return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
     if rule.format == "text":
@@ -144,7 +145,7 @@ def _halved(
     """By `whole`, which gives None when it finds a mistake."""
     columns = whole(data, fields)
     if columns is not None:
-        return Typed(columns, None)
+        return Typed(columns)
     if len(data) <= HALVED_TO:
         return one_by_one(data, fields)
     half = len(data) // 2
@@ -221,7 +222,8 @@ def _json_one(payload: bytes) -> Any:
     return found
 
 
-def _unpack_one(payload: bytes) -> Any:
+def unpack_one(payload: bytes) -> Any:
+    """One msgpack payload, for decode_rows()."""
     return msgpack.unpackb(
         payload, object_pairs_hook=Pairs, strict_map_key=False, unicode_errors="surrogateescape"
     )
@@ -242,15 +244,19 @@ def _cast(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
 def _cast_rows(data: pa.Array, fields: Fields) -> Typed:
     (field,) = fields
     columns = [_cast(data[row : row + 1], fields) for row in range(len(data))]
-    bad = f"field {field.column}: no {field.kind}"
-    return Typed(
-        {
-            field.column: pa.concat_arrays(
-                [pa.nulls(1, KINDS[field.kind]) if it is None else it[field.column] for it in columns]
-            )
-        },
-        pa.array([bad if it is None else None for it in columns], pa.string()),
-    )
+    typed = [pa.nulls(1, KINDS[field.kind]) if it is None else it[field.column] for it in columns]
+    reasons = [None if it is None else _misfit(field, it) for it in _misfits(columns, data)]
+    lost = pa.array([it is None for it in columns])
+    return Typed({field.column: pa.concat_arrays(typed)}, pa.array(reasons, pa.string()), lost)
+
+
+def _misfits(columns: Sequence[dict[str, pa.Array] | None], data: pa.Array) -> list[bytes | None]:
+    return [payload if it is None else None for it, payload in zip(columns, data.to_pylist(), strict=True)]
+
+
+def _misfit(field: Field, payload: bytes) -> str:
+    text = payload.decode(errors="surrogateescape")
+    return entry([field.column], f"no {field.kind}", [text], len(payload))
 
 
 # ---- one by one ----
@@ -262,19 +268,21 @@ def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields
     """
     columns: dict[str, list[Any]] = {field.column: [] for field in fields}
     reasons: list[str | None] = []
+    lost: list[bool] = []
     for payload in data.to_pylist():
-        values: dict[str, Any] = {}
+        row = _Row()
         try:
-            _gather(_loaded(loads, form, payload), fields, 0, values)
+            row.gather(_loaded(loads, form, payload), fields, 0)
+            reasons.append(row.reason(len(payload)))
+            lost.append(reasons[-1] is not None and not fields[0].path)  # a bare value is the whole payload
         except _Bad as bad:
-            values = {}
+            row = _Row()
             reasons.append(str(bad))
-        else:
-            reasons.append(None)
+            lost.append(True)
         for column, rows in columns.items():
-            rows.append(values.get(column))
+            rows.append(row.values.get(column))
     made = {field.column: pa.array(columns[field.column], KINDS[field.kind]) for field in fields}
-    return Typed(made, pa.array(reasons, pa.string()) if any(reasons) else None)
+    return Typed(made, pa.array(reasons, pa.string()), pa.array(lost)) if any(reasons) else Typed(made)
 
 
 def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
@@ -286,26 +294,60 @@ def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
         raise _Bad(NOT_WHOLE.format(format=form)) from error
 
 
-def _gather(said: Any, fields: Fields, depth: int, values: dict[str, Any]) -> None:
-    """Values of fields out of `said`, by column.  Raises _Bad."""
-    if len(fields) == 1 and len(fields[0].path) == depth:
-        if fields[0].column in values:
-            raise _Bad(f"field {fields[0].column}: a key that is there twice")
-        values[fields[0].column] = _value(said, fields[0])
-        return
-    if said is None and depth > 0:
-        return
-    pairs: Iterable[tuple[Any, Any]]
-    if isinstance(said, dict):
-        pairs = said.items()
-    elif isinstance(said, Pairs):
-        pairs = said
-    else:
-        raise _Bad(NO_MAP)
-    for key, inner in pairs:
-        inside = [field for field in fields if isinstance(key, str) and field.path[depth] == key]
-        if inside:
-            _gather(inner, inside, depth + 1, values)
+class _Row:
+    """Values of one payload by column, and those that do not fit."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._met: dict[str, list[Any]] = {}  # by column: as the payload has them
+        self._misfits: dict[str, str] = {}  # by column: the reason
+
+    def gather(self, said: Any, fields: Fields, depth: int) -> None:
+        """Take the values of fields out of `said`.  Raises _Bad: there is none in it."""
+        if len(fields) == 1 and len(fields[0].path) == depth:
+            self._take(said, fields[0])
+            return
+        if said is None and depth > 0:
+            return
+        if not isinstance(said, dict | Pairs):
+            if depth == 0:
+                raise _Bad(NO_MAP)
+            for field in fields:
+                self._refuse(said, field, NO_MAP)
+            return
+        for key, inner in said if isinstance(said, Pairs) else said.items():
+            inside = [field for field in fields if isinstance(key, str) and field.path[depth] == key]
+            if inside:
+                self.gather(inner, inside, depth + 1)
+
+    def reason(self, payload_bytes: int) -> str | None:
+        """The text for `_undecoded`; None: every value fits.  Raises _Bad: it would be too long."""
+        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for column, reason in self._misfits.items():
+            alike.setdefault((reason, tuple(map(id, self._met[column]))), []).append(column)
+        said = []
+        for (reason, _), columns in alike.items():
+            try:
+                said.append(entry(columns, reason, self._met[columns[0]], payload_bytes))
+            except ValueError as error:
+                raise _Bad(f"field {columns[0]}: {reason}; the value cannot be shown: {error}") from None
+        return "; ".join(said) or None
+
+    def _take(self, said: Any, field: Field) -> None:
+        if field.column in self._met:
+            self._refuse(said, field, TWICE)
+            return
+        try:
+            self.values[field.column] = _value(said, field)
+            self._met[field.column] = [said]
+        except _Bad as bad:
+            self._refuse(said, field, str(bad))
+
+    def _refuse(self, said: Any, field: Field, reason: str) -> None:
+        met = self._met.setdefault(field.column, [])
+        met.append(said)
+        self.values.pop(field.column, None)
+        self._misfits[field.column] = TWICE if len(met) > 1 else reason
 
 
 def _value(said: Any, field: Field) -> Any:
@@ -315,19 +357,19 @@ def _value(said: Any, field: Field) -> Any:
         return said
     if kind is int and field.kind == "long":
         if not -(1 << 63) <= said < 1 << 63:
-            raise _Bad(f"field {field.column}: an integer beyond 64 bits")
+            raise _Bad("an integer beyond 64 bits")
         return said
     if kind in {int, float} and field.kind == "double":
         try:
             return float(said)
         except OverflowError:
-            raise _Bad(f"field {field.column}: no double") from None
+            raise _Bad("no double") from None
     if kind is bytes and field.kind == "binary":
         return said
     if kind is str and field.kind in {"string", "binary"}:
         try:
             encoded = said.encode(errors="surrogateescape" if field.kind == "binary" else "strict")
         except UnicodeEncodeError:
-            raise _Bad(f"field {field.column}: a string that is no UTF-8") from None
+            raise _Bad("a string that is no UTF-8") from None
         return encoded if field.kind == "binary" else said
-    raise _Bad(f"field {field.column}: no {field.kind}")
+    raise _Bad(f"no {field.kind}")

@@ -18,9 +18,10 @@ name of a metric, or "#7" for the one with the alias 7.
 
 Columns beside those of the fields:
 
-    _undecoded  string  why this payload could not be decoded; null for those that could.  Then every field is
-                        null: nothing is guessed, and nothing half decoded
-    _raw        binary  the payload, if it was not decoded; else null
+    _undecoded  string  the values that do not fit their columns, with the name of each column and the reason
+                        (form: drift.py); these columns are null, the other fields keep their values.  Or the
+                        reason why nothing of this payload could be decoded.  Null: every value fits
+    _raw        binary  the payload, if nothing of it could be decoded; otherwise null
 
 Owns the file and which of its entries a topic has; fields.py decodes.  Values only, to be pickled.
 """

@@ -1,6 +1,7 @@
 """msgpack payloads into Arrow columns by the compiled core: ringbuf/c/unpack.c.
 
-Owns the memory of the columns, and the words for what was wrong with a payload.
+Owns the memory of the columns.  The core gives no values for a payload of which one value does not fit; such
+a payload is decoded once more by Python, which keeps its other fields and shows the value.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bridge.spark.decode import compiled
-from bridge.spark.fields import NO_MAP, NOT_WHOLE, Typed
+from bridge.spark.fields import NOT_WHOLE, Typed, decode_rows, unpack_one
 from bridge.spark.payloads import KINDS, Field
 
 __all__ = ["unpack"]
@@ -34,7 +35,7 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed | None:
     ffi, lib = core
     rows, (_, ends, payloads) = len(data), data.buffers()
     if rows == 0:
-        return Typed({field.column: pa.nulls(0, KINDS[field.kind]) for field in fields}, None)
+        return Typed({field.column: pa.nulls(0, KINDS[field.kind]) for field in fields})
     first = ffi.cast("int32_t *", ends.address) + data.offset
     total = first[rows] - first[0]
     out = ffi.new("rb_unpack_field[]", len(fields))
@@ -48,7 +49,10 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed | None:
         field.column: pa.Array.from_buffers(KINDS[field.kind], rows, buffers)
         for field, (buffers, _) in zip(fields, kept, strict=True)
     }
-    return Typed(columns, _reasons(lib, pa.Array.from_buffers(pa.uint16(), rows, [None, outcomes]), fields))
+    codes = pc.bit_wise_and(
+        pa.Array.from_buffers(pa.uint16(), rows, [None, outcomes]), (1 << lib.RB_UNPACK_BITS) - 1
+    )
+    return _judged(columns, codes, data, fields, lib.RB_UNPACK_NO_MAP)
 
 
 def _prepared(
@@ -70,24 +74,19 @@ def _prepared(
     return [valid, ends, values], path
 
 
-def _reasons(lib: Any, outcomes: pa.Array, fields: Sequence[Field]) -> pa.Array | None:
-    distinct = outcomes.unique()
-    if distinct.to_pylist() == [lib.RB_UNPACKED]:
-        return None
-    words = pa.array([_words(lib, outcome, fields) for outcome in distinct.to_pylist()], pa.string())
-    return words.take(pc.index_in(outcomes, distinct))
-
-
-def _words(lib: Any, outcome: int, fields: Sequence[Field]) -> str | None:
-    code, about = outcome & (1 << lib.RB_UNPACK_BITS) - 1, fields[outcome >> lib.RB_UNPACK_BITS]
-    said = {
-        lib.RB_UNPACKED: None,
-        lib.RB_UNPACK_CUT: NOT_WHOLE.format(format="msgpack"),
-        lib.RB_UNPACK_REST: NOT_WHOLE.format(format="msgpack"),
-        lib.RB_UNPACK_NO_MAP: NO_MAP,
-        lib.RB_UNPACK_TYPE: f"field {about.column}: no {about.kind}",
-        lib.RB_UNPACK_RANGE: f"field {about.column}: an integer beyond 64 bits",
-        lib.RB_UNPACK_TEXT: f"field {about.column}: a string that is no UTF-8",
-        lib.RB_UNPACK_TWICE: f"field {about.column}: a key that is there twice",
-    }
-    return said[code]
+def _judged(
+    columns: dict[str, pa.Array], codes: pa.Array, data: pa.Array, fields: Sequence[Field], misfit: int
+) -> Typed:
+    """With the reasons; codes from `misfit` on are of payloads of which some fields may fit."""
+    if pc.max(codes).as_py() == 0:
+        return Typed(columns)
+    lost = pc.not_equal(codes, 0)
+    nothing = pa.nulls(len(data), pa.string())
+    reasons = pc.if_else(lost, NOT_WHOLE.format(format="msgpack"), nothing)
+    again = pc.greater_equal(codes, misfit)
+    rows = decode_rows(unpack_one, "msgpack", data.filter(again), fields)
+    columns = {name: pc.replace_with_mask(it, again, rows.columns[name]) for name, it in columns.items()}
+    count = len(next(iter(rows.columns.values())))
+    reasons = pc.replace_with_mask(reasons, again, rows.reasons or pa.nulls(count, pa.string()))
+    lost = pc.replace_with_mask(lost, again, rows.lost or pa.repeat(pa.scalar(False), count))
+    return Typed(columns, reasons, lost)

@@ -41,6 +41,7 @@ from bridge.spark.jobs.common import (
     check_source,
     follow,
     pairs,
+    reason_of,
     run,
 )
 from bridge.spark.payloads import RAW, UNDECODED
@@ -148,13 +149,13 @@ def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
     frame.sparkSession.conf.set(*TIMES)
     seen = Observation()
     typed = UNDECODED in frame.columns
-    reason = f.coalesce(CORRUPT, UNDECODED) if typed else f.col(CORRUPT)
+    reason = reason_of(frame)
     bad = reason.isNotNull()
     good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
     directory = directory_of(batch)
-    good.where(~bad).drop(CORRUPT, UNDECODED, RAW).write.mode("overwrite").option(
-        "compression", COMPRESSION
-    ).parquet(f"{table}/{directory}")
+    good.where(~bad).drop(CORRUPT, RAW).write.mode("overwrite").option("compression", COMPRESSION).parquet(
+        f"{table}/{directory}"
+    )
     counted = seen.get
     if counted["bad"]:
         more = ("timestamp", "topic", RAW) if typed else ()

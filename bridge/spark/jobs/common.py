@@ -8,12 +8,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as f
+
 from bridge.errors import BridgeError, SourceOptionError
+from bridge.spark.columns import CORRUPT
 from bridge.spark.landing import Landing
 from bridge.spark.options import Options
+from bridge.spark.payloads import RAW, UNDECODED
 from bridge.spark.tables import FORMATS
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = [
@@ -23,6 +28,7 @@ __all__ = [
     "check_source",
     "follow",
     "pairs",
+    "reason_of",
     "run",
 ]
 
@@ -87,6 +93,13 @@ def check_source(root: str, options: Mapping[str, str]) -> None:
     """Say what is wrong with them before Spark starts, which takes long.  Raises SourceOptionError."""
     Options.read({"path": root, **options})
     Landing(root).check()
+
+
+def reason_of(frame: DataFrame) -> Column:
+    """The reason why nothing of a record could be read or decoded; null for the others."""
+    if UNDECODED not in frame.columns:
+        return f.col(CORRUPT)
+    return f.coalesce(CORRUPT, f.when(f.col(RAW).isNotNull(), f.col(UNDECODED)))
 
 
 def run(job: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:

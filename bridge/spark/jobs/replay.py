@@ -26,8 +26,8 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
-from bridge.spark.jobs.common import add_spark_arguments, check_source, pairs, run
-from bridge.spark.payloads import RAW, UNDECODED
+from bridge.spark.jobs.common import add_spark_arguments, check_source, pairs, reason_of, run
+from bridge.spark.payloads import RAW
 from bridge.spark.session import session
 
 if TYPE_CHECKING:
@@ -47,12 +47,11 @@ def replay(spark: SparkSession, root: str, table: str, options: Mapping[str, str
     from pyspark.sql import Observation
 
     frame = spark.read.format("brim").options(**{**options, "mode": "PERMISSIVE"}).load(root)
-    typed = UNDECODED in frame.columns
-    bad = (f.coalesce(CORRUPT, UNDECODED) if typed else f.col(CORRUPT)).isNotNull()
+    bad = reason_of(frame).isNotNull()
     seen = Observation()
     counted = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
     target = f"{table.rstrip('/')}/range={range_name(options)}"
-    rows = counted.where(~bad).drop(CORRUPT, UNDECODED, RAW)
+    rows = counted.where(~bad).drop(CORRUPT, RAW)
     rows.write.mode("overwrite").option("compression", "zstd").parquet(target)
     return target, int(seen.get["good"]), int(seen.get["bad"])
 

@@ -74,6 +74,10 @@ def outcome(found: decoding.Typed, rows: int) -> list[str | None]:
     return [None] * rows if found.reasons is None else found.reasons.to_pylist()
 
 
+def lost(found: decoding.Typed, rows: int) -> list[bool]:
+    return [False] * rows if found.lost is None else found.lost.to_pylist()
+
+
 def payloads_of(given: list[bytes]) -> Any:
     """Not at the beginning of its buffers, as after a slice."""
     return pa.array([b"before", *given, b"behind"], pa.binary())[1:-1]
@@ -88,10 +92,11 @@ def test_msgpack_is_unpacked_in_c_as_in_python(given: list[bytes]) -> None:
     data = payloads_of(given)
     compiled = unpack(data, FIELDS)
     assert compiled is not None
-    portable = decode_rows(decoding._unpack_one, "msgpack", data, FIELDS)
+    portable = decode_rows(decoding.unpack_one, "msgpack", data, FIELDS)
     assert table(compiled) == table(portable)
     ours, theirs = outcome(compiled, len(given)), outcome(portable, len(given))
     assert [it is None for it in ours] == [it is None for it in theirs]
+    assert lost(compiled, len(given)) == lost(portable, len(given))
 
 
 @given(said.map(msgpack.packb), st.data())
@@ -105,7 +110,9 @@ def test_of_msgpack_that_is_cut_or_changed_nothing_is_half_decoded(whole: bytes,
     reasons, rows = outcome(compiled, 3), table(compiled)
     assert None not in {reasons[0], reasons[2]}
     assert rows[0] == rows[2] == (None,) * len(FIELDS)
-    assert (reasons[1] is None) or rows[1] == (None,) * len(FIELDS)
+    assert compiled.lost is not None
+    assert compiled.lost[0].as_py() is compiled.lost[2].as_py() is True
+    assert not compiled.lost[1].as_py() or rows[1] == (None,) * len(FIELDS)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -143,6 +150,7 @@ def test_json_is_read_by_pyarrow_as_by_python(given: list[bytes]) -> None:
     by_row = decode_rows(decoding._json_one, "JSON", data, TEXTUAL)
     assert table(whole, TEXTUAL) == table(by_row, TEXTUAL)
     assert outcome(whole, len(given)) == outcome(by_row, len(given))
+    assert lost(whole, len(given)) == lost(by_row, len(given))
 
 
 def test_a_bare_value_is_a_column() -> None:
@@ -151,11 +159,100 @@ def test_a_bare_value_is_a_column() -> None:
     found = unpack(data, bare)
     assert found is not None
     assert found.columns["value"].to_pylist() == [1.0, 2.5, None, None, float(2**64 - 1)]
-    assert outcome(found, 5) == [None, None, None, "field value: no double", None]
+    assert outcome(found, 5) == [None, None, None, 'field value: no double: "x"', None]
+    assert lost(found, 5) == [False, False, False, True, False]
     data = payloads_of([b"21.5", b"-3", b"warm", b"\xff", b""])
     found = decode_payloads(Rule("#", "text", bare), bare, data)
     assert found.columns["value"].to_pylist() == [21.5, -3.0, None, None, None]
-    assert outcome(found, 5) == [None, None, *["field value: no double"] * 3]
+    assert outcome(found, 5) == [
+        None,
+        None,
+        *(f"field value: no double: {it}" for it in ('"warm"', "0xff", '""')),
+    ]
+    assert lost(found, 5) == [False, False, True, True, True]
+
+
+DRIFTED = (
+    Field("temp", ("temp",), "double"),
+    Field("count", ("count",), "long"),
+    Field("note", ("note",), "string"),
+    Field("vib", ("motor", "vib"), "double"),
+    Field("load", ("motor", "load"), "long"),
+)
+DRIFT = [
+    {"temp": "warm", "count": 5, "motor": {"vib": 1.5, "load": [1, None]}},
+    {"temp": 2, "count": 1.5, "note": {"a": True}, "motor": 7},
+    {"temp": 3.5, "note": "ok", "motor": {"vib": 2}},
+]
+KEPT = [(None, 5, None, 1.5, None), (2.0, None, None, None, None), (3.5, None, "ok", 2.0, None)]
+SAID = [
+    {'field temp: no double: "warm"', "field load: no long: [1, null]"},
+    {
+        "field count: no long: 1.5",
+        'field note: no string: {"a": true}',
+        "fields vib, load: a map belongs where something else is: 7",
+    },
+    None,
+]
+
+
+@pytest.mark.parametrize("form", ["msgpack", "msgpack in Python", "json", "cbor"])
+def test_a_value_that_does_not_fit_goes_to_undecoded_and_the_other_fields_stay(form: str) -> None:
+    packs: Any = {"json": lambda it: json.dumps(it).encode()}
+    if form == "cbor":
+        packs["cbor"] = pytest.importorskip("cbor2").dumps
+    data = payloads_of([packs.get(form, msgpack.packb)(it) for it in DRIFT])
+    if form == "msgpack in Python":
+        found = decode_rows(decoding.unpack_one, "msgpack", data, DRIFTED)
+    else:
+        found = decode_payloads(Rule("#", form, DRIFTED), DRIFTED, data)
+    assert table(found, DRIFTED) == KEPT
+    assert [it and set(it.split("; ")) for it in outcome(found, 3)] == SAID
+    assert lost(found, 3) == [False] * 3
+
+
+def test_a_metric_of_sparkplug_that_does_not_fit_leaves_the_others() -> None:
+    pytest.importorskip("google.protobuf")
+    text, number = b"\x0a\x01a\x20\x0c\x7a\x03off", b"\x0a\x01b\x20\x0a\x69" + struct.pack("<d", 1.5)
+    payload = b"".join(b"\x12" + bytes([len(it)]) + it for it in (text, number))
+    fields = (Field("a", ("a",), "double"), Field("b", ("b",), "double"))
+    found = decode_payloads(Rule("#", "sparkplug", fields), fields, payloads_of([payload]))
+    assert table(found, fields) == [(None, 1.5)]
+    assert outcome(found, 1) == ['field a: no double: "off"']
+
+
+def test_values_that_do_not_fit_are_shown_whole_and_bounded_by_their_payload() -> None:
+    """A few bytes of CBOR can refer to one list 2**25 times, or to itself."""
+    cbor2 = pytest.importorskip("cbor2")
+    fields = (Field("a", ("a",), "long"), Field("b", ("b",), "long"))
+    shares: Any = ["x" * 40]
+    for _ in range(25):
+        shares = [shares, shares]
+    itself: Any = []
+    itself.append(itself)
+    deep: Any = 1
+    for _ in range(100):
+        deep = [deep]
+    odd = {"raw": b"\x01\xff", 7: [True, None, -0.5], "tag": cbor2.CBORTag(4000, "ü\n")}
+    given = [
+        cbor2.dumps({"a": it, "b": 5}, value_sharing=it is shares or it is itself)
+        for it in (shares, itself, deep, odd, "y" * 100_000)
+    ]
+    assert len(given[0]) < 300
+    found = decode_payloads(Rule("#", "cbor", fields), fields, payloads_of(given))
+    assert found.columns["b"].to_pylist() == [None, None, None, 5, 5]
+    assert lost(found, 5) == [True, True, True, False, False]
+    reasons = outcome(found, 5)
+    assert all("cannot be shown" in str(it) for it in reasons[:3])
+    assert reasons[3] == r'field a: no long: {"raw": 0x01ff, 7: [true, null, -0.5], "tag": (4000, "ü\n")}'
+    assert reasons[4] == f'field a: no long: "{"y" * 100_000}"'
+    twice = payloads_of([b'{"a":1,"a":{"c":2},"b":3}', b'{"a":18446744073709551616,"b":3}'])
+    found = decode_payloads(Rule("#", "json", fields), fields, twice)
+    assert table(found, fields) == [(None, 3), (None, 3)]
+    assert outcome(found, 2) == [
+        'field a: a key that is there twice: 1, {"c": 2}',
+        "field a: an integer beyond 64 bits: 18446744073709551616",
+    ]
 
 
 def test_every_form_of_msgpack_is_read_and_passed_over() -> None:

@@ -72,18 +72,22 @@ def offsets(table: Path) -> list[int]:
     return sorted(offset for it in tables for offset in it["offset"].to_pylist())
 
 
-def test_silver_is_typed_and_what_does_not_decode_is_in_quarantine(
+def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_decode_in_quarantine(
     spark: Any, lake: Path, schema: Path, tmp_path: Path, capsys: Said
 ) -> None:
-    table = tmp_path / "silver"
+    table, drifted = tmp_path / "silver", msgpack.packb({"temp": "hot", "more": {"note": "n50"}})
+    store(lake, unit_of(50, 50, drain_seq=6, payload=lambda _: drifted))
     assert silver.main([str(lake), "--to", str(table), "--payloads", str(schema), "--json"]) == 0
-    assert told(capsys) == {"table": str(table), "batches": 1, "records": 49, "quarantined": 1}
+    assert told(capsys) == {"table": str(table), "batches": 1, "records": 50, "quarantined": 1}
     rows = spark.read.parquet(str(table)).orderBy("offset").select("offset", "temp", "note").collect()
     good = [offset for offset in range(50) if offset != 13]
-    assert [tuple(row) for row in rows] == [(it, it * 1.5, f"n{it}" if it % 4 else None) for it in good]
+    assert [tuple(row) for row in rows[:-1]] == [(it, it * 1.5, f"n{it}" if it % 4 else None) for it in good]
+    assert tuple(rows[-1]) == (50, None, "n50")
+    (kept,) = spark.read.parquet(str(table)).where("_undecoded is not null").collect()
+    assert (kept["offset"], kept["_undecoded"]) == (50, 'field temp: no double: "hot"')
     (bad,) = spark.read.parquet(f"{table}/_quarantine").collect()
     assert (bad["offset"], bad["topic"], bytes(bad["_raw"])) == (13, "plant/1/temp", b"neither")
-    assert bad["_corrupt_record"] == "a map belongs where something else is"
+    assert bad["_corrupt_record"] == "no msgpack, or cut short"
 
 
 def test_the_latest_of_each_device_is_the_same_in_whatever_order_batches_came(
