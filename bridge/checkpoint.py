@@ -42,7 +42,8 @@ a later VERSION whose checksum holds: taken for none, all would be sent again to
 
 Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.  The
 32 bytes in front of the body, and what the checksum is of, are the same in every version.
-Version 1 had one unit under way, as "intent", and cursors without ahead and owed.
+Version 1 had one unit under way, as "intent", and cursors without ahead and owed.  Versions 1 and 2 had
+epochs of 32 bits, as rings have them; since version 3 they are those of the lake (bridge/installation.py).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ __all__ = ["Checkpoint", "cursors_in", "streams_in"]
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMCKPT"
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 16 << 20  # 100 bytes a partition: far above what one edge has
 
 _HEADER = struct.Struct("<8sII")
@@ -296,8 +297,8 @@ def _fields(cursor: Cursor) -> tuple[Any, ...]:
 
 
 def _map(intent: Intent) -> dict[str, Any]:
-    """Its fields, without those of earlier epochs and of causes where there are none."""
-    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged"}
+    """Its fields, without those of earlier epochs, of causes and the installation where there are none."""
+    seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation"}
     return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
 
 
@@ -347,7 +348,7 @@ def _verified(data: bytes) -> tuple[int, bytes]:
 def _unpack(data: bytes) -> dict[str, Any]:
     """The body.  Raises ValueError: damage, or another version."""
     version, body = _verified(data)
-    if version not in {1, VERSION}:
+    if version not in {1, 2, VERSION}:
         raise ValueError(f"version {version}")
     found = msgpack.unpackb(body, use_list=False)
     if not isinstance(found, dict):

@@ -58,11 +58,11 @@ def _pieces(unit: Unit, chunk_bytes: int) -> Iterator[_Piece]:
         begin = 0
         while begin < len(run.records):
             rest = run.records[begin:]
-            scan = scan_records(rest[:chunk_bytes], unit.footer.epoch)
+            scan = scan_records(rest[:chunk_bytes], unit.footer.ring_epoch)
             if scan.count == 0:  # the first is longer than a chunk
                 offset = Run.of(rest).first_offset
-                length = bytes_of_records(rest, unit.footer.epoch, offset, 1)
-                scan = scan_records(rest[:length], unit.footer.epoch)
+                length = bytes_of_records(rest, unit.footer.ring_epoch, offset, 1)
+                scan = scan_records(rest[:length], unit.footer.ring_epoch)
             stamps = scan.first_timestamp_ns, scan.last_timestamp_ns
             yield _Piece(Run(rest[: scan.good_bytes], run.unchecked), scan.first_offset, scan.count, *stamps)
             begin += scan.good_bytes
@@ -87,6 +87,7 @@ def _chunk(unit: Unit, pieces: list[_Piece]) -> Chunk:
         skipped=whole.skipped if opens else (),
         earlier_lost=whole.earlier_lost if opens else (),
         earlier_skipped=whole.earlier_skipped if opens else (),
+        installation=whole.installation,
     )
     batch = Batch(whole.epoch, first_offset, last_offset, *stamps, tuple(piece.run for piece in pieces))
     return Chunk(first_offset, last_offset, b"".join(compressed(build(whole.edge, intent, batch)).parts))

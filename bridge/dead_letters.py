@@ -62,7 +62,7 @@ class DeadLetters:
     ) -> Iterator[dict[str, Any]]:
         reasons = {it.offset: it.reason for it in rejected}
         for run in batch.runs:
-            for record in RingBatch.of(run.records, batch.epoch, run.first_offset, None):
+            for record in RingBatch.of(run.records, batch.ring_epoch, run.first_offset, None):
                 if record.offset not in reasons:
                     continue
                 yield {

@@ -33,15 +33,17 @@ from bridge.checkpoint import Checkpoint
 from bridge.clock import SYSTEM, Clock
 from bridge.cursor import Cursor, joined
 from bridge.dead_letters import DeadLetters
+from bridge.drained import EPOCH_BITS, ring_epoch
 from bridge.errors import SinkUnavailable, SourceError
+from bridge.installation import Installation
 from bridge.partitions import TICK_S, Partitions
 from bridge.plan import Plan, Want
 from bridge.reconcile import is_there, reconcile
 from bridge.resend import ResendLimit, bounded
 from bridge.settings import BridgeSettings
 from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
-from bridge.sink import RecordSink, Sink, keeps_names
-from bridge.source import ColdLog, PartitionSource, RecordBuffer, RingName, cut
+from bridge.sink import Leasing, RecordSink, Sink, keeps_names
+from bridge.source import ANOTHER_EDGE, ColdLog, PartitionSource, RecordBuffer, RingName, cut
 from bridge.streams import note_streams, streams_left
 from bridge.unit import Batch, Intent
 from bridge.window import Flight, Window
@@ -107,7 +109,13 @@ class Drain:
         self.held = False  # no unit is begun; those under way go on
         self.checkpoint = checkpoint
         left = streams_left(settings, checkpoint)
-        self.partitions = Partitions(settings, cold, clock, self.cursor_of, self._known, left)
+        copies = settings.log_dir, settings.runtime_dir
+        self.installation = Installation.open(settings.state_dir, copies)
+        if isinstance(sink, Leasing):
+            sink.hold_as(self.installation.holder())
+        self.partitions = Partitions(
+            settings, cold, clock, self.cursor_of, self._known, left, self.installation.lake_epoch
+        )
         self.plan = Plan(settings)
         self.dead_letters = DeadLetters(settings)
         self.clock = clock
@@ -227,7 +235,7 @@ class Drain:
         note_streams(self.settings, self.checkpoint)
         self._sink.begin(self.settings.edge_id)
         if not isinstance(self._sink, RecordSink):
-            reconcile(self._sink, self.checkpoint, self._first_offset_of)
+            reconcile(self._sink, self.checkpoint, self._first_offset_of, self.installation.owns)
             self._window.flights = [Flight(intent) for intent in self.checkpoint.intents]
         self._begun = True
         for cursor in self.checkpoint.cursors.values():
@@ -384,6 +392,7 @@ class Drain:
             compressed=self.settings.compress == "zstd",
             earlier_lost=cursor.earlier_lost,
             earlier_skipped=cursor.earlier_skipped,
+            installation=self.installation.identity.id if cursor.epoch >> EPOCH_BITS else "",
             **self._causes(source, cursor, lost),
         )
 
@@ -398,12 +407,15 @@ class Drain:
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
         """Go on with the epoch after the cursor's, which has been read to its end.  False: there is none."""
         epochs = source.epochs()
-        later = [it for it in epochs if it[0] > cursor.epoch]
+        later = epochs
+        if self.installation.owns(cursor.epoch):
+            later = [it for it in epochs if ring_epoch(it[0]) > ring_epoch(cursor.epoch)]
         if not later:
-            if epochs and epochs[-1][0] < cursor.epoch:
+            if epochs and epochs[-1][0] != cursor.epoch:
                 raise SourceError(
-                    f"{source.path}: epoch {epochs[-1][0]}, after epoch {cursor.epoch} that has been drained",
-                    hint="epochs must rise: restore the broker's state_dir, or remove the ring",
+                    f"{source.path}: epoch {ring_epoch(epochs[-1][0])}, after epoch "
+                    f"{ring_epoch(cursor.epoch)} that has been drained",
+                    hint=ANOTHER_EDGE,
                 )
             source.read_to_its_end()
             return False
@@ -511,7 +523,7 @@ class Drain:
     def _tell(self, cursor: Cursor, lost: Lost) -> None:
         if self._moved is not None:
             name = RingName(cursor.stream, cursor.partition)
-            self._moved(name.ring, cursor.epoch, cursor.accounted_offset, lost)
+            self._moved(name.ring, ring_epoch(cursor.epoch), cursor.accounted_offset, lost)
 
     def _save(self) -> bool:
         """Save the checkpoint if it is time to.  True if that made room under the resend limit."""

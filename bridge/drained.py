@@ -6,10 +6,10 @@ Little-endian.
 
     byte  size  field
        0     8  magic            "BRIMDRAN"
-       8     4  version          VERSION
+       8     4  version          2; 1 where the epoch of the footer is that of the ring
       12     4  header_bytes     64: where the first extent begins
       16     8  drain_seq        the number of this unit, from 1 on, of this edge in this sink
-      24     4  ring_epoch       seeds the records' own checksums
+      24     4  ring_epoch       seeds the records' own checksums: the low 32 bits of the footer's epoch
       28     4  partition
       32     8  created_ns       wall clock when the unit was decided on, ns since 1970
       40    20  zeros
@@ -25,7 +25,9 @@ Little-endian.
     were that they came from: a unit that is read once from the ring and once more from the log gives the
     same bytes.
 
-    Footer: edge, stream, partition, epoch: whose records these are, with the offset their identity for ever
+    Footer: edge, stream, partition, epoch: whose records these are, with the offset their identity for ever.
+                                The epoch has 63 bits: no other installation gives it
+                                (bridge/installation.py)
         epoch_first_offset      offset with which this epoch began
         previous                [epoch, next_offset]: where draining stood in the epoch before, when it
                                 could no longer be read; in the first unit of an epoch, else nil
@@ -37,6 +39,7 @@ Little-endian.
         earlier_lost, earlier_skipped   [[epoch, first, last], ...] the same of epochs before this one, which
                                 ended before a unit of theirs could say so; left out where there are none
         body_crc32              crc32 of everything before the footer
+        installation            32 hexadecimal digits: who has drained it; left out in version 1
 
     crc32 is the one of zlib, and not crc32c, where a reader without compiled code must be able to check: an
     executor that was given only a zip of Python files.
@@ -44,6 +47,7 @@ Little-endian.
 Name:
     edge={edge}/dt={YYYY-MM-DD}/
     {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
+An epoch of version 2 has 19 digits.
 The day is that of created_ns, UTC.  A name decides the content: nothing in a file depends on when it is
 written or read again.  Names alone prove what is there: per edge the drain_seqs are dense, and per (edge,
 stream, partition, epoch) the offset ranges follow on each other, but for ranges that a footer declares.
@@ -53,7 +57,8 @@ Compressed (suffix .brim.zst): everything before the footer as one zstd frame; t
 is read from the end of either kind, and says by its body_crc32 whether two files hold the same.
 
 Rule for change: footers may gain keys, which readers ignore.  Any other change raises VERSION and adds
-golden bytes under tests/golden/bridge; a reader keeps reading the version before.
+golden bytes under tests/golden/bridge; a reader keeps reading the version before.  A unit with an epoch of
+32 bits is always written as version 1: a unit that an earlier Brim has begun must stay the same.
 
 Only the standard library and msgpack at import, for the reason above; verify() needs the compiled core.
 """
@@ -75,6 +80,7 @@ import msgpack
 from bridge.errors import BadName, DrainedFileError
 
 __all__ = [
+    "EPOCH_BITS",
     "EXTENT_HEADER_BYTES",
     "HEADER_BYTES",
     "PARQUET_COLUMNS",
@@ -95,6 +101,7 @@ __all__ = [
     "footer_length",
     "parse",
     "parse_footer",
+    "ring_epoch",
     "verify",
 ]
 
@@ -102,7 +109,8 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC = b"BRIMDRAN"
 END_MAGIC = b"BRIMDEND"
-VERSION = 1
+VERSION, NARROW_VERSION = 2, 1
+EPOCH_BITS = 32  # of a ring's epoch, in that of the lake
 HEADER_BYTES = 64
 EXTENT_HEADER_BYTES = 32
 TRAILER_BYTES = 16
@@ -128,9 +136,14 @@ _EDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}(@[A-Za-z0-9][A-Za-z0-9_-]{0,63})?")
 _PATH = re.compile(
     rf"(?:.*/)?edge=(?P<edge>{_EDGE.pattern})/dt=(?P<day>\d{{4}}-\d\d-\d\d)/"
-    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})-e(?P<epoch>\d{{10}})"
-    rf"-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
+    rf"(?P<seq>\d{{16}})-(?P<stream>{_STREAM.pattern})-p(?P<partition>\d{{4,10}})"
+    rf"-e(?P<epoch>\d{{10}}|\d{{19}})-(?P<first>\d{{20}})-(?P<last>\d{{20}})\{SUFFIX}(?P<zst>\.zst)?"
 )
+
+
+def ring_epoch(epoch: int) -> int:
+    """The epoch in ring and log of an epoch of the lake."""
+    return epoch & ((1 << EPOCH_BITS) - 1)
 
 
 def as_drained(path: str) -> str:
@@ -203,17 +216,18 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first HEADER_BYTES."""
+    """The first HEADER_BYTES.  `epoch` is the ring's."""
 
     drain_seq: int
     epoch: int
     partition: int
     created_ns: int
+    version: int = VERSION
 
     def pack(self) -> bytes:
         """Its bytes."""
         fields = _HEADER.pack(
-            MAGIC, VERSION, HEADER_BYTES, self.drain_seq, self.epoch, self.partition, self.created_ns
+            MAGIC, self.version, HEADER_BYTES, self.drain_seq, self.epoch, self.partition, self.created_ns
         )
         return fields + _CRC.pack(zlib.crc32(fields))
 
@@ -235,19 +249,20 @@ class Header:
         magic, version, header_bytes, drain_seq, epoch, partition, created_ns = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise DrainedFileError(f"begins with {magic!r}, a drained file with {MAGIC!r}")
-        if version != VERSION or header_bytes != HEADER_BYTES:
+        if version not in {NARROW_VERSION, VERSION} or header_bytes != HEADER_BYTES:
             raise DrainedFileError(
-                f"version {version}, this build reads {VERSION}", hint="install a newer Brim"
+                f"version {version}, this build reads {NARROW_VERSION} and {VERSION}",
+                hint="install a newer Brim",
             )
         if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
             raise DrainedFileError("the checksum of the header does not hold")
-        return cls(drain_seq, epoch, partition, created_ns)
+        return cls(drain_seq, epoch, partition, created_ns, version)
 
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 EarlierRanges: TypeAlias = tuple[tuple[int, int, int], ...]  # (epoch, first, last)
 
-_MAY_MISS = ("earlier_lost", "earlier_skipped")
+_MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "installation": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +288,12 @@ class Footer:
     body_crc32: int
     earlier_lost: EarlierRanges = ()
     earlier_skipped: EarlierRanges = ()
+    installation: str = ""
+
+    @property
+    def ring_epoch(self) -> int:
+        """The epoch with which the records' checksums begin."""
+        return ring_epoch(self.epoch)
 
     def pack(self) -> bytes:
         """msgpack, keys in the order above."""
@@ -297,7 +318,7 @@ class Footer:
     def of(cls, values: Any) -> Footer:
         """The footer with these values; arrays are tuples.  Raises as unpack()."""
         try:
-            found = {**dict.fromkeys(_MAY_MISS, ()), **values}
+            found = {**_MAY_MISS, **values}
             footer = cls(
                 **{field.name: _checked(field.name, found[field.name]) for field in dataclasses.fields(cls)}
             )
@@ -325,7 +346,7 @@ class Footer:
 
 def _checked(key: str, value: Any) -> Any:
     """`value`, if it can be what the footer has under `key`; else raises ValueError."""
-    if key in {"edge", "stream"}:
+    if key in {"edge", "stream", "installation"}:
         good = isinstance(value, str)
     elif key == "previous":
         good = value is None or _is_pair(value)
@@ -439,7 +460,7 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
             raise DrainedFileError(f"{len(body)} bytes cannot hold {footer.count} records")
         if (header.drain_seq, header.epoch, header.partition) != (
             footer.drain_seq,
-            footer.epoch,
+            footer.ring_epoch,
             footer.partition,
         ):
             raise DrainedFileError(f"header and footer contradict each other: {header}, {footer}")
@@ -527,7 +548,7 @@ def verify(file: DrainedFile, name: str = "") -> None:
     for extent in file.extents:
         if not extent_verifies(file, extent):
             raise DrainedFileError(f"byte {extent.at}: the extent's checksum does not hold", name=name)
-        scan = scan_records(extent.body, footer.epoch)
+        scan = scan_records(extent.body, footer.ring_epoch)
         if scan.good_bytes != len(extent.body):
             raise DrainedFileError(f"byte {extent.at}: bad record {scan.good_bytes} bytes into it", name=name)
         if scan.first_offset != expected or scan.last_offset - scan.first_offset + 1 != scan.count:

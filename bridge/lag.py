@@ -96,6 +96,9 @@ class LagMeter:
             if cursor is None:  # the sink has never been reached
                 epoch, offset = source.oldest()
             records, length = source.backlog(epoch, offset)
+            if error and source.moved_on(epoch):  # nothing of the ring was drained, as far as is known
+                oldest = source.oldest()[1]
+                records = (source.end_offset() or oldest) - oldest
             records -= sum(end - first for first, end in cursor.ahead) if cursor else 0
             records -= gone.last - gone.first + 1 if (gone := self.gone.get(name)) else 0
             left_s = self._left_s(source, length)
@@ -107,6 +110,8 @@ class LagMeter:
         oldest_ns = drain.oldest_ns_of(name)
         if records > 0 and oldest_ns is not None:
             age_s = drain.clock.age_s(oldest_ns)
+        if records > 0:
+            age_s = max(age_s, drain.partitions.blocked_s(name))
         return PartitionLag(*name, epoch, offset, max(records, 0), length, age_s, waiting, left_s, error)
 
     def _left_s(self, source: PartitionSource, lag_bytes: int) -> float | None:

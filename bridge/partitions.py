@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bridge.clock import Clock
 from bridge.cursor import Cursor
@@ -31,6 +32,15 @@ SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so lon
 
 
 @dataclass(slots=True)
+class Blocked:
+    """Why a partition cannot be read, since when, and until when it is left as it is; monotonic."""
+
+    reason: str
+    since: float
+    retry_at: float
+
+
+@dataclass(slots=True)
 class Waiting:
     """Records of a partition that wait: since when, by two clocks."""
 
@@ -48,13 +58,14 @@ class Partitions:
     cursor_of: Callable[[RingName], Cursor | None]
     known: Callable[[], Iterable[RingName]]  # partitions that were begun, their rings being there or not
     left: frozenset[str] = frozenset()  # streams and producers that the broker does not have any more
+    lake_epoch: Callable[[int], int] = lambda epoch: epoch  # of a ring's
     flushing: bool = False  # what waits is due, whatever its linger
     damaged_records: int = 0  # in rings, passed over
     sources: dict[RingName, PartitionSource] = field(default_factory=dict)
     waiting: dict[RingName, Waiting] = field(default_factory=dict)
     # Wall: how old what waits is, where newer records are drained beside it.
     backlog_ns: dict[RingName, int] = field(default_factory=dict)
-    _errors: dict[RingName, tuple[float, str]] = field(default_factory=dict)
+    _blocked: dict[RingName, Blocked] = field(default_factory=dict)
     _unseen: set[RingName] | None = None  # of `known`, those of which the log has not been asked yet
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
@@ -66,7 +77,7 @@ class Partitions:
                 self.forget(name)
         for name, path in found.items():
             if name not in self.sources:
-                self.sources[name] = PartitionSource(name, path, self.cold, self._damaged)
+                self.sources[name] = self._source(name, path)
             with self.blamed(name):
                 self.sources[name].refresh()
         self._look_back(found)
@@ -102,14 +113,17 @@ class Partitions:
         """The source of a partition, or one that has the log alone: its ring is gone."""
         known = self.sources.get(name)
         path = self.settings.runtime_dir / name.ring
-        return known or PartitionSource(name, path, self.cold, self._damaged)
+        return known or self._source(name, path)
+
+    def _source(self, name: RingName, path: Path) -> PartitionSource:
+        return PartitionSource(name, path, self.cold, self._damaged, self.lake_epoch)
 
     def _damaged(self) -> None:
         self.damaged_records += 1
 
     def forget(self, name: RingName) -> None:
         """What was noted of its records is of another place."""
-        for noted in (self.waiting, self.backlog_ns, self._errors):
+        for noted in (self.waiting, self.backlog_ns, self._blocked):
             noted.pop(name, None)
 
     @contextmanager
@@ -120,16 +134,24 @@ class Partitions:
         except (SourceError, LogError, RingError, OSError) as error:
             hint = error.hint if isinstance(error, BridgeError) else ""
             text = f"{error}; {hint}" if hint else str(error)
-            if self.error_of(name) != text:
-                log.warning("partition cannot be read stream=%s partition=%d: %s", *name, text)
-            self._errors[name] = self.clock.monotonic() + SOURCE_RETRY_S, text
+            now, known = self.clock.monotonic(), self._blocked.get(name)
+            if known is None or known.reason != text:
+                log.error("partition blocked stream=%s partition=%d: %s", *name, text)
+            since = now if known is None else known.since
+            self._blocked[name] = Blocked(text, since, now + SOURCE_RETRY_S)
         else:
-            if self._errors.get(name, (0.0, ""))[0] <= self.clock.monotonic():
-                self._errors.pop(name, None)
+            if (known := self._blocked.get(name)) and known.retry_at <= self.clock.monotonic():
+                del self._blocked[name]
 
     def error_of(self, name: RingName) -> str:
         """Why a partition cannot be read; "": it can."""
-        return self._errors.get(name, (0.0, ""))[1]
+        blocked = self._blocked.get(name)
+        return blocked.reason if blocked else ""
+
+    def blocked_s(self, name: RingName) -> float:
+        """Seconds since a partition cannot be read; 0: it can."""
+        blocked = self._blocked.get(name)
+        return self.clock.monotonic() - blocked.since if blocked else 0.0
 
     def oldest_ns(self, name: RingName) -> int | None:
         """Timestamp of the oldest record that waits to be sent, or of one not long before it."""
@@ -171,7 +193,7 @@ class Partitions:
     def _wants(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> list[Want]:
         name = source.name
         now = self.clock.monotonic()
-        if self._errors.get(name, (0.0, ""))[0] > now:
+        if (blocked := self._blocked.get(name)) and blocked.retry_at > now:
             return [Want(name, True, SOURCE_RETRY_S)]
         cursor = self.cursor_of(name) or self._begun(source, begin)
         if cursor is None:

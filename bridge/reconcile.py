@@ -2,8 +2,9 @@
 
 A checkpoint that is missing, damaged, or came back from a backup is corrected by the names that are there,
 before the first unit: a partition has been drained as far as the ranges in its names have no hole, and what
-lies in a hole waits, as a backlog does.  (What was declared lost or skipped is a hole, too: what is left of
-it is drained, the rest declared once more.)
+lies in a hole waits, as a backlog does.  Only names with epochs of this installation count for that: those
+of another one, which had this edge id before, only take their numbers.  (What was declared lost or skipped is
+a hole, too: what is left of it is drained, the rest declared once more.)
 
 One that has been saved and is of this place is the rule, and then nothing is listed but the names of those
 numbers that another bridge of this edge may have given meanwhile: those under way, and the next.  What is
@@ -20,7 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
-from bridge.drained import Name
+from bridge.drained import Name, ring_epoch
 from bridge.sink import UnitSink
 from bridge.source import RingName
 from bridge.unit import Intent
@@ -33,9 +34,16 @@ LOOK_DAYS = 8  # with an older checkpoint all names are listed, with others thos
 
 
 def reconcile(
-    sink: UnitSink, checkpoint: Checkpoint, first_offset_of: Callable[[RingName, int], int | None]
+    sink: UnitSink,
+    checkpoint: Checkpoint,
+    first_offset_of: Callable[[RingName, int], int | None],
+    owns: Callable[[int], bool] = lambda _: True,
 ) -> None:
-    """Correct the checkpoint.  `first_offset_of`: with which offset an epoch began, if the ring tells."""
+    """Correct the checkpoint.
+
+    `first_offset_of`: with which offset an epoch began, if the ring tells.  `owns`: whether an epoch is of
+    this installation.
+    """
     if not _may_be_behind(sink, checkpoint):
         return
     names = sorted(_named(sink, checkpoint.edge, ""))
@@ -49,12 +57,13 @@ def reconcile(
     )  # fmt: skip
     _settle_intents(checkpoint, names)
     ranges: dict[tuple[RingName, int], list[tuple[int, int]]] = defaultdict(list)
-    for name in newer:
+    for name in (it for it in newer if owns(it.epoch)):
         key = RingName(name.stream, name.partition), name.epoch
         ranges[key].append((name.first_offset, name.last_offset + 1))
-    for (partition, epoch), there in sorted(ranges.items()):  # an epoch is begun when the one before is done
+    # An epoch is begun when the one before is done.
+    for (partition, epoch), there in sorted(ranges.items(), key=lambda it: (it[0][0], ring_epoch(it[0][1]))):
         known = checkpoint.cursors.get(partition)
-        if known is None or known.epoch < epoch:
+        if known is None or not owns(known.epoch) or ring_epoch(known.epoch) < ring_epoch(epoch):
             begin = min(there)[0]
             first = first_offset_of(partition, epoch)
             known = Cursor(*partition, epoch, begin if first is None else first, begin, begin)

@@ -360,6 +360,8 @@ class Bridge:
         broken = next((lag.error for lag in lags if lag.error), "")
         if condition == "idle" and (lag_records or drain.in_flight):
             condition = "draining"
+        if broken and condition in {"idle", "draining"}:
+            condition = "blocked"
         left = [lag.buffer_left_s for lag in lags if lag.buffer_left_s is not None]
         return BridgeState(
             name=settings.name,
@@ -374,6 +376,7 @@ class Bridge:
             buffer_left_s=min(left, default=None),
             in_flight=drain.in_flight,
             bytes_s=drain.plan.bytes_s,
+            blocked_partitions=sum(bool(lag.error) for lag in lags),
             failures=self._backoff.failures,
             last_error=_words(error) if error else broken,
             remedy=error.hint if isinstance(error, BridgeError) else FAILED_REMEDY if error else "",

@@ -15,10 +15,11 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
 from bridge.errors import BadName, SinkUnavailable
+from bridge.installation import Holder
 from bridge.records import Records, Rejected
 from bridge.unit import Unit
 
-__all__ = ["RecordSink", "Sink", "UnitSink", "keeps_names", "open_sink", "open_unit_sink", "shown"]
+__all__ = ["Leasing", "RecordSink", "Sink", "UnitSink", "keeps_names", "open_sink", "open_unit_sink", "shown"]
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
@@ -67,6 +68,14 @@ class UnitSink(Protocol):
 
     def close(self) -> None:
         """Connections and descriptors are gone.  May be called twice."""
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """A sink that keeps other drains of an edge out."""
+
+    def hold_as(self, holder: Holder) -> None:
+        """Take leases for this holder from now on; before begin()."""
 
 
 @runtime_checkable

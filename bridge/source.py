@@ -7,6 +7,9 @@ A ring may be written over while it is read.  So what a range held is copied fir
 holds, and only then believed; and every checksum is checked before a record leaves this module: by it, or by
 the log, when that read the record.
 
+Epochs are those of the lake (bridge/installation.py), but for what rings and logs are asked.  They rise by
+their low 32 bits, which are the ring's.
+
 The broker gives a partition a new ring, of a higher epoch, when the old one cannot go on (a reboot empties
 the memory).  An attached ring stays readable when its file has been replaced: its last records are not
 lost.
@@ -27,7 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from bridge.drained import EXTENT_HEADER_BYTES, HEADER_BYTES
+from bridge.drained import EXTENT_HEADER_BYTES, HEADER_BYTES, ring_epoch
 from bridge.errors import SourceError
 from bridge.unit import Batch, Run
 from persistence.files import OsFiles
@@ -49,6 +52,13 @@ RECORD_LEAST_BYTES = 32  # a header's
 ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
 PASSED_MOST = 1000  # damaged records that are passed over in one look
 REMEMBERED_MOST = 16  # ranges of them: those in the way of what comes in, and of what has waited
+
+
+# Drains all that ring and log have once more, under names that no file has: nothing can be taken for another.
+ANOTHER_EDGE = (
+    "give this edge another edge_id, and its bridge another name: all that the ring and the log hold is then "
+    "drained under them; remove nothing"
+)
 
 
 class ColdLog(Protocol):
@@ -109,6 +119,12 @@ class RingName(NamedTuple):
     def belongs_to(self, streams: Sequence[str]) -> bool:
         """Whether it is of one of these streams; of none given, always."""
         return not streams or self.stream.partition("@")[0] in streams
+
+
+def _follows(epoch: int, before: int) -> bool:
+    """True if an epoch can come after another one: it is of another life, or higher."""
+    known, found = ring_epoch(before), ring_epoch(epoch)
+    return epoch - found != before - known or found > known
 
 
 def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path]:
@@ -177,7 +193,7 @@ def _verified(epoch: int, offset: int, runs: Sequence[Run], buffer: RecordBuffer
     good: list[Run] = []
     expected, stamps = offset, []
     for run in runs:
-        scan = scan_records(run.records, epoch)
+        scan = scan_records(run.records, ring_epoch(epoch))
         if scan.count == 0 or scan.first_offset != expected or scan.last_offset != expected + scan.count - 1:
             break
         good.append(Run(run.records[: scan.good_bytes], run.unchecked))
@@ -193,7 +209,7 @@ def _verified(epoch: int, offset: int, runs: Sequence[Run], buffer: RecordBuffer
 class _HotRing:
     """A ring that is attached."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lake_epoch: Callable[[int], int]) -> None:
         file = os.stat(f"{path}.ring")
         self.file = file.st_dev, file.st_ino
         self.ring = Ring.attach(path)
@@ -202,7 +218,7 @@ class _HotRing:
         except BaseException:
             self.ring.close()
             raise
-        self.epoch = self.ring.epoch
+        self.epoch = lake_epoch(self.ring.epoch)
 
     def read(self, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
         """Records from `offset` on; None: there are none yet.  Raises OffsetGone, Corrupt, _Damaged."""
@@ -241,7 +257,8 @@ class _HotRing:
 class PartitionSource:
     """Reads one partition.  Belongs to one thread.
 
-    `damaged` is called for each record of a ring that does not verify, once.
+    `damaged` is called for each record of a ring that does not verify, once.  `lake_epoch` gives the epoch in
+    the lake of one of a ring.
     """
 
     def __init__(
@@ -250,7 +267,9 @@ class PartitionSource:
         path: Path,
         cold: ColdLog | None,
         damaged: Callable[[], object] = lambda: None,
+        lake_epoch: Callable[[int], int] = lambda epoch: epoch,
     ) -> None:
+        self._lake_epoch = lake_epoch
         self.name = name
         self.path = path
         self._cold = cold
@@ -267,36 +286,41 @@ class PartitionSource:
             return
         if self._rings and self._rings[-1].file == (file.st_dev, file.st_ino):
             return
-        found = _HotRing(self.path)
-        if self._rings and found.epoch <= self._rings[-1].epoch:
+        found = _HotRing(self.path, self._lake_epoch)
+        if any(not _follows(found.epoch, ring.epoch) for ring in self._rings):
             known = self._rings[-1].epoch
             found.close()
             raise SourceError(
-                f"{self.path}: a new ring of epoch {found.epoch}, after one of {known}",
-                hint="epochs must rise, lest records are taken for others: let the broker make the ring",
+                f"{self.path}: a new ring of epoch {ring_epoch(found.epoch)}, after {ring_epoch(known)}",
+                hint=ANOTHER_EDGE,
             )
         self._rings.append(found)
 
     def look_back(self) -> None:
         """Its ring is gone: what the log has is all there is.  Raises LogError, OSError."""
-        self._left = self._cold.epochs(self.path.name) if self._cold else ()
+        self._left = self._cold_epochs()
 
     def read_to_its_end(self) -> None:
         """Nothing more can be read: of a ring that is gone, nothing waits any more."""
         self._left = ()
 
     def forget_before(self, epoch: int) -> None:
-        """Detach rings of lower epochs: they have been read to their end."""
-        while self._rings and self._rings[0].epoch < epoch:
+        """Detach rings of the epochs before: they have been read to their end."""
+        while len(self._rings) > 1 and _follows(epoch, self._rings[0].epoch):
             self._rings.pop(0).close()
-        self._passed = {it: end for it, end in self._passed.items() if it[0] >= epoch}
+        there = {ring.epoch for ring in self._rings}
+        self._passed = {it: end for it, end in self._passed.items() if it[0] in there}
 
     def epochs(self) -> list[tuple[int, int]]:
         """(epoch, first offset) of all that can be read, in rising order."""
-        cold = self._cold.epochs(self.path.name) if self._cold else []
-        found = {it.epoch: it.first_offset for it in cold}
+        found = {it.epoch: it.first_offset for it in self._cold_epochs()}
         found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
-        return sorted(found.items())
+        return sorted(found.items(), key=lambda it: ring_epoch(it[0]))
+
+    def _cold_epochs(self) -> list[Epoch]:
+        """Epochs of which the log has records."""
+        found = self._cold.epochs(self.path.name) if self._cold else []
+        return [it._replace(epoch=self._lake_epoch(it.epoch)) for it in found]
 
     @property
     def is_gone(self) -> bool:
@@ -369,7 +393,8 @@ class PartitionSource:
         said; of a ring that is gone, what the log has, and no more than a header's bytes of each.
         """
         if not self._rings:
-            here = ((it, offset if it.epoch == epoch else 0) for it in self._left if it.epoch >= epoch)
+            later = (it for it in self._left if it.epoch == epoch or _follows(it.epoch, epoch))
+            here = ((it, offset if it.epoch == epoch else 0) for it in later)
             left = sum(max(it.end_offset - max(it.first_offset, begin), 0) for it, begin in here)
             return left, left * RECORD_LEAST_BYTES
         if self._rings[-1].epoch != epoch:
@@ -404,8 +429,9 @@ class PartitionSource:
                     nearest = self._behind(hot, offset, buffer)
             if nearest is not None and nearest < offset:
                 raise SourceError(
-                    f"{self.path}: epoch {epoch} ends at offset {nearest}, but {offset} was to be read next",
-                    hint="the checkpoint is not of this broker: give each edge its own state_dir",
+                    f"{self.path}: epoch {ring_epoch(epoch)} ends at offset {nearest}, but {offset} was to "
+                    "be read next: the checkpoint is not of this broker",
+                    hint=ANOTHER_EDGE,
                 )
             batch = self._read_cold(epoch, offset, limit_bytes, buffer)
             if batch is not None and (nearest is None or batch.first_offset < nearest):
@@ -478,7 +504,7 @@ class PartitionSource:
         `taken` gets them without their bytes, which may go before the next are read.
         """
         while limit_bytes > 0:
-            ranges = cold.read(self.path.name, epoch, offset, min(limit_bytes, PIECE_BYTES))
+            ranges = cold.read(self.path.name, ring_epoch(epoch), offset, min(limit_bytes, PIECE_BYTES))
             if not ranges:
                 return
             for it in ranges:
@@ -527,8 +553,8 @@ def cut(batch: Batch, last_offset: int) -> Batch:
     offset, stamp = batch.first_offset, batch.first_timestamp_ns
     for run in batch.runs:
         wanted = last_offset + 1 - offset
-        end = bytes_of_records(run.records, batch.epoch, offset, wanted)
-        scan = scan_records(run.records[:end], batch.epoch)
+        end = bytes_of_records(run.records, batch.ring_epoch, offset, wanted)
+        scan = scan_records(run.records[:end], batch.ring_epoch)
         runs.append(Run(run.records[:end], run.unchecked))
         offset, stamp = scan.last_offset + 1, scan.last_timestamp_ns
         if offset > last_offset:

@@ -24,7 +24,8 @@ class BridgeState:
     """A bridge as it stood a moment ago.
 
     condition   starting, draining, idle (all is drained), paused, retrying, blocked (somebody has to act, and
-                then say resume()), stopped, failed (a bug: see the log)
+                then say resume(); or a partition cannot be read, while others are drained), stopped, failed
+                (a bug: see the log)
     lag_s       age of the oldest record that waits; 0: none does
     backlog_records  of those that wait: what comes in is drained beside them
     stalled_s   records wait, and for so long none has been drained; 0: less than stall_s, or paused
@@ -48,6 +49,7 @@ class BridgeState:
     buffer_left_s: float | None = None
     in_flight: int = 0
     bytes_s: float = 0.0
+    blocked_partitions: int = 0  # that cannot be read: see their error
     failures: int = 0  # in a row
     last_error: str = ""
     remedy: str = ""

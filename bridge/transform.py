@@ -92,7 +92,7 @@ class Pipeline:
         """The records that go on, and those with which the plug-in has failed."""
         made: list[Sequence[records.Message]] = []
         for run in batch.runs:
-            part = RingBatch.of(run.records, batch.epoch, run.first_offset, self._filter)
+            part = RingBatch.of(run.records, batch.ring_epoch, run.first_offset, self._filter)
             if len(part):
                 made.append(part)  # type: ignore[arg-type]
         if self._transform is None:

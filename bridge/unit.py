@@ -14,14 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.drained import (
+    EPOCH_BITS,
     HEADER_BYTES,
+    NARROW_VERSION,
     RING_ID,
+    VERSION,
     EarlierRanges,
     Footer,
     Header,
     Name,
     Ranges,
     footer_and_trailer,
+    ring_epoch,
     skipped_frame_head,
 )
 from persistence.archive.zstd import compress_parts
@@ -51,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one epoch with offsets first_offset .. last_offset, none missing.
+    """Records of one epoch, the lake's, with offsets first_offset .. last_offset, none missing.
 
     Two runs that are checked never follow each other: they would be one.  Unless it is said otherwise, runs
     point into memory that stays as it is until the next batch is read.
@@ -66,6 +70,11 @@ class Batch:
     # Memory that the runs are in as they will be in the file, HEADER_BYTES from its begin on and with
     # EXTENT_HEADER_BYTES in front of each: the file is made there, in one piece.  None: they are elsewhere.
     room: memoryview | None = None
+
+    @property
+    def ring_epoch(self) -> int:
+        """The epoch with which the records' checksums begin."""
+        return ring_epoch(self.epoch)
 
     @property
     def count(self) -> int:
@@ -99,10 +108,17 @@ class Intent:
     # Why records are lost, which no footer says: in the ring these did not verify; the log had the others.
     damaged: EarlierRanges = ()
     logged: bool = False
+    installation: str = ""  # with an epoch that only it gives
+
+    @property
+    def header(self) -> Header:
+        """How its file begins."""
+        version = VERSION if self.epoch >> EPOCH_BITS else NARROW_VERSION
+        return Header(self.drain_seq, ring_epoch(self.epoch), self.partition, self.created_ns, version)
 
     def name(self, edge: str) -> Name:
         """What its file is called."""
-        day = Header(self.drain_seq, self.epoch, self.partition, self.created_ns).day
+        day = self.header.day
         ends = self.first_offset, self.last_offset
         return Name(
             edge, self.drain_seq, self.stream, self.partition, self.epoch, *ends, day, self.compressed
@@ -139,12 +155,12 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
     wanted = (intent.epoch, intent.first_offset, intent.last_offset)
     assert (batch.epoch, batch.first_offset, batch.last_offset) == wanted
     assert all(one.unchecked or two.unchecked for one, two in itertools.pairwise(batch.runs))
-    header = Header(intent.drain_seq, intent.epoch, intent.partition, intent.created_ns)
+    header = intent.header
     parts: list[bytes | memoryview] = [header.pack()]
     assert len(parts[0]) == HEADER_BYTES
     position = 0
     for run in batch.runs:
-        parts += [pack_extent(header.seed, RING_ID, intent.epoch, position, 0, run.records), run.records]
+        parts += [pack_extent(header.seed, RING_ID, header.epoch, position, 0, run.records), run.records]
         position += len(run.records)
     if batch.room is not None:
         parts = [_completed(batch.room, parts)]
@@ -166,6 +182,7 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
         body_crc32=_crc32(parts),
         earlier_lost=intent.earlier_lost,
         earlier_skipped=intent.earlier_skipped,
+        installation=intent.installation,
     )
     parts.append(footer_and_trailer(footer))
     return Unit(intent.name(edge).path, tuple(parts), footer, batch.runs)

@@ -15,10 +15,12 @@ Little-endian.  Rule for change: keys may be added to the body; any other change
 Version 1 was one file, of JSON {"ring name": last epoch}, without a checksum.  It is read, and written again
 as version 2.
 
-An epoch is the Unix time in seconds or, when the clock stands still or goes back, one more than the last:
-epochs rise even on a machine without a clock.  A damaged file is renamed to NAME.bad and its copy counts.
-If both are damaged or missing, the numbers are rebuilt: every epoch is then higher than all that is found
-elsewhere, in rings, logs and checkpoints, by a margin for those of which no trace is left.
+An epoch is at least one more than all that were given before this start, and no clock is read.  (It was the
+Unix time in seconds up to version 1 of drained files.)  With the first epoch after a start a life of the
+installation begins (bridge/installation.py), which makes epochs unique in the lake.  A damaged file is
+renamed to NAME.bad and its copy counts.  If both are damaged or missing, the numbers are rebuilt: every epoch
+is then higher than all that is found elsewhere, in rings, logs and checkpoints, by a margin for those of
+which no trace is left.
 """
 
 from __future__ import annotations
@@ -26,10 +28,8 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -38,11 +38,11 @@ from edge.errors import EdgeError
 from edge.logs import pairs
 from ringbuf import crc32c
 
-__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "Traces", "pack_epochs", "unpack_epochs"]
+__all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"]
 
 log = logging.getLogger(__name__)
 
-EPOCH_MAX = (1 << 32) - 1  # a ring's header has 32 bits for it; seconds reach that in 2106
+EPOCH_MAX = (1 << 32) - 1  # a ring's header has 32 bits for it
 EPOCH_MARGIN = 1 << 20  # above all epochs that are found, once the files are lost: a million rings more
 
 MAGIC, VERSION = b"BRIMEPOC", 2
@@ -85,35 +85,25 @@ def _verified(data: bytes) -> dict[str, int]:
     return msgspec.json.decode(body, type=_Body).epochs
 
 
-class Traces(NamedTuple):
-    """Traces of epochs outside the epoch files; 0 if there are none."""
-
-    epoch: int = 0  # the highest in what an earlier life has left
-    time_s: int = 0  # the latest of a file in the state directory: a first start may have some, too
-
-    @property
-    def highest(self) -> int:
-        """The number that new epochs must exceed."""
-        return max(self)
-
-
 class Epochs:
     """The last epoch of each ring name.  Damaged files never refuse a start.
 
-    `found_elsewhere` returns the traces of epochs outside these files.  It is called at most once, by the
-    first next() after both files were lost.
+    `found_elsewhere` returns the highest epoch of which there is a trace outside these files, 0 if there is
+    none; `in_use` returns the same of rings, logs and checkpoints of bridges.  Each is called at most once:
+    by the first next() after both files were lost, and by the first next().  `begin_life` gets the epoch from
+    which on all are new, before the first one is used.
     """
 
     def __init__(
         self,
         path: Path,
-        clock: Callable[[], float] = time.time,
-        found_elsewhere: Callable[[], Traces] = Traces,
+        found_elsewhere: Callable[[], int] = lambda: 0,
+        in_use: Callable[[], int] = lambda: 0,
+        begin_life: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._paths = (path, path.with_name(f"{path.name}.copy"))
-        self._clock = clock
-        self._found_elsewhere = found_elsewhere
-        self._damaged = False  # one of the files, as they were found
+        self._found_elsewhere, self._in_use, self._begin_life = found_elsewhere, in_use, begin_life
+        self._begun = False  # a life
         self._least = 1  # the lowest epoch that may be given
         found = [self._read(it) for it in self._paths]
         whole = [it for it in found if it is not None]
@@ -127,24 +117,26 @@ class Epochs:
         """A new epoch for `name`, higher than any it had, and than `above`.  On disk when this returns."""
         if self._lost:
             self._rebuild()
-        epoch = max(self._last.get(name, 0) + 1, above + 1, int(self._clock()), self._least)
+        if not self._begun:
+            self._least = max(self._least, max(self._last.values(), default=0) + 1, self._in_use() + 1)
+        epoch = max(self._last.get(name, 0) + 1, above + 1, self._least)
         if epoch > EPOCH_MAX:
             raise EdgeError(
                 f"ring {name}: epoch {epoch} exceeds {EPOCH_MAX}",
-                hint=f"set the clock right, and remove {self._paths[0]} and {self._paths[1]}",
+                hint="give this broker another state_dir and runtime_dir; the old ones keep what they have",
             )
+        if not self._begun:
+            self._begin_life(self._least)
+            self._begun = True
         self._last[name] = epoch
         self._write()
         return epoch
 
     def _rebuild(self) -> None:
-        found = self._found_elsewhere()
-        if found.highest:
-            self._least = found.highest + EPOCH_MARGIN
-            facts = pairs(file=self._paths[0], highest=found.highest, least=self._least)
-            log.log(
-                logging.WARNING if found.epoch or self._damaged else logging.DEBUG, "epochs rebuilt %s", facts
-            )
+        if highest := self._found_elsewhere():
+            self._least = highest + EPOCH_MARGIN
+            facts = pairs(file=self._paths[0], highest=highest, least=self._least)
+            log.warning("epochs rebuilt %s", facts)
         self._lost = False
 
     def _read(self, path: Path) -> dict[str, int] | None:
@@ -155,7 +147,6 @@ class Epochs:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            self._damaged = True
             aside = path.with_name(f"{path.name}.bad")
             path.replace(aside)
             log.warning("epochs file damaged %s", pairs(file=path, reason=error, kept=aside))

@@ -260,7 +260,7 @@ def _bridge(out: _Page, bridge: Status) -> None:
     out.add("gauge", "bridge_lag_records", "Records not yet drained.", bridge["lag_records"], bridge=name)
     out.add("gauge", "bridge_lag_seconds", "Age of the oldest of them.", bridge["lag_s"], bridge=name)
     for key, (metric, about) in _BRIDGE_GAUGES.items():
-        out.add("gauge", f"bridge_{metric}", about, bridge[key], bridge=name)
+        out.add("gauge", f"bridge_{metric}", about, bridge.get(key), bridge=name)
     for key, about in _BRIDGE_TOTALS.items():
         out.add("counter", f"bridge_{key}", about, totals[key], bridge=name)
     _losses(out, bridge)
@@ -289,6 +289,7 @@ _BRIDGE_GAUGES = {
     "stalled_s": ("stalled_seconds", "Records wait, and none was drained for so long; 0: all is well."),
     "last_ack_age_s": ("last_ack_age_seconds", "Since the sink has last taken something."),
     "buffer_left_s": ("buffer_left_seconds", "At the present rate, until the first records are lost."),
+    "blocked_partitions": ("blocked_partitions", "Partitions that cannot be read: see the log."),
     "in_flight": ("in_flight", "Units that the sink has not answered."),
     "drain_seq": ("drain_seq", "Number of the last unit that the sink has."),
 }

@@ -18,7 +18,8 @@ writers, which are of a higher priority than a bridge, take what is left from th
 Invariant: a file that has its name is whole and on the disk.
 
 Two bridges that drain one edge into one place would give the same numbers to different units.  So a drain
-begins by taking an flock on edge=ID/.lock; the kernel gives it back however its holder ends.
+begins by taking an flock on edge=ID/.lock; the kernel gives it back however its holder ends.  The file says
+who holds it, for the error of a bridge that is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import errno
 import fcntl
 import fnmatch
 import glob
+import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +37,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import BadName, SinkConflict, SinkUnavailable
+from bridge.installation import Holder
+from bridge.sinks.holding import holder_as_dict, holder_in, refusal
 from bridge.unit import Unit
 from persistence.files import OsFiles
 
@@ -42,6 +46,7 @@ __all__ = ["DirectorySink"]
 
 PARTIAL = ".partial-"  # Spark passes over names with a leading dot
 LOCK = ".lock"
+HOLDER_MAX_BYTES = 4096
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
@@ -74,6 +79,7 @@ class DirectorySink:
         self._synced: set[Path] = set()  # directories whose names are on the disk
         self._locks: dict[Path, int] = {}  # by directory of the edge
         self._making = threading.Lock()  # of what is above; files are written beside each other
+        self._holder: Holder | None = None
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> DirectorySink:
@@ -90,6 +96,10 @@ class DirectorySink:
     def url(self) -> str:
         """See Sink."""
         return self.root.as_uri()
+
+    def hold_as(self, holder: Holder) -> None:
+        """See Leasing."""
+        self._holder = holder
 
     def begin(self, edge: str) -> None:
         """See Sink."""
@@ -140,11 +150,12 @@ class DirectorySink:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            found = os.pread(fd, HOLDER_MAX_BYTES, 0)
             os.close(fd)
-            raise SinkUnavailable(
-                f"{directory}: another bridge drains this edge there",
-                hint="stop that one, or give this one a place of its own",
-            ) from error
+            raise refusal(str(directory), holder_in(found), self._holder) from error
+        if self._holder is not None:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(holder_as_dict(self._holder)).encode(), 0)
         self._locks[directory] = fd
 
     def _unlock(self, directory: Path) -> None:

@@ -8,6 +8,8 @@ are put.
     nobody holds it, or this holder does     taken at once: a bridge that was killed goes on
     another holder                           refused, until it has not been renewed for LEASE_S
 
+A holder is an installation during one boot (bridge/installation.py): clones of a machine are different ones.
+
 No two clocks are compared: who waits measures with its own how long the object stays the same.  A holder
 that could not renew for longer than RENEW_S puts nothing before it has renewed; RENEW_S and the longest put
 together are less than LEASE_S, so a unit never goes out on a lease that was lost.
@@ -31,6 +33,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import SinkUnavailable
+from bridge.installation import Holder
+from bridge.sinks.holding import holder_as_dict, holder_in, refusal
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -60,7 +64,7 @@ class Lease:
         store: ObjectStore,
         where: str,
         edge: str,
-        holder: str | None = None,
+        holder: Holder | str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         import obstore
@@ -68,7 +72,8 @@ class Lease:
 
         self._obstore, self._exceptions = obstore, exceptions
         self._store, self._where, self._path = store, f"{where}/edge={edge}", f"edge={edge}/.lease"
-        self._holder = holder or this_machine()
+        self._own = holder or this_machine()
+        self._holder = self._own.key if isinstance(self._own, Holder) else self._own
         self._clock = clock
         self._turn = threading.Lock()
         self._e_tag: str | None = None  # of the object that this holder has written; None: it holds nothing
@@ -116,13 +121,10 @@ class Lease:
         if found is None:
             written = self._write(self._holder, "create")
         else:
-            holder, e_tag = found
+            other, e_tag = found
+            holder = other.key if isinstance(other, Holder) else other
             if holder not in {"", self._holder} and (left_s := self._left_s(e_tag)) > 0:
-                raise SinkUnavailable(
-                    f"{self._where}: the bridge of {holder} drains this edge there",
-                    hint="stop that one, or give this edge an edge_id of its own; if that one is dead, this "
-                    f"one takes over in {left_s:.0f} s",
-                )
+                raise refusal(self._where, other, self._own, left_s)
             written = self._write(self._holder, {"e_tag": e_tag})
         if self._conditional and not written:
             raise SinkUnavailable(
@@ -139,22 +141,20 @@ class Lease:
     def _renew(self) -> bool:
         return self._write(self._holder, {"e_tag": self._e_tag})
 
-    def _read(self) -> tuple[str, str | None] | None:
+    def _read(self) -> tuple[Holder | str, str | None] | None:
         try:
             found = self._obstore.get(self._store, self._path)
             content, e_tag = bytes(found.bytes()), found.meta["e_tag"]
         except FileNotFoundError:
             return None
-        try:
-            return str(json.loads(content)["holder"]), e_tag
-        except (ValueError, KeyError, TypeError):
-            return "somebody", e_tag
+        return holder_in(content), e_tag
 
     def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:
         """Whether it was written; not: it is no longer the object that `mode` says."""
         self._e_tag = None
         at = self._clock()  # of the request, not of its answer
-        content = json.dumps({"holder": holder, "at": time.time_ns()}).encode()
+        own = holder_as_dict(self._own) if holder and isinstance(self._own, Holder) else {"holder": holder}
+        content = json.dumps({**own, "at": time.time_ns()}).encode()
         put: Any = self._obstore.put  # its type of mode leaves out a version that is absent
         try:
             done = put(self._store, self._path, content, mode=mode)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bridge.errors import BadName, BridgeError, SinkUnavailable
+from bridge.installation import Holder
 from bridge.sinks.directory import conflict
 from bridge.sinks.lease import Lease
 from bridge.unit import Unit
@@ -78,6 +79,7 @@ class ObjectSink:
         self._store = store
         self._url = url
         self._leases: dict[str, Lease] = {}
+        self._holder: Holder | None = None
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
@@ -114,9 +116,13 @@ class ObjectSink:
         """See UnitSink."""
         return self._url
 
+    def hold_as(self, holder: Holder) -> None:
+        """See Leasing."""
+        self._holder = holder
+
     def begin(self, edge: str) -> None:
         """See UnitSink."""
-        lease = self._leases.setdefault(edge, Lease(self._store, self._url, edge))
+        lease = self._leases.setdefault(edge, Lease(self._store, self._url, edge, self._holder))
         try:
             lease.take()
             next(iter(self._obstore.list(self._store, prefix=f"edge={edge}", chunk_size=1)), None)

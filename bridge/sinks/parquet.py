@@ -33,8 +33,9 @@ from bridge.drained import (
     as_drained,
 )
 from bridge.errors import DrainedFileError, SinkBlocked, SinkUnavailable
+from bridge.installation import Holder
 from bridge.parquet_footer import footer_of, metadata_of
-from bridge.sink import UnitSink
+from bridge.sink import Leasing, UnitSink
 from bridge.unit import Unit
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ class ParquetSink:
         """See UnitSink."""
         return self._inner.url
 
+    def hold_as(self, holder: Holder) -> None:
+        """See Leasing."""
+        if isinstance(self._inner, Leasing):
+            self._inner.hold_as(holder)
+
     def begin(self, edge: str) -> None:
         """See UnitSink."""
         self._inner.begin(edge)
@@ -141,7 +147,7 @@ def table_of(unit: Unit) -> pa.Table:
     batches: list[Any] = []
     for run in unit.runs:
         least = run.first_offset
-        decoded = decode_compiled(run.records, footer.epoch, least, footer.last_offset, PARQUET_COLUMNS)
+        decoded = decode_compiled(run.records, footer.ring_epoch, least, footer.last_offset, PARQUET_COLUMNS)
         batches += [batch_of(rows, constants, schema) for rows in decoded]
     table = pa.Table.from_batches(batches, schema)
     if table.num_rows != footer.count:

@@ -67,7 +67,7 @@ def decode_file(file: drained.DrainedFile, wanted: Collection[str], decoder: Dec
         if extent.unchecked and not whole and not drained.extent_verifies(file, extent, checksum):
             continue
         chosen = decode_numpy.decode_verified if whole else decoder
-        for decoded in chosen(extent.body, footer.epoch, least, footer.last_offset, wanted):
+        for decoded in chosen(extent.body, footer.ring_epoch, least, footer.last_offset, wanted):
             yield decoded
             least = decoded.first_offset + decoded.rows
 

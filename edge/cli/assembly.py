@@ -31,7 +31,7 @@ from edge.config import Config
 from edge.config import Listener as ListenerConfig
 from edge.directories import DirectoryLock, make_directory
 from edge.engine import EngineLimits, engine_of, limits_of
-from edge.epochs import Epochs, Traces
+from edge.epochs import Epochs
 from edge.errors import EdgeError
 from edge.feed import Feed
 from edge.levels import Upstream, reason_code, refusal
@@ -58,6 +58,7 @@ from edge.zeromq import ZmqPublisher
 from ringbuf import Ring
 
 if TYPE_CHECKING:
+    from bridge.installation import Installation
     from bridge.settings import BridgeSettings
     from edge.cli.holds import ConsumerHolds
     from edge.directory_watch import Missing
@@ -87,6 +88,7 @@ class Assembly:
         self._consumer_holds: ConsumerHolds | None = None  # with a log
         self.logs: LogSet | None = None  # None: no stream asks for one
         self._state: StateHome | None = None  # None: sessions end with the broker
+        self._installation: Installation
         self._on_log_state: list[Callable[[], object]] = []  # on the MQTT thread
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._refuse_consumers: Callable[[str], object] = lambda _: None
@@ -111,7 +113,12 @@ class Assembly:
         self.config = config = fitted(config)
         allowed = descriptors.allow(config)
         self._start_guard()
-        epochs = Epochs(config.state_dir / "epochs", found_elsewhere=self._epoch_traces)
+        epochs = Epochs(
+            config.state_dir / "epochs",
+            found_elsewhere=self._highest_trace,
+            in_use=self._highest_in_use,
+            begin_life=self._begin_life,
+        )
         streams = self._open_streams(epochs)
         self._open_state(epochs)
         stats = self._bind(streams)
@@ -201,6 +208,7 @@ class Assembly:
 
     def _open_streams(self, epochs: Epochs) -> Streams:
         self._open_logs()
+        self._open_installation()
         ends = self.logs.ends() if self.logs else {}
         streams = Streams.open(self.config, epochs, ends, self._past)
         self._down.callback(streams.close)
@@ -211,11 +219,37 @@ class Assembly:
         """The records that the log has."""
         return self.logs.reader if self.logs else None
 
-    def _epoch_traces(self) -> Traces:
-        from edge.cli.found_epochs import find_traces
+    def _open_installation(self) -> None:
+        """Keep a copy of the installation's identity where its records are."""
+        from bridge.installation import Installation, InstallationMismatch
 
+        config = self.config
+        apart = [config.log_directory] if self.logs else []
+        copies = [it for it in apart if not it.is_relative_to(config.state_dir)] + [config.runtime_dir]
+        self._installation = Installation.open(config.state_dir, copies)
+        try:
+            self._installation.copy_to(copies)
+        except InstallationMismatch as error:
+            raise EdgeError(str(error), hint=error.hint) from error
+
+    def _begin_life(self, first_epoch: int) -> None:
+        self._installation.begin_life(first_epoch)
+
+    def _highest_trace(self) -> int:
+        from edge.cli.found_epochs import highest_trace
+
+        found = highest_trace(self.config, self._log_epochs())
+        return max(found, self._installation.newest_first_epoch)
+
+    def _highest_in_use(self) -> int:
+        from edge.cli.found_epochs import highest_in_use
+
+        found = highest_in_use(self.config, self._log_epochs())
+        return max(found, self._installation.newest_first_epoch)
+
+    def _log_epochs(self) -> list[int]:
         ends = self.logs.ends() if self.logs else {}
-        return find_traces(self.config, [it.epoch for it in ends.values()])
+        return [it.epoch for it in ends.values()]
 
     def _open_state(self, epochs: Epochs) -> None:
         if not self.config.sessions.keep:

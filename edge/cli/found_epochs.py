@@ -2,8 +2,7 @@
 
 Owns nothing and changes nothing: rings in the runtime directory, ends of logs, bridge checkpoints, committed
 offsets of consumers, the session checkpoint and the retained file are read as they are.  All of these have
-checksums; a damaged one is passed over.  The times at which the files of the state directory were written
-count too, because an epoch is a time.
+checksums; a damaged one is passed over.
 """
 
 from __future__ import annotations
@@ -15,36 +14,41 @@ from pathlib import Path
 import msgspec
 
 from bridge.checkpoint import cursors_in
+from bridge.drained import ring_epoch
 from edge.config import Config
 from edge.consumers.journal import bodies_in
 from edge.consumers.offsets import PlaceBody, decode_body
-from edge.epochs import EPOCH_MARGIN, EPOCH_MAX, Traces
+from edge.epochs import EPOCH_MARGIN, EPOCH_MAX
 from edge.state.checkpoint import NOTE, parse_checkpoint
 from edge.state.home import FILE_NAMES, RETAINED_NAME
 from edge.state.notes import Sources, note_of
 from edge.state.retained_file import marks_in
 from ringbuf.ring import epoch_in
 
-__all__ = ["find_traces"]
+__all__ = ["highest_in_use", "highest_trace"]
 
 
-def find_traces(config: Config, log_epochs: Iterable[int]) -> Traces:
-    """Traces of epochs on this machine.  `log_epochs`: ends of the logs."""
+def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
+    """The highest epoch of rings, logs and bridges; 0: there is none.  `log_epochs`: ends of the logs."""
+    rings = map(epoch_in, config.runtime_dir.glob("*.ring*"))
+    cursors = (
+        ring_epoch(it.epoch)
+        for path in config.state_dir.glob("bridge/*.checkpoint*")
+        for it in cursors_in(path) or ()
+    )
+    return max(_highest(log_epochs), _highest(rings), _highest(cursors))
+
+
+def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
+    """The highest epoch of which this machine has a trace; 0: there is none.  `log_epochs` as above."""
     state = config.state_dir
     sources: list[Callable[[], Iterable[int]]] = [
-        lambda: log_epochs,
-        lambda: map(epoch_in, config.runtime_dir.glob("*.ring*")),
-        lambda: (it.epoch for path in state.glob("bridge/*.checkpoint") for it in cursors_in(path) or ()),
+        lambda: [highest_in_use(config, log_epochs)],
         lambda: _consumer_epochs(state / "consumers" / "offsets"),
         lambda: _session_epochs([config.runtime_dir, state]),
         lambda: (epoch for epoch, _ in marks_in(state / RETAINED_NAME).values()),
-        lambda: _modified(
-            [state / RETAINED_NAME, state / "consumers" / "offsets"]
-        ),  # of any life, however short
     ]
-    return Traces(
-        _highest(it for source in sources for it in source()), _highest(_modified(state.rglob("*")))
-    )
+    return _highest(it for source in sources for it in source())
 
 
 def _highest(numbers: Iterable[int]) -> int:
@@ -67,10 +71,3 @@ def _session_epochs(directories: Iterable[Path]) -> Iterator[int]:
             for kind, body in found.frames:
                 if kind == NOTE and isinstance(note := note_of(body), Sources):
                     yield from (epoch for _, epoch, _ in note.rings.values())
-
-
-def _modified(paths: Iterable[Path]) -> Iterator[int]:
-    """Whole seconds since 1970, of each file that exists."""
-    for path in paths:
-        with suppress(OSError):
-            yield int(path.stat().st_mtime)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.checkpoint import cursors_in, streams_in
+from bridge.drained import ring_epoch
 from bridge.source import RingName
 from edge.config import Bridge, Config
 from edge.logs import pairs
@@ -174,7 +175,10 @@ class BridgeHolds:
         found = (
             None
             if cursors is None
-            else {RingName(it.stream, it.partition).ring: (it.epoch, it.next_offset) for it in cursors}
+            else {
+                RingName(it.stream, it.partition).ring: (ring_epoch(it.epoch), it.next_offset)
+                for it in cursors
+            }
         )
         self._read[path] = stamp, found
         return found

@@ -1,9 +1,11 @@
 """The checkpoint: what it says after each save, golden bytes, and what damage does."""
 
+import dataclasses
 import struct
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,10 @@ from bridge.unit import Intent
 from persistence.files import OsFiles
 from tests.support.drained_files import CREATED_NS, EPOCH
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v2.bin"
+GOLDEN = Path(__file__).parents[1] / "golden" / "bridge" / "checkpoint-v3.bin"
 OLDER = GOLDEN.with_name("checkpoint-v1.bin")
+BEFORE = GOLDEN.with_name("checkpoint-v2.bin")
+WIDE = (1 << 30 | 7) << 32 | EPOCH  # as in the lake
 OF_A_LOG = GOLDEN.parents[1] / "persistence" / "checkpoint-v1.bin"
 SINK = "file:///srv/lake"
 INTENT = Intent(1, CREATED_NS, "default", 2, EPOCH, 5, (EPOCH - 9, 77), 10, 19, ((8, 9),), ((5, 7),))
@@ -76,25 +80,26 @@ def test_the_number_and_the_records_of_a_unit_that_is_given_up_go_to_the_next(pa
 
 def test_it_is_written_as_the_golden_bytes_and_read_from_them(path: Path) -> None:
     checkpoint = opened(path)
-    checkpoint.move(Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),)))
-    checkpoint.begin([INTENT])
+    cursor = Cursor("cam@gate", 0, WIDE, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),))
+    intent = dataclasses.replace(INTENT, epoch=WIDE, installation="0123456789abcdef" * 2)
+    checkpoint.move(cursor)
+    checkpoint.begin([intent])
     checkpoint.close()
     assert path.read_bytes() == GOLDEN.read_bytes()
     path.write_bytes(GOLDEN.read_bytes())
     checkpoint = opened(path)
-    assert checkpoint.intents == [INTENT]
-    assert checkpoint.cursors["cam@gate", 0] == Cursor(
-        "cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), ((9, 12),), ((1, 2),)
-    )
+    assert checkpoint.intents == [intent]
+    assert checkpoint.cursors["cam@gate", 0] == cursor
     checkpoint.close()
 
 
-def test_one_of_the_version_before_is_read(path: Path) -> None:
+@pytest.mark.parametrize(("file", "more"), [(OLDER, ()), (BEFORE, (((9, 12),), ((1, 2),)))])
+def test_one_of_a_version_before_is_read(path: Path, file: Path, more: tuple[Any, ...]) -> None:
     path.parent.mkdir()
-    path.write_bytes(OLDER.read_bytes())
+    path.write_bytes(file.read_bytes())
     checkpoint = opened(path)
     assert checkpoint.intents == [INTENT]
-    assert checkpoint.cursors["cam@gate", 0] == Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2))
+    assert checkpoint.cursors["cam@gate", 0] == Cursor("cam@gate", 0, EPOCH, 0, 3, 7, (1, 2), *more)
     checkpoint.close()
 
 

@@ -271,10 +271,13 @@ def test_a_ring_of_an_earlier_epoch_than_was_drained_is_an_error_that_stops_no_o
         publish(other, 5)
         with drain(chosen) as drained:
             while (
-                not any("epochs must rise" in lag.error for lag in LagMeter(drained).lags())
+                not any("give this edge another edge_id" in lag.error for lag in LagMeter(drained).lags())
                 or drained.step() == 0
             ):
                 drained.step()
+            (blocked,) = [lag for lag in LagMeter(drained).lags() if lag.error]
+            assert blocked.lag_records == 5
+            assert blocked.lag_s > 0
     assert offsets_drained(tmp_path / "lake") == {
         ("default", 0, EPOCH): list(range(10)),
         ("other", 0, EPOCH): list(range(5)),

@@ -17,6 +17,7 @@ from ringbuf import FLAG_UNCHECKED
 from tests.support.drained_files import CREATED_NS, EPOCH, batch_of, record, unit_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bridge"
+NUMBER, INSTALLATION = (1 << 30) + 5, "0123456789abcdef" * 2
 
 
 def golden_unit() -> Unit:
@@ -38,10 +39,33 @@ def test_a_unit_is_written_as_the_golden_bytes() -> None:
     assert golden_unit().name == (GOLDEN / "drained-v1.name").read_text().strip()
 
 
+def wide_unit() -> Unit:
+    """The same with an epoch that only one installation gives."""
+    unit = golden_unit()
+    records = [record(100 + number, b"payload %d" % number) for number in range(5)]
+    batch = dataclasses.replace(batch_of(records), epoch=NUMBER << 32 | EPOCH)
+    intent = Intent(
+        7, CREATED_NS, "default", 3, NUMBER << 32 | EPOCH, 90, (unit.footer.epoch - 1, 55), 100, 104,
+        ((95, 99),), ((90, 94),), installation=INSTALLATION,
+    )  # fmt: skip
+    return build("edge-1", intent, batch)
+
+
+def test_a_unit_of_version_2_is_written_as_the_golden_bytes_and_read_from_them() -> None:
+    data = (GOLDEN / "drained-v2.brim").read_bytes()
+    assert content(wide_unit()) == data
+    assert wide_unit().name == (GOLDEN / "drained-v2.name").read_text().strip()
+    file = parse(data)
+    verify(file)
+    assert file.header == Header(7, EPOCH, 3, CREATED_NS, 2)
+    assert (file.footer.epoch, file.footer.installation) == (NUMBER << 32 | EPOCH, INSTALLATION)
+    assert Name.parse(file.name.path) == file.name == Name.parse(wide_unit().name)
+
+
 def test_the_golden_bytes_are_read_as_the_unit_they_were() -> None:
     file = parse((GOLDEN / "drained-v1.brim").read_bytes())
     verify(file)
-    assert file.header == Header(7, EPOCH, 3, CREATED_NS)
+    assert file.header == Header(7, EPOCH, 3, CREATED_NS, 1)
     assert dataclasses.replace(file.footer, body_crc32=0) == Footer(
         edge="edge-1",
         stream="default",
@@ -168,8 +192,8 @@ def test_bytes_from_elsewhere_are_an_error_and_nothing_else(noise: bytes, at: in
 
 def test_a_file_of_a_newer_version_says_so() -> None:
     data = bytearray(content(unit_of(0, 1)))
-    data[8] = 2
-    with pytest.raises(DrainedFileError, match="version 2, this build reads 1"):
+    data[8] = 3
+    with pytest.raises(DrainedFileError, match="version 3, this build reads 1 and 2"):
         parse(data)
 
 

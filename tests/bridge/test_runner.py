@@ -314,3 +314,40 @@ def test_back_off_is_random_below_a_bound_that_doubles_up_to_its_limit() -> None
 def test_a_setting_out_of_range_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     with pytest.raises(BridgeError, match=said):
         settings(tmp_path, tmp_path, **changes)
+
+
+def test_a_partition_that_cannot_be_read_is_an_error_in_state_metrics_and_log(
+    runtime_directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its ring has an epoch lower than one that was drained, as a clock in the past once made it."""
+    chosen = settings(runtime_directory, tmp_path)
+    with ring(runtime_directory) as made, running(chosen) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        made.unlink()
+    with ring(runtime_directory, epoch=EPOCH - 1) as old, ring(runtime_directory, "other-0") as other:
+        publish(old, 300)
+        publish(other, 5)
+        with running(chosen) as bridge:
+            wait_until(lambda: bridge.state().totals.records == 5 and bridge.state().lag_s > 0)
+            state = bridge.state()
+    assert (state.condition, state.blocked_partitions, state.lag_records) == ("blocked", 1, 300)
+    assert f"epoch {EPOCH - 1}, after epoch {EPOCH}" in state.last_error
+    assert "remove nothing" in state.last_error
+    blocked = [it for it in caplog.records if "partition blocked" in it.getMessage()]
+    assert [it.levelname for it in blocked] == ["ERROR"]
+
+
+def test_the_remedy_of_a_blocked_partition_drains_all_that_its_ring_holds(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    with ring(runtime_directory) as made, running(settings(runtime_directory, tmp_path)) as bridge:
+        publish(made, 10)
+        assert bridge.flush(20)
+        made.unlink()
+    with ring(runtime_directory, epoch=EPOCH - 1) as old:
+        publish(old, 300)
+        moved = settings(runtime_directory, tmp_path, edge_id="edge-2", name="lake-2")
+        with running(moved) as bridge:
+            assert bridge.flush(20)
+    assert offsets_drained(tmp_path / "lake")["default", 0, EPOCH - 1] == list(range(300))

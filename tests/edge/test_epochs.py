@@ -7,11 +7,11 @@ import pytest
 
 from bridge.checkpoint import Checkpoint
 from bridge.cursor import Cursor
-from edge.cli.found_epochs import find_traces
+from edge.cli.found_epochs import highest_trace
 from edge.config import Config
 from edge.consumers.journal import Journal
 from edge.consumers.offsets import OffsetStore
-from edge.epochs import EPOCH_MARGIN, Epochs, Traces, pack_epochs, unpack_epochs
+from edge.epochs import EPOCH_MARGIN, Epochs, pack_epochs, unpack_epochs
 from edge.errors import EdgeError
 from edge.state.checkpoint import Origin, write_checkpoint
 from edge.state.notes import Sources, note_bytes
@@ -23,59 +23,59 @@ GOLDEN = ROOT / "tests" / "golden" / "state"
 EPOCHS = {"default-0": 1_700_000_000, "press@camera": 1_700_000_123, "sessions": 7}
 
 
-def stopped_clock() -> float:
-    return 10.0
+def test_an_epoch_is_one_more_than_all_before_it_and_no_clock_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: pytest.fail("an epoch depends on the clock"))
+    epochs = Epochs(tmp_path / "epochs")
+    assert [epochs.next("a"), epochs.next("a"), epochs.next("b", above=5_000)] == [1, 2, 5_001]
+    again = Epochs(tmp_path / "epochs")
+    assert [again.next("a"), again.next("c"), again.next("b")] == [5_002, 5_002, 5_002]
+    assert Epochs(tmp_path / "epochs", in_use=lambda: 6_000).next("a") == 6_001
 
 
-def test_epochs_rise_even_when_the_clock_goes_back_or_the_files_are_lost(tmp_path):
-    now = 1_000.0
-    epochs = Epochs(tmp_path / "epochs", lambda: now)
-    assert epochs.next("a") == 1_000
-    assert epochs.next("a") == 1_001
-    assert epochs.next("b", above=5_000) == 5_001
-    now = 10.0
-    again = Epochs(tmp_path / "epochs", lambda: now)
-    assert again.next("a") == 1_002
-    (tmp_path / "epochs").unlink()
-    (tmp_path / "epochs.copy").unlink()
-    assert Epochs(tmp_path / "epochs", lambda: 2_000.0).next("a") == 2_000
+def test_a_life_begins_with_the_first_epoch_after_a_start_above_all_that_are_in_use(tmp_path):
+    began = []
+    for in_use in (0, 0, 70):
+        epochs = Epochs(tmp_path / "epochs", in_use=lambda in_use=in_use: in_use, begin_life=began.append)
+        epochs.next("a")
+        epochs.next("b")
+    assert began == [1, 2, 71]
 
 
 def test_epochs_that_no_longer_fit_are_an_error_and_not_a_wrap(tmp_path):
     with pytest.raises(EdgeError, match="exceeds 4294967295"):
-        Epochs(tmp_path / "epochs", lambda: 0.0).next("a", above=(1 << 32) - 1)
+        Epochs(tmp_path / "epochs").next("a", above=(1 << 32) - 1)
 
 
 @pytest.mark.parametrize("name", ["epochs", "epochs.copy"])
 def test_no_flipped_bit_of_a_file_costs_an_epoch_or_a_start(tmp_path, name, caplog):
-    Epochs(tmp_path / "epochs", stopped_clock).next("a", above=5_000)
+    Epochs(tmp_path / "epochs").next("a", above=5_000)
     data = (tmp_path / name).read_bytes()
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         (tmp_path / name).write_bytes(damaged)
-        Epochs(tmp_path / "epochs", stopped_clock)
+        Epochs(tmp_path / "epochs")
         assert (tmp_path / "epochs").read_bytes() == (tmp_path / "epochs.copy").read_bytes() == data
         assert (tmp_path / f"{name}.bad").read_bytes() == damaged
-    assert Epochs(tmp_path / "epochs", stopped_clock).next("a") == 5_002
+    assert Epochs(tmp_path / "epochs").next("a") == 5_002
     assert "epochs file damaged" in caplog.text
 
 
 @pytest.mark.parametrize("length", range(0, 50, 7))
 def test_a_file_that_was_cut_or_removed_is_made_from_its_copy(tmp_path, length):
-    Epochs(tmp_path / "epochs", stopped_clock).next("a", above=5_000)
+    Epochs(tmp_path / "epochs").next("a", above=5_000)
     os.truncate(tmp_path / "epochs", length)
-    assert Epochs(tmp_path / "epochs", stopped_clock).next("a") == 5_002
+    assert Epochs(tmp_path / "epochs").next("a") == 5_002
     (tmp_path / "epochs").unlink()
-    assert Epochs(tmp_path / "epochs", stopped_clock).next("a") == 5_003
+    assert Epochs(tmp_path / "epochs").next("a") == 5_003
 
 
 def test_of_two_files_that_differ_the_higher_epochs_count(tmp_path):
     """A crash between the two writes leaves the copy one behind."""
     (tmp_path / "epochs").write_bytes(pack_epochs({"a": 8, "b": 3}))
     (tmp_path / "epochs.copy").write_bytes(pack_epochs({"a": 7, "c": 9}))
-    epochs = Epochs(tmp_path / "epochs", lambda: 0.0)
-    assert [epochs.next(name) for name in "abc"] == [9, 4, 10]
+    assert Epochs(tmp_path / "epochs").next("c") == 10
+    assert unpack_epochs((tmp_path / "epochs").read_bytes()) == {"a": 8, "b": 3, "c": 10}
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,22 @@ def test_epochs_of_which_both_files_are_damaged_are_rebuilt_above_all_that_is_kn
 ):
     for name in ("epochs", "epochs.copy"):
         (tmp_path / name).write_bytes(damaged)
-    epochs = Epochs(tmp_path / "epochs", stopped_clock, lambda: Traces(time_s=1_700_000_000))
+    epochs = Epochs(tmp_path / "epochs", lambda: 1_700_000_000)
     assert epochs.next("a") == epochs.next("b") == 1_700_000_000 + EPOCH_MARGIN
     assert (tmp_path / "epochs.bad").read_bytes() == (tmp_path / "epochs.copy.bad").read_bytes() == damaged
     assert "epochs rebuilt" in caplog.text
-    assert Epochs(tmp_path / "epochs", stopped_clock, pytest.fail).next("a") == 1_700_000_001 + EPOCH_MARGIN
+    assert Epochs(tmp_path / "epochs", pytest.fail).next("a") == 1_700_000_001 + EPOCH_MARGIN
 
 
-@pytest.mark.parametrize(("traces", "level"), [(Traces(5, 9), "WARNING"), (Traces(0, 9), "DEBUG")])
-def test_lost_files_are_reported_and_a_first_start_is_not(tmp_path, caplog, traces, level):
-    """A first start finds files in the state directory, such as its lock, and no epoch."""
-    caplog.set_level("DEBUG")
-    assert Epochs(tmp_path / "epochs", stopped_clock, lambda: traces).next("a") == 9 + EPOCH_MARGIN
-    assert [it.levelname for it in caplog.records if "epochs rebuilt" in it.message] == [level]
+@pytest.mark.parametrize(("trace", "first"), [(5, 5 + EPOCH_MARGIN), (0, 1)])
+def test_lost_files_are_reported_and_a_first_start_is_not(tmp_path, caplog, trace, first):
+    assert Epochs(tmp_path / "epochs", lambda: trace).next("a") == first
+    assert ("epochs rebuilt" in caplog.text) == bool(trace)
 
 
 def test_version_1_is_read_and_becomes_version_2_with_a_copy(tmp_path):
     (tmp_path / "epochs").write_bytes(msgspec.json.encode(EPOCHS))
-    Epochs(tmp_path / "epochs", stopped_clock)
+    Epochs(tmp_path / "epochs")
     for name in ("epochs", "epochs.copy"):
         assert unpack_epochs((tmp_path / name).read_bytes()) == EPOCHS
 
@@ -121,7 +119,7 @@ def _in_a_ring(config: Config, epoch: int) -> None:
 def _in_a_bridge_checkpoint(config: Config, epoch: int) -> None:
     (config.state_dir / "bridge").mkdir()
     checkpoint = Checkpoint.open(config.state_dir / "bridge" / "lake.checkpoint", "edge", "sink")
-    checkpoint.move(Cursor("x", 0, epoch, 0, 0, 0))
+    checkpoint.move(Cursor("x", 0, 5 << 32 | epoch, 0, 0, 0))  # as in the lake
     checkpoint.save()
     checkpoint.close()
 
@@ -139,30 +137,16 @@ def _in_a_session_checkpoint(config: Config, epoch: int) -> None:
     write_checkpoint(config.state_dir / "sessions.state", Origin(3, 0, 0), frames, sync=False)
 
 
-def _in_the_time_of_a_file(config: Config, epoch: int) -> None:
-    (config.state_dir / "epochs.bad").touch()
-    os.utime(config.state_dir / "epochs.bad", (epoch, epoch))
-
-
 @pytest.mark.parametrize(
     "leave",
-    [
-        _in_a_ring,
-        _in_a_bridge_checkpoint,
-        _in_consumer_offsets,
-        _in_a_session_checkpoint,
-        _in_the_time_of_a_file,
-    ],
+    [_in_a_ring, _in_a_bridge_checkpoint, _in_consumer_offsets, _in_a_session_checkpoint],
 )
 def test_an_epoch_is_found_wherever_it_has_left_a_trace(tmp_path, runtime_directory, leave):
     config = Config(runtime_dir=runtime_directory, state_dir=tmp_path)
-    epoch = 4_000_000_000  # later than the times of the files that are made here
+    epoch = 4_000_000_000
     leave(config, epoch)
-    assert find_traces(config, [17]).highest == epoch
-    assert find_traces(config, [epoch + 1]).highest == epoch + 1
-
-
-def test_the_time_of_a_far_future_is_no_trace(tmp_path, runtime_directory):
-    config = Config(runtime_dir=runtime_directory, state_dir=tmp_path)
-    _in_the_time_of_a_file(config, (1 << 32) - 5)
-    assert find_traces(config, []) == Traces()
+    assert highest_trace(config, [17]) == epoch
+    assert highest_trace(config, [epoch + 1]) == epoch + 1
+    (tmp_path / "epochs.bad").touch()
+    os.utime(tmp_path / "epochs.bad", (epoch + 9, epoch + 9))  # a clock that was wrong
+    assert highest_trace(config, []) == epoch

@@ -20,7 +20,7 @@ class BrimProcess:
     """A broker, with a `bridge` to a directory or none; a context manager that starts and stops it.
 
     `settings` is TOML to add, such as streams; $PORT in it is the broker's.  `open_files`: its limit; 0: that
-    of the tests.  `module`: another broker, such as one with a planted mistake.
+    of the tests.  `module`: another broker, such as one with a planted mistake.  `edge`: its edge id.
     """
 
     def __init__(
@@ -33,13 +33,14 @@ class BrimProcess:
         open_files: int = 0,
         log_level: str = "info",
         module: str = "edge",
+        edge: str = "here",
     ) -> None:
         self._open_files, self._log_level, self._module = open_files, log_level, module
         self.port = free_port()
         self.runtime_dir = runtime_dir
         self.sink = directory / "drained"
         self._config = directory / "brim.toml"
-        names = {"edge_id": "here", "runtime_dir": str(runtime_dir), "state_dir": str(directory / "state")}
+        names = {"edge_id": edge, "runtime_dir": str(runtime_dir), "state_dir": str(directory / "state")}
         lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
         lines += ["[[listener]]", f"port = {self.port}"]
         if bridge:

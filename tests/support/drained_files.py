@@ -113,7 +113,7 @@ def offsets_drained(root: Path) -> dict[tuple[str, int, int], list[int]]:
     found: dict[tuple[str, int, int], list[int]] = {}
     for path in sorted(root.rglob("[0-9]*.brim"), key=lambda path: path.name):
         stream, _, rest = path.name[17:].rpartition("-p")
-        partition, epoch = int(rest[:4]), int(rest[6:16])
+        partition, epoch = int(rest[:4]), int(rest[6:].partition("-")[0])
         data = path.read_bytes()
         footer = int.from_bytes(data[-16:-12], "little")
         at, end = 64, len(data) - 16 - footer

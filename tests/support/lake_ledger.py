@@ -165,7 +165,7 @@ def table_of(files: Sequence[tuple[str, bytes]]) -> pa.Table:
     for name, data in files:
         edge = name.partition("edge=")[2].partition("/")[0]
         stream, _, rest = name.rpartition("/")[2][17:].rpartition("-p")
-        place = edge, stream, int(rest[:4]), int(rest[6:16])
+        place = edge, stream, int(rest[:4]), int(rest[6:].partition("-")[0])
         at, end = 64, len(data) - 16 - int.from_bytes(data[-16:-12], "little")
         while at < end:
             at, until = at + 32, at + 32 + int.from_bytes(data[at : at + 4], "little")

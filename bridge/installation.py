@@ -1,0 +1,316 @@
+"""Identity of an installation: a random id for one state directory, and the numbers of its lives.
+
+Owns the files `installation` and `installation.copy` in the state directory, and a copy named `installation`
+where the rings and, if it is elsewhere, the log are: records outlive a lost state directory there.
+
+    byte  size  field
+       0     8  magic    "BRIMINST"
+       8     4  version  1
+      12     4  length   of the body
+      16     4  crc32c   of bytes 0 .. 16 and the body
+      20    12  zeros
+      32        body     JSON {"id": 32 hexadecimal digits, "lives": [[first epoch, number], ...]}
+
+Little-endian.  Rule for change: keys may be added to the body; any other change raises the version.
+
+An epoch is 32 bits in rings and logs, and unique only within one state directory.  In the lake an epoch is
+
+    number << 32 | epoch        the number is that of the last life whose first epoch is not above the epoch
+
+A life begins when a broker makes its first new epoch after a start.  Its number is random, of 30 bits below
+the highest one: so another machine, a machine without its state, a copy and a state directory that came back
+from a backup give no record the identity of another.  Epochs before the first life have the number 0, and so
+are in the lake as they are in the ring: those of Brim before installations had an id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bridge.drained import EPOCH_BITS, ring_epoch
+from bridge.errors import BridgeError
+from ringbuf import crc32c
+
+__all__ = [
+    "Holder",
+    "Identity",
+    "Installation",
+    "InstallationMismatch",
+    "Life",
+    "pack_identity",
+    "unpack_identity",
+]
+
+log = logging.getLogger(__name__)
+
+NAME, COPY_NAME = "installation", "installation.copy"
+MAGIC, VERSION = b"BRIMINST", 1
+FILE_MODE = 0o640
+FILE_MAX_BYTES = 1 << 20
+LIVES_MAX = 4096  # the log has no records of the life before so many starts with new rings
+NUMBER_BITS = 30
+NUMBER_MIN = 1 << NUMBER_BITS  # so that all epochs of the lake have 19 digits, and fit into 63 bits
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_HEADER = struct.Struct("<8sII")
+_CRC = struct.Struct("<I12x")
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Life(NamedTuple):
+    """Epochs from `first_epoch` on, up to the next life."""
+
+    first_epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An id, and lives by rising first epoch."""
+
+    id: str
+    lives: tuple[Life, ...] = ()
+
+    def lake_epoch(self, epoch: int) -> int:
+        """The epoch in the lake of an epoch of a ring."""
+        numbers = [life.number for life in self.lives if life.first_epoch <= epoch]
+        return (numbers[-1] if numbers else 0) << EPOCH_BITS | epoch
+
+    def owns(self, epoch: int) -> bool:
+        """True if an epoch of the lake is one that this installation gives."""
+        return self.lake_epoch(ring_epoch(epoch)) == epoch
+
+    def with_life(self, life: Life) -> Identity:
+        """The identity with one more life, after which no epoch from its first on is of another."""
+        before = [it for it in self.lives if it.first_epoch < life.first_epoch]
+        return replace(self, lives=tuple([*before, life][-LIVES_MAX:]))
+
+    def joined(self, other: Identity) -> Identity:
+        """The identity with the lives of both, of which one may be older than the other."""
+        return replace(self, lives=tuple(sorted({*self.lives, *other.lives})[-LIVES_MAX:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Owner of a lease: an installation during one boot, in one place.
+
+    The place tells apart two copies of a state directory on one machine.
+    """
+
+    installation: str
+    boot: str
+    place: str
+    host: str
+
+    @property
+    def key(self) -> str:
+        """Text that only this holder has; the host name may change meanwhile."""
+        return f"{self.installation}/{self.boot}/{self.place}"
+
+    def __str__(self) -> str:
+        return f"installation {self.installation} (host {self.host}, boot {self.boot[:8]})"
+
+
+class InstallationMismatch(BridgeError):
+    """A directory holds records of another installation than the state directory."""
+
+    def __init__(self, directory: Path, found: str, state_dir: Path, known: str) -> None:
+        super().__init__(
+            f"{directory} belongs to installation {found}, and state_dir {state_dir} to installation {known}",
+            hint="set runtime_dir and log.directory to directories of this installation, or put back the "
+            "state_dir of the other one; remove none of them: each may hold records that are nowhere else",
+        )
+
+
+def pack_identity(identity: Identity) -> bytes:
+    """The bytes of a file that holds `identity`."""
+    body = json.dumps({"id": identity.id, "lives": identity.lives}, separators=(",", ":")).encode()
+    head = _HEADER.pack(MAGIC, VERSION, len(body))
+    return head + _CRC.pack(crc32c(body, crc32c(head))) + body
+
+
+def unpack_identity(data: bytes) -> Identity:
+    """The identity in the bytes of a file.  Raises ValueError: damage, another version."""
+    body = data[_HEADER.size + _CRC.size :]
+    if len(data) < _HEADER.size + _CRC.size:
+        raise ValueError(f"{len(data)} bytes have no header")
+    magic, version, length = _HEADER.unpack_from(data)
+    if (magic, version, length) != (MAGIC, VERSION, len(body)):
+        raise ValueError(f"magic {magic!r}, version {version}, {length} of {len(body)} bytes")
+    if data[_HEADER.size :][: _CRC.size] != _CRC.pack(crc32c(body, crc32c(data[: _HEADER.size]))):
+        raise ValueError("the checksum does not hold")
+    return _checked(json.loads(body))
+
+
+def _checked(found: Any) -> Identity:
+    try:
+        lives = tuple(Life(first, number) for first, number in found["lives"])
+        identity = Identity(found["id"], lives)
+        good = _ID.fullmatch(identity.id) and all(map(_is_life, lives)) and lives == tuple(sorted(lives))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the body is not that of an installation: {error!r}") from error
+    if not good:
+        raise ValueError(f"id {identity.id!r} with {len(lives)} lives")
+    return identity
+
+
+def _is_life(life: Life) -> bool:
+    if not all(type(value) is int for value in life):
+        return False
+    return 0 < life.first_epoch < 1 << EPOCH_BITS and NUMBER_MIN <= life.number < NUMBER_MIN << 1
+
+
+class Installation:
+    """The identity of a state directory.  Made by open(); each process that needs it has its own.
+
+    Only the broker, which has locked the directories, calls begin_life() and copy_to().
+    """
+
+    def __init__(self, state_dir: Path, identity: Identity) -> None:
+        self.identity = identity
+        self._state_dir = state_dir
+        self._copies: list[Path] = []
+        self._seen = self._stamp()
+
+    @classmethod
+    def open(cls, state_dir: Path, also: Iterable[Path | None] = ()) -> Installation:
+        """The installation of `state_dir`, made if there is none.
+
+        `also`: directories with a copy, which counts when the state directory has lost its own.  Raises
+        OSError.
+        """
+        state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        paths = state_dir / NAME, state_dir / COPY_NAME
+        own = [it for it in map(_read, paths) if it is not None]
+        if not own:
+            kept = (_read(it / NAME) for it in also if it is not None)
+            own = [_created(paths[0], next(filter(None, kept), None) or Identity(secrets.token_hex(16)))]
+        identity = own[0]
+        for other in own[1:]:
+            identity = identity.joined(other) if other.id == identity.id else identity
+        return cls(state_dir, identity)
+
+    def copy_to(self, directories: Sequence[Path]) -> None:
+        """Keep a copy in each directory, from now on; lives that only a copy knows are taken from it.
+
+        Raises InstallationMismatch, OSError.
+        """
+        self._copies = [it / NAME for it in directories]
+        for path in self._copies:
+            found = _read(path)
+            if found is not None and found.id != self.identity.id:
+                raise InstallationMismatch(path.parent, found.id, self._state_dir, self.identity.id)
+            self.identity = self.identity.joined(found) if found is not None else self.identity
+        self._save()
+
+    @property
+    def newest_first_epoch(self) -> int:
+        """The first epoch of the newest life; 0: there is none."""
+        return self.identity.lives[-1].first_epoch if self.identity.lives else 0
+
+    def begin_life(self, first_epoch: int) -> None:
+        """Give epochs from `first_epoch` on a new number.  On disk when this returns.  Raises OSError."""
+        number = NUMBER_MIN | secrets.randbits(NUMBER_BITS)
+        self.identity = self.identity.with_life(Life(first_epoch, number))
+        self._save()
+
+    def lake_epoch(self, epoch: int) -> int:
+        """The epoch in the lake of an epoch of a ring, by the lives on the disk."""
+        if (stamp := self._stamp()) != self._seen:
+            found = _read(self._state_dir / NAME)
+            if found is not None and found.id == self.identity.id:
+                self.identity, self._seen = found, stamp
+        return self.identity.lake_epoch(epoch)
+
+    def owns(self, epoch: int) -> bool:
+        """True if an epoch of the lake is one that this installation gives."""
+        return self.lake_epoch(ring_epoch(epoch)) == epoch
+
+    def holder(self) -> Holder:
+        """The holder of a lease that this process takes."""
+        try:
+            boot = BOOT_ID.read_text().strip()
+        except OSError:
+            boot = ""
+        place = os.stat(self._state_dir)
+        return Holder(self.identity.id, boot, f"{place.st_dev:x}.{place.st_ino:x}", socket.gethostname())
+
+    def _save(self) -> None:
+        for path in (self._state_dir / NAME, self._state_dir / COPY_NAME, *self._copies):
+            if _read(path) != self.identity:
+                _write(path, self.identity)
+        self._seen = self._stamp()
+
+    def _stamp(self) -> tuple[int, int, int]:
+        try:
+            found = os.stat(self._state_dir / NAME)
+        except FileNotFoundError:
+            return 0, 0, 0
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> Identity | None:
+    """The identity in a file; None: it is missing, or damaged, which is logged."""
+    try:
+        with path.open("rb") as file:
+            return unpack_identity(file.read(FILE_MAX_BYTES))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        log.warning("installation file damaged path=%s reason=%s", path, error)
+        return None
+
+
+def _created(path: Path, identity: Identity) -> Identity:
+    """Write the file if it does not exist or is damaged; the identity in it, which another thread or process
+    may have written meanwhile.
+    """
+    new = _new_path(path)
+    try:
+        _fill(new, identity)
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+        if _read(path) is None:
+            os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return _read(path) or identity
+
+
+def _write(path: Path, identity: Identity) -> None:
+    new = _new_path(path)
+    _fill(new, identity)
+    os.replace(new, path)
+    _sync_directory(path.parent)
+
+
+def _new_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+
+
+def _fill(path: Path, identity: Identity) -> None:
+    with path.open("wb") as file:
+        os.fchmod(file.fileno(), FILE_MODE)
+        file.write(pack_identity(identity))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

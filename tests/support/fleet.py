@@ -1,0 +1,184 @@
+"""A fleet of machines that drain to one lake, and the ledger that their publisher keeps.
+
+A machine is a state directory, a runtime directory and a broker process with a bridge.  The ledger knows what
+each machine has acknowledged; the lake is read without the code that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge.control import Connection, Report, Status
+from tests.support.brim_process import BrimProcess
+from tests.support.house import ROOT
+from tests.support.lake_ledger import table_of
+from tests.support.paho_client import Paho
+from tests.support.waiting import wait_until
+
+__all__ = ["Lake", "Ledger", "Machine"]
+
+TOPICS = 8  # that a machine publishes to, so that all its partitions get some
+ACK_S = 20.0
+
+
+@dataclass
+class Lake:
+    """A place for drained files.  `copy` makes a directory of what is there now."""
+
+    url: str
+    copy: Callable[[], Path]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def payloads(self) -> Counter[str]:
+        """How often each payload is in the lake, records of one identity counted once."""
+        root = self.copy()
+        files = sorted(root.rglob("[0-9]*.brim"))
+        rows = table_of([(str(path), path.read_bytes()) for path in files]).to_pylist()
+        found: dict[tuple[Any, ...], str] = {}
+        for row in rows:
+            identity = tuple(row[key] for key in ("edge", "stream", "partition", "epoch", "offset"))
+            payload = row["payload"].decode()
+            assert found.setdefault(identity, payload) == payload, f"two records have identity {identity}"
+        return Counter(found.values())
+
+    def verdict(self) -> tuple[int, dict[str, Any]]:
+        """Exit status and answer of `brim spark gaps`."""
+        command = [sys.executable, "-m", "edge", "spark", "gaps", str(self.copy()), "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+
+@dataclass
+class Ledger:
+    """What publishers were promised."""
+
+    acknowledged: list[str] = field(default_factory=list)
+
+    def check(self, lake: Lake) -> None:
+        """All that was acknowledged is in the lake once, and `gaps` finds the lake complete."""
+        there = lake.payloads()
+        missing = [it for it in self.acknowledged if it not in there]
+        assert not missing, f"{len(missing)} of {len(self.acknowledged)} are not there, such as {missing[:3]}"
+        doubled = [it for it, count in there.items() if count > 1]
+        assert not doubled, f"{len(doubled)} are there twice, such as {doubled[:3]}"
+        status, said = lake.verdict()
+        assert (status, said["missing"], said["lost"]) == (0, 0, 0), said
+
+
+@dataclass
+class Machine:
+    """`name` is in its payloads.  `clock`: see clocked_broker.py; "": the right one."""
+
+    name: str
+    lake: Lake
+    ledger: Ledger
+    directory: Path
+    runtime_dir: Path
+    edge: str = "plant"
+    clock: str = ""
+    partitions: int = 1
+    stream: str = "default"
+    durability: str = "process"
+    bridge_name: str = "lake"
+    _broker: BrimProcess | None = None
+    _count: int = 0
+
+    @property
+    def state_dir(self) -> Path:
+        """Where its identity, log and checkpoints are."""
+        return self.directory / "state"
+
+    def start(self) -> None:
+        """Returns when it serves clients."""
+        self.directory.mkdir(exist_ok=True)
+        self.runtime_dir.mkdir(exist_ok=True)
+        module = "tests.support.clocked_broker" if self.clock else "edge"
+        self._broker = BrimProcess(
+            self.runtime_dir, self.directory, self._settings(), bridge=False, module=module, edge=self.edge
+        )
+        self._broker.start()
+
+    def _settings(self) -> str:
+        options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.lake.options.items())
+        return f"""
+[[stream]]
+name = "{self.stream}"
+topics = ["#"]
+partitions = {self.partitions}
+durability = "{self.durability}"
+ring_bytes = "1 MiB"
+[[bridge]]
+name = "{self.bridge_name}"
+to = "{self.lake.url}"
+linger_ms = 50
+backoff_max_ms = 500
+[bridge.options]
+{options}
+"""
+
+    def publish(self, count: int) -> None:
+        """Messages with QoS 1, each acknowledged when this returns."""
+        assert self._broker is not None
+        client = Paho(self._broker.port, f"publisher-{self.name}").client
+        sent = []
+        for _ in range(count):
+            self._count += 1
+            payload = f"{self.name} {self._count}"
+            sent.append((payload, client.publish(f"plant/{self._count % TOPICS}", payload, qos=1)))
+        for payload, message in sent:
+            message.wait_for_publish(ACK_S)
+            assert message.is_published(), payload
+            self.ledger.acknowledged.append(payload)
+        client.disconnect()
+        client.loop_stop()
+
+    def bridge(self) -> dict[str, Any]:
+        """The state of its bridge."""
+        with Connection(self.runtime_dir) as connection:
+            found: dict[str, Any] = connection.ask(Status(), Report).report["bridges"][0]
+        return found
+
+    def drain(self) -> None:
+        """Wait until the lake has all of it."""
+        assert self._broker is not None
+        wait_until(self._is_drained)
+
+    def _is_drained(self) -> bool:
+        there = self.lake.payloads()
+        return all(it in there for it in self.ledger.acknowledged if it.startswith(f"{self.name} "))
+
+    def run(self, count: int) -> None:
+        """Start, publish, drain, stop."""
+        self.start()
+        self.publish(count)
+        self.drain()
+        self.stop()
+
+    def stop(self) -> str:
+        """With SIGTERM; return its log."""
+        broker, self._broker = self._broker, None
+        return broker.stop() if broker is not None else ""
+
+    def kill(self) -> None:
+        """With SIGKILL, if it runs."""
+        if self._broker is not None and self._broker.running:
+            self._broker.kill()
+        self._broker = None
+
+    def reboot(self) -> None:
+        """What is in memory is gone."""
+        shutil.rmtree(self.runtime_dir)
+
+    def reimage(self) -> None:
+        """All but the lake is gone."""
+        self.reboot()
+        shutil.rmtree(self.directory)
