@@ -172,7 +172,8 @@ def test_a_port_that_is_taken_names_who_has_it_and_what_to_do(site):
     assert f"(pid {os.getpid()})" in error
     assert "stop it, or set port in [[listener]], or run with --port 0" in error
     assert "Traceback" not in error
-    assert sorted(path.name for path in site.runtime_dir.iterdir()) == ["brim.lock"]  # nothing half started
+    # Nothing is half started.
+    assert sorted(path.name for path in site.runtime_dir.iterdir()) == ["brim.lock", "installation"]
 
 
 def test_a_second_broker_on_the_same_directories_is_told_of_the_first(site):
