@@ -371,7 +371,7 @@ class PartitionSource:
         oldest = ring.extremes().oldest_offset if ring is not None else offset
         if oldest <= offset or self._cold is None:
             return max(oldest, offset)
-        spans = [it for it in self._cold.epochs(self.path.name) if it.epoch == epoch]
+        spans = [it for it in self._cold_epochs() if it.epoch == epoch]
         return min([max(it.first_offset, offset) for it in spans if it.end_offset > offset] + [oldest])
 
     def end_of(self, epoch: int) -> int:

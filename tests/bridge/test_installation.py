@@ -46,7 +46,7 @@ def test_every_cut_and_every_flipped_bit_is_found() -> None:
     damaged = [good[:length] for length in range(len(good))]
     damaged += [good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :] for at in range(len(good))]
     for data in damaged:
-        with pytest.raises(ValueError, match="header|magic|checksum"):
+        with pytest.raises(ValueError, match=r"header|magic|checksum"):
             unpack_identity(data)
 
 
