@@ -10,7 +10,9 @@ far it reaches; two rings may well have the same epoch and the same offsets, so 
   * the extent fills the damaged region, or its checksum holds when it does: then all of the region is
     searched.
     Else more than one extent is damaged, and only what follows from the first record on, record by record, is
-    taken: the next extent's header would break that chain.
+    taken: the next extent's header would break that chain;
+  * records that follow each other up to the end of the region are of the ring that misses so many bytes and
+    continues with the next offset behind the region, if that is one ring only: their header may be lost.
 
 Records with flag UNCHECKED are never saved from a damaged extent: its checksum was all that covered them.
 """
@@ -32,7 +34,7 @@ from persistence.format import (
 from ringbuf import FLAG_UNCHECKED, RECORD_HEADER_BYTES, scan_records
 from ringbuf.record import HEADER as RECORD
 
-__all__ = ["Absence", "Owner", "Run", "Window", "owner_between", "owner_of", "runs_of", "salvage"]
+__all__ = ["Absence", "Owner", "Run", "Window", "owner_of", "runs_of", "salvage", "tail_of"]
 
 
 class Window(NamedTuple):
@@ -53,11 +55,12 @@ class Owner(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """The ring positions that are missing of a ring between two extents: begin <= position < end."""
+    """Records that are missing of a ring between two extents."""
 
     ring_id: int
     epoch: int
-    begin: int
+    window: Window  # their offsets
+    begin: int  # their positions in the ring: begin <= position < end
     end: int
 
 
@@ -85,18 +88,6 @@ def owner_of(seed: int, region: memoryview, catalogue: Mapping[int, CatalogueEnt
         if _fills(seed, header._replace(ring_id=ring_id, ring_epoch=known.epoch), body):
             return Owner(ring_id, known.epoch, len(body), alone=True, position=header.ring_position)
     return None
-
-
-def owner_between(length: int, absences: Iterable[Absence]) -> Owner | None:
-    """The owner of a body of that length of which the header is lost; None if not exactly one ring fits.
-
-    `absences`: of the rings that continue behind the damaged region.
-    """
-    fitting = [it for it in absences if it.begin + length == it.end]
-    if len(fitting) != 1:
-        return None
-    ring_id, epoch, begin, _ = fitting[0]
-    return Owner(ring_id, epoch, length, alone=True, position=begin)
 
 
 def _fills(seed: int, header: ExtentHeader, body: memoryview) -> bool:
@@ -140,6 +131,28 @@ def runs_of(body: memoryview, epoch: int, window: Window, *, search: bool = True
             at = _found(body, at, Window(first, window.end), epoch)
         else:
             return
+
+
+def tail_of(region: memoryview, absences: Iterable[Absence]) -> tuple[Absence, Run] | None:
+    """Records up to the end of a damaged region, and the ring they are missing in; None: no ring, or several.
+
+    `region` begins at a multiple of ALIGN_BYTES in its file.
+    """
+    found = [(it, run) for it in absences if (run := _tail(region, it)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _tail(region: memoryview, absence: Absence) -> Run | None:
+    at = max(len(region) - (absence.end - absence.begin), 0)
+    while at < len(region):
+        scan = scan_records(region[at:], absence.epoch)
+        if scan.count and at + scan.good_bytes == len(region) and not _unchecked(region, at):
+            ends = scan.last_offset + 1 == absence.window.end
+            if ends and _fits(scan.first_offset, scan.last_offset, scan.count, absence.window):
+                times = scan.first_timestamp_ns, scan.last_timestamp_ns
+                return Run(at, scan.good_bytes, scan.first_offset, scan.count, *times)
+        at = _found(region, at + max(scan.good_bytes - ALIGN_BYTES, 0), absence.window, absence.epoch)
+    return None
 
 
 def _fits(first_offset: int, last_offset: int, count: int, window: Window) -> bool:

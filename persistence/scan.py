@@ -28,7 +28,7 @@ from persistence.format import (
     unpack_catalogue,
     unpack_extent,
 )
-from persistence.salvage import Absence, Owner, Window, owner_between, owner_of, salvage
+from persistence.salvage import Absence, Owner, Run, Window, owner_of, salvage, tail_of
 from persistence.walk import LOOK, FileBytes, Group, Walk
 
 __all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_header", "read_table", "walk_table"]
@@ -358,45 +358,63 @@ def _save(
 ) -> None:
     """Enters what can be saved of a damaged place, and the damage."""
     region = data.at(gap.place, gap.end - gap.place)
+    catalogue = {**known, **table.catalogue}
     rows: list[Row] = []
     window = Window(0, 0)
-    name = ""
-    catalogue = {**known, **table.catalogue}
-    owner = None
-    if len(region) > EXTENT_HEADER_BYTES:
-        owner = _owner(table, walk, gap, parts, region, catalogue)
+    owner = _owner(table, region, catalogue, [*_absences(table, walk, gap, parts, catalogue)])
     if owner is not None:
-        name = catalogue[owner.ring_id].name
         window = _window(table, walk, gap, parts, owner.ring_id, owner.epoch)
         for row, times in salvage(region, gap.place, owner, window):
             table.add(owner.ring_id, owner.epoch, row, times, known)
             rows.append(row)
-    kept = sum(row.count for row in rows)
-    lost = lost_offsets(rows, window)
+    begin = rows[-1].place + rows[-1].length if rows else gap.place
+    absences = _absences(table, walk, gap, parts, catalogue)
+    tail = tail_of(region[begin - gap.place :], absences)
+    if tail is not None and owner is not None and owner.ring_id != tail[0].ring_id:
+        behind = begin + tail[1].at - EXTENT_HEADER_BYTES
+        _note(table, _Gap(gap.place, behind), catalogue[owner.ring_id].name, rows, window)
+        gap, owner, rows = _Gap(behind, gap.end), None, []
+    if tail is not None:
+        rows.append(_enter_tail(table, *tail, begin, known))
+        window = tail[0].window if owner is None else window
+    ring_id = tail[0].ring_id if tail is not None else owner.ring_id if owner is not None else None
+    _note(table, gap, "" if ring_id is None else catalogue[ring_id].name, rows, window)
+
+
+def _enter_tail(
+    table: SegmentTable, absence: Absence, run: Run, place: int, known: Mapping[int, CatalogueEntry]
+) -> Row:
+    """Enters the records at the end of a damaged region; `place`: where `run` counts from."""
+    position = absence.end - run.length
+    row = Row(run.first_offset, run.records, place + run.at, run.length, position, whole=False)
+    times = run.first_timestamp_ns, run.last_timestamp_ns
+    table.add(absence.ring_id, absence.epoch, row, (min(times), max(times)), known)
+    return row
+
+
+def _note(table: SegmentTable, gap: _Gap, name: str, rows: Sequence[Row], window: Window) -> None:
+    """Enters the damage."""
+    kept, lost = sum(row.count for row in rows), lost_offsets(rows, window)
     table.damage.append(Damage(table.name, gap.place, gap.end - gap.place, name, kept, lost))
 
 
 def _owner(
     table: SegmentTable,
-    walk: Walk,
-    gap: _Gap,
-    parts: list[_Part],
     region: memoryview,
     catalogue: Mapping[int, CatalogueEntry],
+    absences: Sequence[Absence],
 ) -> Owner | None:
-    """Whose the extent is that begins the damaged region; None if that cannot be told."""
-    absences = [*_absences(table, walk, gap, parts, catalogue)]
-    owner = None
-    if unpack_extent(region).ring_id != CATALOGUE_RING_ID:
-        owner = owner_of(table.seed, region, catalogue)
-    if owner is None:
-        return owner_between(len(region) - EXTENT_HEADER_BYTES, absences)
-    rows = table.rings.get((owner.ring_id, owner.epoch))
-    begin = 0 if rows is None else rows.end_position
-    end = next((it.end for it in absences if it.ring_id == owner.ring_id), _POSITION_END)
-    if begin <= owner.position <= end - owner.length:
+    """The owner of the extent that begins the damaged region; None if that cannot be told."""
+    if len(region) <= EXTENT_HEADER_BYTES or unpack_extent(region).ring_id == CATALOGUE_RING_ID:
+        return None
+    owner = owner_of(table.seed, region, catalogue)
+    rows = None if owner is None else table.rings.get((owner.ring_id, owner.epoch))
+    if owner is None or rows is None or not len(rows):
         return owner
-    return owner._replace(position=begin)  # the header's is damaged, too
+    end = next((it.end for it in absences if it.ring_id == owner.ring_id), _POSITION_END)
+    if rows.end_position <= owner.position <= end - owner.length:
+        return owner
+    return owner._replace(position=rows.end_position)  # the header's is damaged, too
 
 
 def _absences(
@@ -406,15 +424,16 @@ def _absences(
     parts: list[_Part],
     catalogue: Mapping[int, CatalogueEntry],
 ) -> Iterator[Absence]:
-    """The ring positions that are missing at the gap, of the rings that continue soon behind it."""
+    """The records that are missing at the gap, of the rings that continue soon behind it."""
     open_rings = {(ring_id, it.epoch) for ring_id, it in catalogue.items()}
     for it in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
         key = (it.ring_id, it.ring_epoch)
         if it.count and key in open_rings:
             open_rings.remove(key)
             rows = table.rings.get(key)
-            if rows is not None and len(rows):
-                yield Absence(*key, rows.end_position, it.ring_position)
+            if rows is not None and len(rows) and rows.end_offset < it.first_offset:
+                window = Window(rows.end_offset, it.first_offset)
+                yield Absence(*key, window, rows.end_position, it.ring_position)
 
 
 def _behind_gap(walk: Walk, gap: _Gap, parts: list[_Part]) -> Iterator[Any]:

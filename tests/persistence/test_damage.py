@@ -369,17 +369,20 @@ def test_a_wild_length_does_not_reach_for_the_records_of_another_ring() -> None:
     data[theirs : theirs + 8] = bytes(8)
     log, _ = recovered(written.files)
     assert list(read_all(log, "a-0", 7)) == [0, 1]
-    assert list(read_all(log, "b-0", 7)) == [0, 4]
+    assert list(read_all(log, "b-0", 7)) == [0, 1, 2, 3, 4]
 
 
-def in_turns(rounds: int = 3) -> Written:
-    """A log in which two rings of the same epoch and the same offsets take turns, three records at a time."""
+def in_turns(first: int = 0) -> Written:
+    """A log in which two rings of the same epoch take turns, three records at a time; the second ring begins
+    with offset `first`, the other one with 0.
+    """
     written = Written.empty()
-    for number in range(rounds):
+    for number in range(3):
         begin = written.position
         for name in ("a-0", "b-0"):
             written.position = begin  # each ring has positions of its own
-            written.add(name, 7, [f"{name} {number} {at}".encode() for at in range(3)])
+            begins = first if name == "b-0" and number == 0 else None
+            written.add(name, 7, [f"{name} {number} {at}".encode() for at in range(3)], first=begins)
         written.sync()
     written.log.close()
     return written
@@ -415,3 +418,21 @@ def test_a_record_behind_a_lost_header_has_its_place_in_the_ring() -> None:
         log, _ = recovered(written.files)
         found = [it for it in log.read("a-0", 7, 5, 1) if it.offset <= 5]
         assert [it.position + (5 - it.offset) * record_bytes for it in found] == [5 * record_bytes]
+
+
+def test_damage_across_two_extents_costs_neither_the_records_that_it_did_not_hit() -> None:
+    written = in_turns(first=1)
+    path = segments(written.files)[0]
+    (first, _, _), (second, end, _) = [it for it in extents(written.files, path) if it[2]][2:4]
+    data = written.files.names[path].cache
+    begin = first + EXTENT_HEADER_BYTES + 64 + 8  # the second record of the first
+    data[begin : second + EXTENT_HEADER_BYTES + 8] = bytes(second + EXTENT_HEADER_BYTES + 8 - begin)
+    written.files.unlink(f"{DIRECTORY}/{CHECKPOINT_NAME}")
+    log, report = recovered(written.files)
+    assert list(read_all(log, "a-0", 7)) == [0, 1, 2, 3, 6, 7, 8]
+    assert list(read_all(log, "b-0", 7)) == [1, 2, 3, 5, 6, 7, 8, 9]
+    assert [(it.ring_name, it.kept, it.lost) for it in report.damage] == [
+        ("a-0", 1, ((4, 6),)),
+        ("b-0", 2, ((4, 5),)),
+    ]
+    assert sum(it.length for it in report.damage) == end - first

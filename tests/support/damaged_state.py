@@ -20,6 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from persistence.footer import FOOTER_MAGIC
+from persistence.format import EXTENT_HEADER_BYTES, HEADER_PAGE_BYTES, unpack_extent
 from ringbuf.constants import HEADER_BYTES
 from tests.support.state_base import READERS, RINGS, Base, Ending, make_base, says_the_truth
 from tests.support.state_life import LAST, Seen, live
@@ -180,11 +181,35 @@ class DamagedState:
             return _Permitted(messages=messages - self._logged)
         if kind == "session journal" and self.base.ending == "busy":
             return _Permitted(messages=self._last)
-        if kind in ("segments", "retained store", "spill file"):
+        if kind == "segments":
+            return _Permitted(messages=messages | self._last_of_rings(hit))
+        if kind in ("retained store", "spill file"):
             return _Permitted(messages=messages)
         if kind == "offsets":
             return _Permitted(offsets=True, silent=damage in ("removed", "cut"))  # as if it was never there
         return _Permitted()
+
+    def _last_of_rings(self, hit: Hit) -> set[Pair]:
+        """Messages in the last extent of each ring in that segment, if the damage has hit its header.
+
+        The header names the ring; without it, only the ring's next extent shows whose records these are.
+        """
+        image = self._image / hit.path.relative_to(self._place)
+        base = int(image.stem)
+        following = [it for it in (int(path.stem) for path in image.parent.glob("*.log")) if it > base]
+        data = image.read_bytes()[: min(following) - base if following else None]
+        last: dict[int, tuple[int, int]] = {}
+        place = HEADER_PAGE_BYTES
+        while place + EXTENT_HEADER_BYTES <= len(data) and (header := unpack_extent(data, place)).length:
+            end = place + EXTENT_HEADER_BYTES + header.length
+            last[header.ring_id] = place, end
+            place = end
+        parts = [
+            Hit(hit.path, *it)
+            for it in last.values()
+            if it[0] < hit.end and hit.begin < it[0] + EXTENT_HEADER_BYTES
+        ]
+        return {it for part in parts for it in self._hit(data, part, 0, 0)}
 
     def _hit(self, data: bytes, hit: Hit, before: int, behind: int) -> Iterator[Pair]:
         """Messages of which the damaged part has a byte, or one that close."""
