@@ -11,7 +11,7 @@
     fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries;
                       drift.py: values that do not fit, as text
     coverage.py       ranges of offsets: what is there twice, what is missing
-    tables.py         tables of batches, with or without a Delta log
+    tables.py         tables of batches, with or without a Delta log; evolution.py: their columns over time
     page.py           pieces of a page of figures
     session.py        a Spark session on this machine; daemon.py: its workers, without tracebacks
     zipped.py         all that an executor needs, in one zip for --py-files

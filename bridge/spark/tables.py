@@ -7,7 +7,11 @@ A Delta table is written without a jar: Spark writes the files of a batch, and t
 the log in one commit of the deltalake package, with the application transaction ("brim", number of the
 batch).  Killed before the commit, the batch is written again in the same place, and nothing had counted;
 killed behind it, the log has that number already, and the batch is passed over.  So a reader of the log sees
-whole batches, each once.  Its columns are those of the files: `batch` is where they lie, and no column.
+whole batches, each once.  Its columns are those of the files: `batch` is where they lie, and no column.  A
+batch with further columns adds them to the table first, in a commit of their own (evolution.py).
+
+Without a Delta log a table has no schema of its own: each file has the columns of its batch.  A reader merges
+them (Spark: mergeSchema; DuckDB: union_by_name), and a column that has changed its type cannot be merged.
 
 Whether a table is Delta is seen by its log; deltalake is imported only then: pip install 'brim[delta]'.
 Credentials come from where that library takes them, the environment.
@@ -29,6 +33,7 @@ from bridge.spark.columns import DDL
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["FORMATS", "DeltaLog", "is_delta", "is_there", "opened", "read_table"]
 
@@ -72,15 +77,19 @@ def is_delta(table: str) -> bool:
     return is_there(f"{table.rstrip('/')}/{LOG}")
 
 
-def read_table(spark: SparkSession, table: str, schema: str = "") -> DataFrame:
-    """All that counts in a table; with `schema`, these columns.  Raises TableUnreachable."""
-    reader = spark.read.schema(schema) if schema else spark.read
+def read_table(spark: SparkSession, table: str, schema: str = "", *, merge: bool = False) -> DataFrame:
+    """All that counts in a table; with `schema`, these columns.  Raises TableUnreachable.
+
+    `merge`: the columns of all batches, of a table without a Delta log too.  This reads each file's footer.
+    """
     if not is_delta(table):
+        reader = spark.read.schema(schema) if schema else spark.read.option("mergeSchema", merge)
         return reader.parquet(table)
-    paths = DeltaLog(table).paths()
-    if not paths:
-        return spark.createDataFrame([], schema or DDL)
-    return reader.option("recursiveFileLookup", "true").parquet(*paths)
+    log = DeltaLog(table)
+    columns = schema or log.schema() or DDL
+    if not (paths := log.paths()):
+        return spark.createDataFrame([], columns)
+    return spark.read.schema(columns).option("recursiveFileLookup", "true").parquet(*paths)
 
 
 class DeltaLog:
@@ -106,17 +115,34 @@ class DeltaLog:
         """From now on what lies in TABLE/`directory` counts."""
         from deltalake.transaction import create_table_with_add_actions
 
-        schema, actions = self._actions(directory)
-        if schema is None:
+        arrow, actions = self._actions(directory)
+        if arrow is None:
             return
+        schema = self._deltalake.Schema.from_arrow(arrow)
         transaction = self._deltalake.Transaction(APPLICATION, batch)
         properties = self._deltalake.CommitProperties(app_transactions=[transaction])
         log = self._opened()
         if log is None:
-            made = self._deltalake.Schema.from_arrow(schema)
-            create_table_with_add_actions(self._url, made, actions, commit_properties=properties)
+            create_table_with_add_actions(self._url, schema, actions, commit_properties=properties)
         else:
+            log = self._with_columns(log, schema)
             log.create_write_transaction(actions, "append", log.schema(), commit_properties=properties)
+
+    def _with_columns(self, log: DeltaTable, schema: Any) -> DeltaTable:
+        """The log of a table that has these columns, too."""
+        known = {field.name.lower() for field in log.schema().fields}
+        new = [field for field in schema.fields if field.name.lower() not in known]
+        if not new:
+            return log
+        log.alter.add_columns([self._deltalake.Field(it.name, it.type, nullable=True) for it in new])
+        return self._deltalake.DeltaTable(self._url)
+
+    def schema(self) -> StructType | None:
+        """The columns, for Spark; None: there is no table yet."""
+        from pyspark.sql.types import StructType
+
+        log = self._opened()
+        return StructType.fromJson(json.loads(log.schema().to_json())) if log is not None else None
 
     def paths(self) -> list[str]:
         """The files that count, as Spark names them."""

@@ -34,6 +34,7 @@ from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
+from bridge.spark.evolution import fitted
 from bridge.spark.jobs.common import (
     add_format_argument,
     add_spark_arguments,
@@ -51,6 +52,7 @@ from bridge.spark.tables import FORMATS, DeltaLog, is_delta, is_there, opened
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "COMPRESSION",
@@ -122,7 +124,7 @@ def start(
         made = prepare(frame, batch) if prepare else frame
         if log is not None and log.has(batch):
             return
-        records, bad = _write(made, table, batch)
+        records, bad = _write(made, table, batch, log.schema() if log is not None else None)
         if log is not None:
             log.commit(batch, directory_of(batch))
         outcome.batches += 1
@@ -142,8 +144,8 @@ def follow_batches(
     return writer.trigger(processingTime=f"{every_s} seconds").start()
 
 
-def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
-    """Records written, and put into quarantine."""
+def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) -> tuple[int, int]:
+    """Records written, and put into quarantine.  `schema`: the columns of the table, where it has such."""
     from pyspark.sql import Observation
 
     frame.sparkSession.conf.set(*TIMES)
@@ -153,9 +155,9 @@ def _write(frame: DataFrame, table: str, batch: int) -> tuple[int, int]:
     bad = reason.isNotNull()
     good = frame.observe(seen, f.count_if(~bad).alias("good"), f.count_if(bad).alias("bad"))
     directory = directory_of(batch)
-    good.where(~bad).drop(CORRUPT, RAW).write.mode("overwrite").option("compression", COMPRESSION).parquet(
-        f"{table}/{directory}"
-    )
+    rows = good.where(~bad).drop(CORRUPT, RAW)
+    rows = rows if schema is None else fitted(rows, schema)
+    rows.write.mode("overwrite").option("compression", COMPRESSION).parquet(f"{table}/{directory}")
     counted = seen.get
     if counted["bad"]:
         more = ("timestamp", "topic", RAW) if typed else ()

@@ -75,7 +75,7 @@ def compact(
     target = f"{table.rstrip('/')}/{WORK}/{batches[-1]}"
     paths = [f"{table.rstrip('/')}/{batch}" for batch in batches]
     length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
-    frame = spark.read.parquet(*paths)
+    frame = spark.read.option("mergeSchema", True).parquet(*paths)  # else later columns are lost
     parts = max(1, -(-length // file_bytes))
     ordered = frame.repartitionByRange(parts, *SORTED_BY).sortWithinPartitions(*SORTED_BY)
     ordered.write.mode("overwrite").option("compression", "zstd").parquet(target)

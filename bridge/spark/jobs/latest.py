@@ -58,7 +58,7 @@ def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
     spark = session("brim latest", master=given.master, settings=pairs(given.conf, "--conf"))
-    records = read_table(spark, given.table)
+    records = read_table(spark, given.table, merge=True)
     if given.edge:
         records = records.where(f.col("edge").like(given.edge.replace("_", r"\_").replace("*", "%")))
     result = latest(records)

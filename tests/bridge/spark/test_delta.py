@@ -15,8 +15,8 @@ pytest.importorskip("deltalake", reason="needs the delta extra: pip install 'bri
 import deltalake
 from pyspark.errors import StreamingQueryException
 
-from bridge.spark.jobs import bronze, compact, gaps
-from bridge.spark.tables import DeltaLog
+from bridge.spark.jobs import bronze, compact, gaps, silver
+from bridge.spark.tables import DeltaLog, read_table
 from tests.support.drained_files import store, unit_of
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -79,6 +79,37 @@ def test_killed_before_and_behind_its_commit_a_batch_is_there_once(
     store(lake, unit_of(20, 29, drain_seq=3))
     assert run(lake, table) == 0
     assert offsets(table) == list(range(30))
+
+
+def test_a_silver_table_gains_new_fields_and_keeps_what_does_not_fit_its_columns(
+    spark: Any, tmp_path: Path, capsys: Said
+) -> None:
+    lake, table, schema = tmp_path / "lake", tmp_path / "silver", tmp_path / "payloads.toml"
+    said: list[dict[str, Any]] = [
+        {"temp": 1, "note": "a"},
+        {"temp": 2.0, "rpm": 7, "NOTE": 5},
+        {"temp": 2.5, "NOTE": 6, "rpm": "x"},
+    ]
+    for at, fields in enumerate(
+        ('temp = "long", note = "string"', 'rpm = "long", NOTE = "long", temp = "double"')
+    ):
+        schema.write_text(f'[[payload]]\ntopic = "#"\nformat = "json"\nfields = {{ {fields} }}\n')
+        unit = unit_of(at, 2 * at, drain_seq=at + 1, payload=lambda offset: json.dumps(said[offset]).encode())
+        store(lake, unit)
+        assert silver.main([str(lake), "--to", str(table), "--payloads", str(schema), "--format=delta"]) == 0
+    columns = ["offset", "temp", "note", "rpm", "_undecoded"]
+    wanted = [
+        (0, 1, "a", None, None),
+        (1, 2, "5", 7, None),
+        (2, None, "6", None, 'field rpm: no long: "x"; field temp: no long: 2.5'),
+    ]
+    for _ in ("as written", "compacted"):
+        found = deltalake.DeltaTable(table).to_pyarrow_table(columns=columns).sort_by("offset")
+        assert list(zip(*(found[name].to_pylist() for name in columns), strict=True)) == wanted
+        rows = read_table(spark, str(table)).select(*columns).orderBy("offset").collect()
+        assert list(map(tuple, rows)) == wanted
+        assert compact.main([str(table)]) == 0
+    capsys.readouterr()
 
 
 def test_a_table_keeps_the_form_that_it_began_with(

@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow", reason="needs the spark extra: pip install 'brim[
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
 import msgpack
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -88,6 +89,17 @@ def test_silver_is_typed_keeps_records_with_a_misfit_and_puts_what_does_not_deco
     (bad,) = spark.read.parquet(f"{table}/_quarantine").collect()
     assert (bad["offset"], bad["topic"], bytes(bad["_raw"])) == (13, "plant/1/temp", b"neither")
     assert bad["_corrupt_record"] == "no msgpack, or cut short"
+
+
+def test_compaction_keeps_the_columns_that_only_some_batches_have(spark: Any, tmp_path: Path) -> None:
+    batches: list[dict[str, Any]] = [{"a": [1]}, {"a": [2], "b": ["x"]}, {"b": ["y"]}, {"a": [4]}, {"a": [5]}]
+    for batch, columns in enumerate(batches):
+        identity = {name: [batch] for name in compact.SORTED_BY}
+        (directory := tmp_path / f"batch={batch:09d}").mkdir()
+        pq.write_table(pa.table({**identity, **columns}), directory / "part-0.parquet")
+    assert compact.compact(spark, str(tmp_path)).records == 3
+    found = pq.read_table(tmp_path / "batch=000000002", partitioning=None).sort_by("offset")
+    assert (found["a"].to_pylist(), found["b"].to_pylist()) == ([1, 2, None], [None, "x", "y"])
 
 
 def test_the_latest_of_each_device_is_the_same_in_whatever_order_batches_came(
