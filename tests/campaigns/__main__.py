@@ -60,14 +60,14 @@ def main() -> int:
     million.add_argument("--spark-kills", type=int, help="(as --kills)")
     million.add_argument("--sinks", default=",".join(SINKS), help="%(default)s")
     million.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    million.add_argument("--processes", type=int, default=len(SINKS), help="sinks at once (%(default)s)")
     sums = verbs.add_parser("sums", help="what the chunks of a file come to")
     sums.add_argument("sums", type=Path)
     chosen = parser.parse_args()
     if chosen.name == "sums":
         return show_sums(chosen.sums)
     if chosen.name == "million":
-        spark_kills = chosen.kills if chosen.spark_kills is None else chosen.spark_kills
-        return run_million(chosen.records, chosen.kills, spark_kills, chosen.sinks.split(","), chosen.seed)
+        return run_million(chosen)
     if chosen.name == SOAK.name:
         work = Work(chosen.count, float("inf"), chosen.seed, 1, None)
         return run(soak_for(chosen.minutes, chosen.rate), work)

@@ -1,12 +1,12 @@
 """A million records by each sink into the table, with broker, bridge and Spark killed -9 ten times each.
 
     python -m tests.campaigns million [--records 1000000] [--kills 10] [--spark-kills 10]
-                                        [--sinks directory,s3,kafka] [--seed 0]
+                                        [--sinks directory,s3,kafka] [--seed 0] [--processes 3]
 
-One history of pipeline.py for each sink, without cuts.  In the end the outside ledger of the publishers is
-held against the table: each acknowledged message is there, none more often than it was published, each
-identity (epoch and offset of a partition) once.  Of Kafka, all records of the topic are read: those that it
-has more than once are at most one resend window for each kill of the bridge.
+One history of pipeline.py for each sink, without cuts; the sinks run side by side.  In the end the outside
+ledger of the publishers is held against the table: each acknowledged message is there, none more often than
+it was published, each identity (epoch and offset of a partition) once.  Of Kafka, all records of the topic
+are read: those that it has more than once are at most one resend window for each kill of the bridge.
 
 Spark runs in local mode, and each job starts a JVM: most of the time of a run.
 """
@@ -14,15 +14,18 @@ Spark runs in local mode, and each job starts a JVM: most of the time of a run.
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 from tests.campaigns.ledger import show
 from tests.campaigns.pipeline import Storm, Toll, check_table, missing, missing_for_kafka
+from tests.campaigns.pools import each
 from tests.support.directories import memory_directory
 from tests.support.outside_client import Lost
 from tests.support.pipeline import Pipeline
@@ -32,25 +35,30 @@ from tests.support.upstreams import CutS3, Lake, Upstream
 __all__ = ["RECORDS", "SINKS", "WINDOW", "history", "run_million", "toll_of"]
 
 RECORDS, KILLS = 1_000_000, 10
+PUBLISHERS = 5  # of tests/support/pipeline.py
 WINDOW = 5_000  # resend_max_records of the bridge to Kafka
-LIFE_S = (0.0, 0.3)  # of a bridge: it is killed while it drains what the last one left
 OFFSETS_A_BATCH = 80_000  # so that Spark has batches for each kill
-SETTINGS = f"unit_bytes = 1048576\nresend_max_records = {WINDOW}"
+RATE_BYTES_S = 12_000_000  # so that a bridge drains when it is killed
+SETTINGS = f"unit_bytes = 1048576\nresend_max_records = {WINDOW}\nrate_bytes_s = {RATE_BYTES_S}"
 # Columns of the table.
 COUNTS = ("records", "broker kills", "bridge kills", "Spark kills", "published again", "twice in Kafka")
 
 
 def history(
-    upstream: Upstream, each: int, toll: Toll, seed: int, check: Callable[[Pipeline], object] = check_table
+    upstream: Upstream,
+    each_publishes: int,
+    toll: Toll,
+    seed: int,
+    check: Callable[[Pipeline], object] = check_table,
 ) -> Counter[str]:
-    """One sink, with `each` records of each publisher.  Raises AssertionError: Lost, Stuck."""
+    """One sink, with so many records of each publisher.  Raises AssertionError: Lost, Stuck."""
     counts: Counter[str] = Counter()
     with (
         TemporaryDirectory() as disk,
         memory_directory() as memory,
         Pipeline("kept", memory, Path(disk), upstream, settings=SETTINGS, spark=_job(upstream)) as pipeline,
     ):
-        Storm(pipeline, Random(seed), counts, each, toll).rage()
+        Storm(pipeline, Random(seed), counts, each_publishes, toll).rage()
         counts["published again"] = counts["sent again"]
         check(pipeline)
         if not upstream.lake:
@@ -99,34 +107,47 @@ SINKS: dict[str, Callable[[Path], AbstractContextManager[Upstream]]] = {
 
 def toll_of(kills: int, spark_kills: int) -> Toll:
     """So many of broker and bridge, and of Spark; no cuts."""
-    return Toll(kills, kills, spark_kills, cuts=0, connections=kills, life_s=LIFE_S)
+    return Toll(kills, kills, spark_kills, cuts=0, connections=kills)
 
 
-def run_million(records: int, kills: int, spark_kills: int, sinks: Sequence[str], seed: int) -> int:
-    """Each sink, one after the other.  Exit status: 1 if anything was wrong, 2 if it cannot run here."""
+def run_sink(
+    records: int, kills: int, spark_kills: int, seed: int, sink: str
+) -> tuple[str, Counter[str], str]:
+    """One sink in a process of its own: its name, its row of the table, and what was wrong."""
+    begun = time.monotonic()
+    counts: Counter[str] = Counter()
+    wrong = ""
+    with TemporaryDirectory() as disk, SINKS[sink](Path(disk)) as upstream:
+        try:
+            counts = history(upstream, -(-records // PUBLISHERS), toll_of(kills, spark_kills), seed)
+        except AssertionError as error:  # Lost and Stuck are
+            wrong = f"{sink}: {error}"
+    row = Counter({name: counts[name] for name in COUNTS})
+    row["allowed twice"] = WINDOW * kills if sink == "kafka" else 0
+    row["seconds"] = int(time.monotonic() - begun)
+    return sink, row, wrong
+
+
+def run_million(chosen: Namespace) -> int:
+    """All sinks, side by side.  Exit status: 1 if anything was wrong, 2 if it cannot run here."""
+    sinks = chosen.sinks.split(",")
+    if unknown := set(sinks) - set(SINKS):
+        print(f"million has no sink {', '.join(sorted(unknown))} (allowed: {', '.join(SINKS)})")
+        return 2
     if reason := missing_for_kafka() if "kafka" in sinks else missing():
         print(f"million cannot run here: it {reason}")
         return 2
-    rows: dict[str, dict[str, int]] = {}
-    wrong: list[str] = []
+    spark_kills = chosen.kills if chosen.spark_kills is None else chosen.spark_kills
+    killed = f"{chosen.kills} kills of broker and bridge, {spark_kills} of Spark"
+    print(f"million: {chosen.records:,} records to each of {chosen.sinks}; {killed}", flush=True)
     begun = time.monotonic()
-    for sink in sinks:
-        at = time.monotonic()
-        killed = f"{kills} kills of broker and bridge, {spark_kills} of Spark"
-        print(f"million  {sink}: {records:,} records, {killed}", flush=True)
-        counts: Counter[str] = Counter()
-        with TemporaryDirectory() as disk, SINKS[sink](Path(disk)) as upstream:
-            try:
-                counts = history(upstream, -(-records // 5), toll_of(kills, spark_kills), seed)
-            except AssertionError as error:  # Lost and Stuck are
-                wrong.append(f"{sink}: {error}")
-                print(f"WRONG {wrong[-1]}", flush=True)
-        rows[sink] = {name: counts[name] for name in COUNTS}
-        rows[sink] |= {"allowed twice": WINDOW * kills if sink == "kafka" else 0}
-        rows[sink] |= {"seconds": int(time.monotonic() - at)}
-        print(f"million  {sink}: {rows[sink]}", flush=True)
-    show(
-        "million",
-        {"sinks": rows, "wrong": len(wrong), "seed": seed, "seconds": int(time.monotonic() - begun)},
-    )
+    rows: dict[str, Counter[str]] = {}
+    wrong: list[str] = []
+    call = partial(run_sink, chosen.records, chosen.kills, spark_kills, chosen.seed)
+    for sink, row, mistake in each(call, sinks, chosen.processes):
+        rows[sink] = row
+        wrong += [mistake] if mistake else []
+        print(f"WRONG {mistake}" if mistake else f"million: {sink} is done: {dict(row)}", flush=True)
+    facts = {"sinks": rows, "wrong": len(wrong), "seed": chosen.seed}
+    show("million", {**facts, "seconds": int(time.monotonic() - begun)})
     return 1 if wrong else 0

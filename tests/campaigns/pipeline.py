@@ -45,7 +45,7 @@ CALM_S = (0.3, 4.0)
 LIFE_S = (0.0, 0.7)  # of a bridge, from when it answers
 START_S = 0.6  # a start that is killed lives at most so long
 SPARK_LATE_S = (0.0, 3.0)  # from a batch of its own to its kill
-SPARK_PATIENCE_S = 60.0
+SPARK_PATIENCE_S = 120.0
 SPARK_EARLY_S = (1.0, 6.0)  # from its start, where there may be no batch
 BROKER_CALM_S = (0.5, 3.0)  # from when publishers are connected
 EACH: dict[Form, int] = {"kept": 100_000, "small": 30_000}  # records of a publisher
@@ -65,7 +65,6 @@ class Toll:
     spark: int = 0
     cuts: int = CUTS
     connections: int = 1 << 30  # at most: of publishers, lost with messages under way
-    life_s: tuple[float, float] = LIFE_S  # of a bridge, from when it answers
 
 
 class Storm:
@@ -150,7 +149,7 @@ class Storm:
     def _bridge(self, now: float) -> None:
         if self._kill_at is None:
             if self.pipeline.state() is not None:
-                self._kill_at = now + self.random.uniform(*self._toll.life_s)
+                self._kill_at = now + self.random.uniform(*LIFE_S)
         elif now >= self._kill_at and self.counts["bridge kills"] < self._toll.bridge:
             self.pipeline.kill_bridge()
             if self.pipeline.form == "small":
