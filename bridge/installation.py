@@ -48,6 +48,7 @@ __all__ = [
     "Installation",
     "InstallationMismatch",
     "Life",
+    "identity_of_log",
     "pack_identity",
     "unpack_identity",
 ]
@@ -258,6 +259,12 @@ class Installation:
         except FileNotFoundError:
             return 0, 0, 0
         return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def identity_of_log(directory: Path) -> Identity | None:
+    """The identity kept with a log, in its directory or in the one above it; None: there is none."""
+    found = (_read(place / NAME) for place in (directory, directory.absolute().parent))
+    return next(filter(None, found), None)
 
 
 def _read(path: Path) -> Identity | None:

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from bridge.drained import EPOCH_BITS
 from bridge.errors import BridgeError
+from bridge.installation import Identity, identity_of_log
 from bridge.sink import UnitSink, open_unit_sink
 from bridge.source import RecordBuffer, RingName
 from bridge.unit import Batch, Intent, build
@@ -51,7 +53,10 @@ def export(arguments: argparse.Namespace, directory: Path) -> int:
     view = LogView(directory)
     rings = chosen_rings(arguments, view.rings())
     cursor = Cursor(view, rings, first, until, arguments.topic)
-    said = _drained(arguments, cursor, rings) if arguments.drained else _lines(arguments, cursor)
+    if arguments.drained:
+        said = _drained(arguments, cursor, rings, identity_of_log(directory) or Identity(""))
+    else:
+        said = _lines(arguments, cursor)
     print(said, file=sys.stderr)
     if not cursor.missing:
         return 0
@@ -108,7 +113,7 @@ async def _written(cursor: Cursor, file: IO[bytes]) -> str:
 # ---- drained files ----
 
 
-def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str]) -> str:
+def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str], identity: Identity) -> str:
     if arguments.topic:
         raise EdgeError(
             "--topic: a drained file holds all topics of its partition",
@@ -123,14 +128,15 @@ def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str]
         if next(iter(sink.names(f"edge={edge}/")), None) is not None:
             hint = "name an empty directory: numbers of drained files are given once"
             raise EdgeError(f"{to} has drained files of {edge} already", hint=hint)
-        return _put_all(edge, sink, cursor, rings)
+        return _put_all(edge, sink, cursor, rings, identity)
     except BridgeError as error:
         raise EdgeError(str(error), hint=error.hint) from error
     finally:
         sink.close()
 
 
-def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str]) -> str:
+def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str], identity: Identity) -> str:
+    """With the epochs that a bridge of this installation gives."""
     buffer, created_ns = RecordBuffer(), time.time_ns()
     files = size = records = 0
     with progress("exporting", cursor.ahead(), unit="records") as advance:
@@ -141,23 +147,22 @@ def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str]) ->
             behind = (-1, 0, 0)  # epoch, its first offset here, and the one that comes next
             for runs in _units(cursor.runs(ring)):
                 head, last = runs[0], runs[-1]
-                epoch_first = behind[1] if behind[0] == head.epoch else head.offset
+                epoch = identity.lake_epoch(head.epoch)
+                epoch_first = behind[1] if behind[0] == epoch else head.offset
                 lost = (
-                    ((behind[2], head.offset - 1),)
-                    if behind[0] == head.epoch and behind[2] < head.offset
-                    else ()
+                    ((behind[2], head.offset - 1),) if behind[0] == epoch and behind[2] < head.offset else ()
                 )
-                previous = (behind[0], behind[2]) if behind[0] not in {-1, head.epoch} else None
+                previous = (behind[0], behind[2]) if behind[0] not in {-1, epoch} else None
                 end = last.offset + last.count
                 files += 1
                 intent = Intent(
-                    files, created_ns, name.stream, name.partition, head.epoch, epoch_first, previous,
-                    head.offset, end - 1, lost, (),
+                    files, created_ns, name.stream, name.partition, epoch, epoch_first, previous,
+                    head.offset, end - 1, lost, (), installation=identity.id if epoch >> EPOCH_BITS else "",
                 )  # fmt: skip
                 times = head.first_timestamp_ns, last.last_timestamp_ns
-                unit = build(edge, intent, Batch(head.epoch, head.offset, end - 1, *times, buffer.take(runs)))
+                unit = build(edge, intent, Batch(epoch, head.offset, end - 1, *times, buffer.take(runs)))
                 sink.put(unit)
-                behind = (head.epoch, epoch_first, end)
+                behind = (epoch, epoch_first, end)
                 size, records = size + unit.length, records + end - head.offset
                 advance(end - head.offset)
     made = f"{count_in_words(files)} drained files, {bytes_in_words(size)}"

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from bridge.drained import Name
+from edge.cli import main
 from tests.support.fleet import Lake, Ledger, Machine
 from tests.support.waiting import wait_until
 
 pytest.importorskip("paho", reason="needs paho: pip install paho-mqtt")
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'brim[spark]'")
 
-SECOND = 1_800_000_000
+SECOND = 1_700_000_000
 Made = Callable[..., Machine]
 
 
@@ -213,6 +215,36 @@ def test_partitions_may_grow_and_shrink(machine: Made, lake: Lake) -> None:
         box.partitions = partitions
         box.run(80)
     box.ledger.check(lake)
+
+
+@pytest.mark.parametrize("lake", ["directory"], indirect=True)
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_export_gives_records_the_identities_that_the_bridge_gave(
+    machine: Made, lake: Lake, tmp_path: Path, apart: bool
+) -> None:
+    log_dir = tmp_path / "log"
+    box = machine("box", durability="interval", log_dir=log_dir if apart else None)
+    box.run(50)
+    box.reboot()
+    if apart:
+        shutil.rmtree(box.state_dir)
+    box.run(50)
+    root = tmp_path / "lake"
+    before = set(map(identity_in, root.rglob("[0-9]*.brim")))
+    where = log_dir if apart else box.state_dir / "log"
+    command = ["segments", "export", "--drained", "--to", str(tmp_path / "export"), "--log", str(where)]
+    assert main([*command, "--edge", box.edge]) == 0
+    again = set(map(identity_in, (tmp_path / "export").rglob("[0-9]*.brim")))
+    assert {epoch for *_, epoch in again} == {epoch for *_, epoch in before}
+    assert len(again) == 2
+    box.ledger.check(lake)
+
+
+def identity_in(path: Path) -> tuple[str, int, int]:
+    """Stream, partition and epoch in the name of a drained file."""
+    name = Name.parse(str(path))
+    assert name is not None
+    return name.stream, name.partition, name.epoch
 
 
 def installation_of(machine: Machine) -> str:

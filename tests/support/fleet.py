@@ -89,6 +89,7 @@ class Machine:
     stream: str = "default"
     durability: str = "process"
     bridge_name: str = "lake"
+    log_dir: Path | None = None  # apart from the state directory
     _broker: BrimProcess | None = None
     _count: int = 0
 
@@ -109,7 +110,8 @@ class Machine:
 
     def _settings(self) -> str:
         options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.lake.options.items())
-        return f"""
+        log = f"[log]\ndirectory = {json.dumps(str(self.log_dir))}\n" if self.log_dir else ""
+        return f"""{log}
 [[stream]]
 name = "{self.stream}"
 topics = ["#"]
