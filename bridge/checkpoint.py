@@ -66,12 +66,16 @@ from bridge.unit import Intent
 from persistence.checkpoint import is_checkpoint
 from persistence.files import Files, OsFiles
 
-__all__ = ["Checkpoint", "cursors_in", "streams_in"]
+__all__ = ["Checkpoint", "cursors_in", "foreign_remedy", "streams_in"]
 
 log = logging.getLogger(__name__)
 
 MAGIC = b"BRIMCKPT"
 VERSION = 3
+OTHER_PLACE = (
+    "to drain to another place from the start, give the bridge another name; to forget how far it was, "
+    "remove this file"
+)
 MAX_BYTES = 16 << 20  # 100 bytes a partition: far above what one edge has
 
 _HEADER = struct.Struct("<8sII")
@@ -121,6 +125,21 @@ class Checkpoint:
         except BaseException:
             checkpoint.close()
             raise
+        return checkpoint
+
+    @classmethod
+    def peek(cls, path: Path) -> Checkpoint | None:
+        """The checkpoint at `path` as it is now, of whatever edge and sink; somebody may be working with it.
+
+        None: there is none, or none that can be read.  Never to be saved.
+        """
+        checkpoint = cls(path, "", "", OsFiles())
+        try:
+            found = _unpack(checkpoint._read())
+            checkpoint._take(found)
+            checkpoint.edge, checkpoint.sink = found["edge"], found["sink"]
+        except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
+            return None
         return checkpoint
 
     def close(self) -> None:
@@ -261,22 +280,25 @@ class Checkpoint:
             )
         try:
             found = _unpack(data)
-            cursors = [Cursor(*fields) for fields in found["cursors"]]
-            intents = [Intent(**fields) for fields in found["intents"]]
-            free, paused = list(found["free"]), bool(found["paused"])
-            streams = tuple(found.get("streams", ()))
-            losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
+            self._take(found)
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             log.error("checkpoint damaged, put aside path=%s.damaged reason=%r", self.path, error)
             self.files.rename(str(self.path), f"{self.path}.damaged")
             return
-        if (found["edge"], found["sink"]) != (self.edge, self.sink):
+        if found["sink"] != self.sink or found["edge"] != self.edge:
             raise CheckpointForeign(
                 f"{self.path}: it is of edge {found['edge']!r} and sink {found['sink']}, "
                 f"not of {self.edge!r} and {self.sink}",
-                hint="to drain to another place from the start, give the bridge another name; to forget how "
-                "far it was, remove this file",
+                hint=foreign_remedy(found["edge"], self.edge) if found["sink"] == self.sink else OTHER_PLACE,
             )
+
+    def _take(self, found: dict[str, Any]) -> None:
+        """Take all but edge and sink.  Raises ValueError, TypeError, KeyError: nothing is taken."""
+        cursors = [Cursor(*fields) for fields in found["cursors"]]
+        intents = [Intent(**fields) for fields in found["intents"]]
+        free, paused = list(found["free"]), bool(found["paused"])
+        streams = tuple(found.get("streams", ()))
+        losses = {(stream, partition): Losses(*it) for stream, partition, *it in found.get("losses", ())}
         self.drain_seq, self.day, self.fresh = found["drain_seq"], found["day"], False
         self.intents, self.free, self.paused, self.losses = intents, free, paused, losses
         self.streams = streams
@@ -302,26 +324,29 @@ def _map(intent: Intent) -> dict[str, Any]:
     return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
 
 
-def streams_in(path: Path, files: Files | None = None) -> frozenset[str]:
+def foreign_remedy(old: str, new: str) -> str:
+    """The remedy for a checkpoint of edge `old` where the configuration has `new`."""
+    return (
+        f"to go on under the new name, run `brim bridge rename-edge {old} {new} --config FILE`; to keep the "
+        f'old one, set edge_id = "{old}"'
+    )
+
+
+def streams_in(path: Path) -> frozenset[str]:
     """Streams that the bridge of a checkpoint has had to drain; none: it is not known."""
-    checkpoint = Checkpoint(path, "", "", files or OsFiles())
-    try:
-        found = _unpack(checkpoint._read())
-        return frozenset(found.get("streams") or (stream for stream, *_ in found["cursors"]))
-    except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
-        return frozenset()
+    found = Checkpoint.peek(path)
+    return (
+        frozenset() if found is None else frozenset(found.streams or (stream for stream, _ in found.cursors))
+    )
 
 
-def cursors_in(path: Path, files: Files | None = None) -> list[Cursor] | None:
+def cursors_in(path: Path) -> list[Cursor] | None:
     """How far each partition has been drained, by a checkpoint that somebody else may be working with.
 
     None: there is none, or none that can be read.
     """
-    checkpoint = Checkpoint(path, "", "", files or OsFiles())
-    try:
-        return [Cursor(*fields) for fields in _unpack(checkpoint._read())["cursors"]]
-    except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException):
-        return None
+    found = Checkpoint.peek(path)
+    return None if found is None else list(found.cursors.values())
 
 
 def _version(data: bytes) -> int:

@@ -28,7 +28,8 @@ Little-endian.
     Footer: edge, stream, partition, epoch: whose records these are, with the offset their identity for ever.
                                 The epoch has 63 bits: no other installation gives it
                                 (bridge/installation.py)
-        epoch_first_offset      offset with which this epoch began
+        epoch_first_offset      offset with which this epoch began, or this edge in it: what an edge drained
+                                before it was renamed is of its old name
         previous                [epoch, next_offset]: where draining stood in the epoch before, when it
                                 could no longer be read; in the first unit of an epoch, else nil
         first_offset, last_offset, count, first_timestamp_ns, last_timestamp_ns

@@ -24,7 +24,15 @@ from typing import NamedTuple
 
 from bridge.checkpoint import Checkpoint
 from bridge.drain import Drain, Moved
-from bridge.errors import BadOrder, BridgeError, CheckpointError, SinkBlocked, SinkUnavailable, SourceError
+from bridge.errors import (
+    BadOrder,
+    BridgeError,
+    CheckpointError,
+    CheckpointForeign,
+    SinkBlocked,
+    SinkUnavailable,
+    SourceError,
+)
 from bridge.lag import LagMeter
 from bridge.loss_report import losses_in, losses_of
 from bridge.orders import Order, backfill, skip
@@ -121,6 +129,17 @@ class Bridge:
         self._thread = threading.Thread(target=self._run, args=(checkpoint,), name=name, daemon=True)
         self._thread.start()
 
+    def start_when_ours(self, error: CheckpointForeign) -> None:
+        """After start() has raised `error`: report the records that wait; run when the checkpoint is ours."""
+        assert self._thread is None
+        self._condition, self._error = "blocked", error
+        self._state = dataclasses.replace(
+            self._state, condition="blocked", last_error=str(error), remedy=error.hint
+        )
+        name = f"brim-bridge-{self.settings.name}"
+        self._thread = threading.Thread(target=self._wait_for_checkpoint, name=name, daemon=True)
+        self._thread.start()
+
     def run(self) -> None:
         """Run in this thread until another one calls stop().
 
@@ -194,6 +213,38 @@ class Bridge:
         self._state = dataclasses.replace(self._state, losses=tuple(losses_in(checkpoint)))
         return checkpoint
 
+    def _wait_for_checkpoint(self) -> None:
+        """Look at rings and log as far as the other edge has drained them; drain nothing."""
+        settings = self.settings
+        while not self._stopping:
+            found = Checkpoint.peek(settings.checkpoint_path)
+            if found is None or found.edge == settings.edge_id:
+                with suppress(CheckpointError):
+                    checkpoint = self._open_checkpoint()
+                    self._condition, self._error = "starting", None
+                    self._run(checkpoint)
+                    return
+            else:
+                with suppress(BridgeError):
+                    self._state = self._waiting(found)
+            self._refuse("the checkpoint is of another edge", self._state.remedy)
+            self._sleeper.sleep([], STATE_INTERVAL_S)
+        self._condition = "stopped"
+        if self._own_sink:
+            self._sink.close()
+        self._ended.set()
+        self._refuse()
+
+    def _waiting(self, found: Checkpoint) -> BridgeState:
+        drain = Drain(self.settings, self._sink, found, self._cold)
+        try:
+            drain.held = True
+            drain.look()
+            self._meter = LagMeter(drain)
+            return self._describe(drain)
+        finally:
+            drain.close()
+
     def _run(self, checkpoint: Checkpoint) -> None:
         with suppress(OSError):  # a thread's own, on Linux; those that it starts have it, too
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
@@ -233,12 +284,12 @@ class Bridge:
         name = self.settings.name
         log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
 
-    def _refuse(self) -> None:
+    def _refuse(self, why: str = "the bridge has ended", hint: str = "start it again") -> None:
         """Nobody will do what was asked for; on the bridge's thread, or that of whoever asked too late."""
         with suppress(IndexError):
             while True:
                 answer = self._asked.popleft().answer
-                answer.set_exception(BadOrder("the bridge has ended", hint="start it again"))
+                answer.set_exception(BadOrder(why, hint=hint))
 
     def _turn(self, drain: Drain) -> float:
         """One step of the drain, or the reason for none.  Seconds to sleep."""

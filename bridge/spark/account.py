@@ -158,7 +158,9 @@ def _epoch(
     ends = [last for _, last in explained] + ([stood - 1] if stood else [])
     if not ends or (not firsts and retained):
         return None  # nothing of this epoch was ever there, or nothing is any more
-    first, last = min(firsts, default=0), max(ends)
+    # Of an epoch without a file, whose end nobody tells: it is of the time before the edge had this name.
+    begin = 0 if stood is not None else explained[0][0]
+    first, last = min(firsts, default=begin), max(ends)
     expected = [(first, last)] if last >= first else []
     missing = subtract(expected, explained)
     return EpochAccount(epoch, len(files), expected, present, *declared, missing, overlap(ranges))

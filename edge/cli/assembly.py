@@ -422,14 +422,19 @@ class Assembly:
     def _start_bridge(self, settings: BridgeSettings) -> None:
         """A bridge that cannot start now is told of, and shown: devices are served all the same."""
         from bridge.control import Control
-        from bridge.errors import BridgeError
+        from bridge.errors import BridgeError, CheckpointForeign
         from bridge.runner import Bridge
 
         moved = partial(self.upstream.moved, settings.name)
         bridge = Bridge(settings, cold=self.logs.reader if self.logs else None, moved=moved)
         trouble: dict[str, str] = {}
         try:
-            bridge.start()
+            try:
+                bridge.start()
+            except CheckpointForeign as error:
+                facts = pairs(name=settings.name, reason=error, remedy=error.hint)
+                log.error("bridge waits for its checkpoint %s", facts)
+                bridge.start_when_ours(error)
             self._down.push_async_callback(asyncio.to_thread, bridge.stop)
             control = Control(bridge)
             self._down.push_async_callback(asyncio.to_thread, control.stop)

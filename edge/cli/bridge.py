@@ -6,6 +6,7 @@
     brim bridge pause lake; brim bridge resume lake
     brim bridge skip lake --stream cameras      what waits is passed over, and declared skipped
     brim bridge backfill lake --stream default --partition 0 --from 5000
+    brim bridge rename-edge press-1 press-7 --config brim.toml    after a new edge_id: nothing is sent again
 
 A bridge reads the broker's rings and its log, and writes neither: it may be started and killed at any time.
 """
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim bridge` takes."""
     verbs = parser.add_subparsers(
-        dest="what", required=True, metavar="run | status | pause | resume | skip | backfill"
+        dest="what", required=True, metavar="run | status | pause | resume | skip | backfill | rename-edge"
     )
     running = verbs.add_parser("run", help="drain until it is told to stop")
     running.add_argument("name", nargs="?", help="of the [[bridge]]; not needed when there is one")
@@ -60,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--json", action="store_true")
     add_runtime_argument(status)
     _add_orders(verbs)
+    renaming = verbs.add_parser(
+        "rename-edge", help="give checkpoints of this machine's bridges another edge id"
+    )
+    renaming.add_argument("old", metavar="OLD", help="the edge id under which the bridges have drained")
+    renaming.add_argument("new", metavar="NEW", help="the edge id that the configuration has now")
+    add_config_arguments(renaming)
 
 
 def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,7 +90,7 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit status."""
-    verbs = {"run": _drain, "status": _show}
+    verbs = {"run": _drain, "status": _show, "rename-edge": _rename_edge}
     return verbs.get(arguments.what, _tell)(arguments)
 
 
@@ -137,6 +144,20 @@ def _chosen(arguments: argparse.Namespace, config: Config) -> BridgeConfig:
         else "name a --config with a [[bridge]], or use --to URL"
     )
     raise EdgeError(f"there is no bridge {arguments.name or ''}".rstrip(), hint=hint)
+
+
+def _rename_edge(arguments: argparse.Namespace) -> int:
+    from bridge.rename import rename_edge
+    from edge.cli.bridge_settings import bridge_settings
+
+    config = configured(arguments)
+    if not config.bridge:
+        raise EdgeError("there is no [[bridge]]", hint="name the --config of the broker")
+    for bridge in config.bridge:
+        print(escaped(rename_edge(bridge_settings(bridge, config), arguments.old, arguments.new)))
+    if config.edge_id != arguments.new:
+        print(escaped(f'set edge_id = "{arguments.new}" in the configuration before the broker starts'))
+    return 0
 
 
 def _tell(arguments: argparse.Namespace) -> int:

@@ -70,16 +70,25 @@ def _tls_mistakes(found: Config) -> Iterator[str]:
 
 
 def _bridge_mistakes(found: Config) -> Iterator[str]:
-    """What only the bridge's own code knows: whether there is a sink for a URL."""
+    """Mistakes that only the bridge's own code knows: a URL without a sink, a checkpoint of another edge."""
     if not found.bridge:
         return
+    from bridge.checkpoint import Checkpoint, foreign_remedy
     from edge.cli.bridge_settings import bridge_settings
 
     for bridge in found.bridge:
         try:
-            bridge_settings(bridge, found)
+            settings = bridge_settings(bridge, found)
         except EdgeError as error:
             yield f"{error}; {error.hint}" if error.hint else str(error)
+            continue
+        known = Checkpoint.peek(settings.checkpoint_path)
+        if known is not None and known.edge != found.edge_id:
+            remedy = foreign_remedy(known.edge, found.edge_id)
+            yield (
+                f"bridge {bridge.name}: {known.path} is the checkpoint of edge {known.edge}, not of "
+                f"{found.edge_id}; {remedy}"
+            )
 
 
 def _plugin_mistakes(found: Config) -> Iterator[str]:

@@ -1,0 +1,124 @@
+"""Edge rename: what one bridge has drained stays under the old name, what comes is drained under the new one.
+
+    1. What is under way is settled under the old name, with what only a file of the old name can declare:
+       ranges that are lost or skipped, numbers that were given up.
+    2. The checkpoint gets the new name.  Numbers of files begin with 1, and each partition begins, for the
+       new name, with the first offset that the old one does not have.
+
+A sink that takes records one by one cannot be asked what it has.  All that waits is then sent under the old
+name first: what comes there again after a kill keeps its identity.
+
+Owns the order of these steps, for a bridge that does not run.  Killed between them, it is done again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bridge.checkpoint import Checkpoint
+from bridge.cursor import Cursor
+from bridge.drain import Drain
+from bridge.errors import BadOrder
+from bridge.settings import BridgeSettings
+from bridge.sink import RecordSink, Sink, open_sink
+from bridge.source import ColdLog, ForeignLog
+
+__all__ = ["rename_edge"]
+
+
+def rename_edge(settings: BridgeSettings, old: str, new: str) -> str:
+    """Give the bridge of `settings` the edge id `new`, in place of `old`.  Return a sentence about it.
+
+    Raises BadOrder: the checkpoint is of another edge, `new` has files there, or records that wait behind
+    drained ones cannot be read; CheckpointBusy: the bridge runs; SinkError: try again; CheckpointError.
+    """
+    chosen = dataclasses.replace(settings, edge_id=old, linger_ms=0, live_share=0)
+    dataclasses.replace(settings, edge_id=new)  # raises BadName
+    path = chosen.checkpoint_path
+    if (known := Checkpoint.peek(path)) is None:
+        return f"bridge {settings.name}: no checkpoint at {path}, nothing to rename"
+    if known.edge == new:
+        return f"bridge {settings.name}: edge {new} already"
+    if known.edge != old:
+        raise BadOrder(f"{path}: it is of edge {known.edge}, not of {old}", hint="name that edge as OLD")
+    sink = open_sink(settings.to, settings.options)
+    try:
+        checkpoint = Checkpoint.open(path, old, sink.url)
+        try:
+            _check_unused(sink, new)
+            _settle(chosen, sink, checkpoint)
+            _rename(checkpoint, new)
+        finally:
+            checkpoint.close()
+    finally:
+        sink.close()
+    return (
+        f"bridge {settings.name}: edge {old} is now {new}; files up to number {known.drain_seq} stay {old}'s"
+    )
+
+
+def _check_unused(sink: Sink, new: str) -> None:
+    if isinstance(sink, RecordSink):
+        return
+    if (there := next(iter(sink.names(f"edge={new}/")), None)) is not None:
+        raise BadOrder(
+            f"{sink.url} has files of edge {new} already, such as {there}",
+            hint="choose a name that no edge has had there",
+        )
+
+
+def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
+    """Drain under the old name until nothing is left that only a file of that name can say."""
+    cold: ColdLog | None = ForeignLog(settings.log_dir) if settings.log_dir else None
+    drain = Drain(settings, sink, checkpoint, cold)
+    try:
+        drain.held = True
+        drain.step()  # compares the checkpoint with the sink
+        ends = _ends(drain) if isinstance(sink, RecordSink) else {}
+        while True:
+            drain.held = not _is_open(checkpoint, ends)
+            wait_s = drain.step()
+            if drain.in_flight:
+                drain.wait_for_one()
+            elif wait_s > 0:  # all is settled, or nothing more can be sent now
+                break
+        drain.finish()
+    finally:
+        drain.close()
+    if any(cursor.ahead for cursor in checkpoint.cursors.values()) or checkpoint.intents:
+        raise BadOrder(
+            f"{checkpoint.path}: records wait that cannot be read now, behind others that were drained",
+            hint="start the bridge under the old name, let it drain what waits, and rename the edge then",
+        )
+
+
+def _ends(drain: Drain) -> dict[tuple[str, int], int]:
+    """The end of each ring as it is now."""
+    sources = drain.partitions.sources.items()
+    return {name: end for name, source in sources if (end := source.end_offset()) is not None}
+
+
+def _is_open(checkpoint: Checkpoint, ends: Mapping[tuple[str, int], int]) -> bool:
+    """True if the old name has still something to declare, a number to give, or records below `ends`."""
+    cursors = checkpoint.cursors
+    waits = any(name in cursors and cursors[name].next_offset < end for name, end in ends.items())
+    return waits or bool(checkpoint.free) or any(map(_declares, cursors.values()))
+
+
+def _declares(cursor: Cursor) -> bool:
+    passed = cursor.next_offset > cursor.accounted_offset
+    return bool(passed or cursor.ahead or cursor.owed or cursor.earlier_lost or cursor.earlier_skipped)
+
+
+def _rename(checkpoint: Checkpoint, new: str) -> None:
+    """Save the checkpoint for the new name, which declares what the old one could not: nothing waited.
+
+    Raises CheckpointError.
+    """
+    for key, cursor in checkpoint.cursors.items():
+        begin = min([cursor.accounted_offset, *(first for first, _ in cursor.owed)])
+        checkpoint.cursors[key] = dataclasses.replace(cursor, epoch_first_offset=begin, previous=None)
+    checkpoint.edge = new
+    checkpoint.drain_seq, checkpoint.day, checkpoint.free = 0, "", []
+    checkpoint.save()
