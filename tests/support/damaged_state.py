@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "ring": ("run/memory-0.ring", "run/lazy-0.ring", "run/safe-0.ring"),
     "cursors": ("run/*.cursors",),
     "epochs": ("state/epochs", "state/epochs.copy"),
+    "installation": ("state/installation", "state/installation.copy", "run/installation"),
     "segments": ("state/log/*.log",),
     "footers": ("state/log/*.log",),
     "session snapshot": ("state/sessions.state*",),
