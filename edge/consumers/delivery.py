@@ -25,7 +25,7 @@ from edge.consumers.faults import Faults
 from edge.consumers.groups import ColdAnswer, Group, Holding
 from edge.consumers.ledger import Ledger
 from edge.consumers.messages import BatchFacts
-from edge.consumers.offset_sets import range_set
+from edge.consumers.selection import Scratch
 from edge.consumers.source import Found, Gone, Source
 from edge.consumers.window import Offer
 from edge.log_throttle import LogThrottle
@@ -128,6 +128,7 @@ class Delivery:
         self._cold = cold
         self._clock = clock
         self._may_log = LogThrottle(clock)
+        self._scratch = Scratch()
         self._held: dict[Holding, None] = {}  # with an answer of the log, the oldest first
 
     def take(self, group: Group, member: str, max_bytes: int, now_s: float) -> Taken:
@@ -180,15 +181,14 @@ class Delivery:
         """The records of `found` that match and are not done; those that do not match are passed over."""
         window, again = holding.window, offer.end is not None
         done = window.done_of(found.offset, found.end) if again else None
-        selected = group.selection.of(found, done)
+        selected = group.selection.of(found, done, self._scratch)
         if selected.end == found.offset:
             if self._may_log():
                 where = pairs(group=group.name, ring=holding.ring, epoch=found.epoch, offset=found.offset)
                 log.error("record does not verify, a consumer group skipped it %s", where)
             window.skip(found.offset, found.offset + 1)
             return
-        passed = range_set(found.offset, selected.end) - selected.offsets
-        window.deliver(found.offset, selected.end, member, self._clock(), passed)
+        window.deliver(found.offset, selected.end, member, self._clock(), selected.passed)
         if selected.data:
             count = selected.end - found.offset
             facts = BatchFacts(holding.ring, found.epoch, found.offset, count, offer.tries, again=again)

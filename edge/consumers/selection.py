@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
+from edge.consumers.offset_sets import range_set
 from edge.consumers.source import Found
 from ringbuf.core import ffi, lib
 
-__all__ = ["Selected", "Selection"]
+__all__ = ["Scratch", "Selected", "Selection"]
 
 MIN_RECORD_BYTES = 32
 
@@ -24,12 +25,27 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Records of a run: `data` has those at `offsets`, in order.  All below `end` were looked at."""
+    """Records of a run, in order: all below `end`, but for those in `passed`, which match no filter or are
+    done (None: none).  An `end` before that of the run: the record there does not verify.
+    """
 
     data: bytes
-    offsets: BitMap64
+    passed: BitMap64 | None
     end: int
-    corrupt: bool  # the record at `end` does not verify
+
+
+class Scratch:
+    """Memory for results in C, used again: new memory costs more than the work in it.  One thread."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    def fit(self, size: int) -> None:
+        """Have room for a run of `size` bytes."""
+        if size > self._size:
+            self._size = size
+            self.data = _allocate("uint8_t[]", size)
+            self.offsets = _allocate("uint64_t[]", size // MIN_RECORD_BYTES)
 
 
 class Selection:
@@ -44,10 +60,9 @@ class Selection:
         self._filters = ffi.new("char[]", b"".join(parts))
         self._lengths = ffi.new("uint32_t[]", [len(it) for it in parts])
 
-    def of(self, found: Found, done: BitMap64 | None) -> Selected:
+    def of(self, found: Found, done: BitMap64 | None, scratch: Scratch) -> Selected:
         """The records of `found` that match and are not in `done`.  Releases the GIL."""
-        data = _allocate("uint8_t[]", len(found.data))
-        offsets = _allocate("uint64_t[]", len(found.data) // MIN_RECORD_BYTES)
+        scratch.fit(len(found.data))
         left_out = array("Q", done if done is not None else ())
         selection = ffi.new(
             "rb_selection *",
@@ -57,17 +72,16 @@ class Selection:
                 "filters_count": self.count,
                 "done": ffi.from_buffer("uint64_t[]", left_out),
                 "done_count": len(left_out),
-                "bytes": data,
-                "offsets": offsets,
+                "bytes": scratch.data,
+                "offsets": scratch.offsets,
             },
         )
-        result = lib.rb_records_select(
+        lib.rb_records_select(
             ffi.from_buffer(found.data), len(found.data), found.epoch, found.offset, selection
         )
-        kept = array("Q", bytes(ffi.buffer(offsets, 8 * selection.count)))
-        return Selected(
-            bytes(ffi.buffer(data, selection.length)),
-            BitMap64(kept),
-            int(selection.end_offset),
-            result != lib.RB_OK,
-        )
+        end = int(selection.end_offset)
+        if selection.count == found.count:
+            return Selected(found.data, None, end)
+        kept = array("Q", bytes(ffi.buffer(scratch.offsets, 8 * selection.count)))
+        passed = range_set(found.offset, end) - BitMap64(kept)
+        return Selected(bytes(ffi.buffer(scratch.data, selection.length)), passed, end)
