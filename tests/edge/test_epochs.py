@@ -1,6 +1,7 @@
 """Epochs: numbers that are never used twice, whatever happens to the files that keep them."""
 
 import os
+from functools import partial
 
 import msgspec
 import pytest
@@ -33,9 +34,9 @@ def test_an_epoch_is_one_more_than_all_before_it_and_no_clock_is_read(tmp_path, 
 
 
 def test_a_life_begins_with_the_first_epoch_after_a_start_above_all_that_are_in_use(tmp_path):
-    began = []
+    began: list[int] = []
     for in_use in (0, 0, 70):
-        epochs = Epochs(tmp_path / "epochs", in_use=lambda in_use=in_use: in_use, begin_life=began.append)
+        epochs = Epochs(tmp_path / "epochs", in_use=partial(int, in_use), begin_life=began.append)
         epochs.next("a")
         epochs.next("b")
     assert began == [1, 2, 71]

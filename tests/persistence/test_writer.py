@@ -401,8 +401,8 @@ def test_records_filled_in_place_stand_alone(desk: Desk) -> None:
     writer = ring.writer()
     writer.publish(b"before")
     claim = writer.claim(8000, key=b"cam")
-    memoryview(claim)[:] = b"p" * 8000  # type: ignore[arg-type]
-    claim.commit()  # type: ignore[union-attr]
+    memoryview(claim)[:] = b"p" * 8000
+    claim.commit()
     writer.publish(b"after")
     desk.writer.step()
     assert [it.count for it in desk.log.read(ring.name, 7, 0, 1 << 20)] == [1, 1, 1]

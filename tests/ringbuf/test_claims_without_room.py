@@ -1,13 +1,18 @@
 """Claims that find no room, topics as keys, and payloads of the wrong type."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ringbuf import REFUSAL_NO_ROOM, Ring, Writer
+from ringbuf import REFUSAL_NO_ROOM, Claim, Ring, Writer
 from ringbuf.errors import InvalidTopic, KeyTooLong, NoRoom
 from tests.support.rings import drained, fill
+
+
+def view_of(claim: Claim) -> memoryview:
+    return memoryview(claim)
 
 
 def test_a_claim_that_fails_does_not_break_with(ring: Ring) -> None:
@@ -18,7 +23,9 @@ def test_a_claim_that_fails_does_not_break_with(ring: Ring) -> None:
         assert room is None
     claim = writer.claim(1000)
     assert not claim
-    for use in (claim.commit, claim.abort, partial(memoryview, claim), partial(claim.__setitem__, 0, 1)):
+    write = partial(claim.__setitem__, 0, 1)
+    uses: list[Callable[[], object]] = [claim.commit, claim.abort, partial(view_of, claim), write]
+    for use in uses:
         with pytest.raises(NoRoom, match="no room for this claim of 1000 bytes"):
             use()
     with pytest.raises(ValueError, match="of the body"), claim:

@@ -286,6 +286,7 @@ def test_a_with_block_commits_and_an_exception_aborts(ring: Ring) -> None:
     first = writer.claim(1)
     assert first is not None
     with first as claim:
+        assert claim is not None
         memoryview(claim)[0] = 65
     second = writer.claim(1)
     assert second is not None

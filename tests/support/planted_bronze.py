@@ -9,14 +9,15 @@ from bridge.spark.jobs import bronze
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _write = bronze._write
-_waiting: list[tuple["DataFrame", str, int]] = []
+_waiting: list[tuple["DataFrame", str, int, "StructType | None"]] = []
 
 
-def write(frame: "DataFrame", table: str, batch: int) -> tuple[int, int]:
+def write(frame: "DataFrame", table: str, batch: int, schema: "StructType | None") -> tuple[int, int]:
     """Of the batch before."""
-    _waiting.append((frame, table, batch))
+    _waiting.append((frame, table, batch, schema))
     return _write(*_waiting.pop(0)) if len(_waiting) > 1 else (0, 0)
 
 
