@@ -2,7 +2,8 @@
 
 The process is forked from one that has imported everything, and puts the broker together as `brim run` does
 (edge/cli/assembly.py).  Different from a real process: no command line, no signals, no log on standard error
-(lines are collected), and Python's modules are loaded already.
+(lines are collected), and Python's modules are loaded already.  Segments are checked in this process: another
+one would import all modules again, which takes as long as all the rest.
 
 Clients connect as users would: a new one publishes and is served, kept sessions come back, retained messages
 are asked for, rings and logs are read, and the bridge drains.
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +35,7 @@ import bridge.sinks.directory  # noqa: F401
 import edge.cli.found_epochs
 import edge.cli.holds
 import edge.cli.with_consumers
-import edge.log_upkeep  # noqa: F401
+import edge.log_upkeep
 from edge.cli.assembly import Assembly
 from edge.control import Connection, Report, Status
 from edge.mqtt import (
@@ -48,6 +50,8 @@ from edge.mqtt import (
     Subscribe,
     Subscription,
 )
+from persistence.files import FreshFiles
+from persistence.idle import Here
 from ringbuf import Batch, Ring
 from ringbuf.errors import RingError
 from tests.support.drained_files import offsets_drained
@@ -135,6 +139,7 @@ def _live_and_exit(place: Path, retained: int, writing: int, *, stops: bool) -> 
     stacks = _stacks_of(place).open("w")
     faulthandler.enable(stacks)  # dump_traceback_later() would wait for a thread that only the parent has
     try:
+        vars(edge.log_upkeep)["IdleProcess"] = partial(Here, FreshFiles())
         logging.getLogger().handlers = [_Collected(seen)]
         logging.getLogger().setLevel(logging.WARNING)
         asyncio.run(_life(place, retained, seen, writing if not stops else -1))
