@@ -5,6 +5,7 @@ own.  Tests for which this machine lacks something are skipped, and the reason s
 """
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -62,6 +63,16 @@ def environment_stays() -> Iterator[None]:
     if before != dict(os.environ):
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def log_stays() -> Iterator[None]:
+    """Level and outputs that a command of `brim` sets for the log, run within a test, end with the test."""
+    root = logging.getLogger()
+    level, outputs = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = outputs
 
 
 @pytest.fixture

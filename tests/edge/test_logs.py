@@ -12,12 +12,7 @@ from edge.logs import pairs
 
 @pytest.fixture
 def output():
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    yield stream
-    root.handlers[:] = before
-    root.setLevel(level)
+    return io.StringIO()
 
 
 def test_a_line_says_when_how_grave_who_and_what(output):
