@@ -1,9 +1,15 @@
 """Mixed load for a while, at a pace that leaves the machine to others; `./dev simulate soak` takes ten."""
 
+from pathlib import Path
 from random import Random
 
+from edge.consumers.client import Letter, publish
 from tests.campaigns.soak import GROWTH_MAX_KIB_PER_MINUTE, Sample, Terms, growth_of, run_soak
+from tests.support.brim_process import BrimProcess
+from tests.support.children import ModuleChild
 from tests.support.dense import Dense
+from tests.support.outside_client import payload_of
+from tests.support.waiting import wait_until
 
 TERMS = Terms(
     seconds=18, rate=2_000, guests=80, honest=50, tick_s=0.02, sample_s=0.9, judged=False, noise_kib=8 << 10
@@ -15,6 +21,20 @@ def test_mixed_load_loses_nothing_and_leaves_nothing_behind() -> None:
     assert not wrong
     for what in ("acknowledged", "consumed", "drained", "guests wills", "guests shared", "guests retained"):
         assert counts[what] > 0, counts
+
+
+def test_a_member_of_the_group_notes_what_the_broker_accepted(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger"
+    with BrimProcess(runtime_directory, tmp_path, "[consumers]\nenabled = true", bridge=False):
+        letters = [(Letter("work/a"), payload_of(number)) for number in range(20)]
+        assert publish(letters, runtime_dir=runtime_directory) == 20
+        with ModuleChild("tests.support.soak_member", runtime_directory, ledger, "work/#", 1) as member:
+            wait_until(lambda: ledger.exists() and ledger.read_text().count("\n") > 0)
+            assert member.stop() == (0, "", "")
+    noted = ledger.read_text().replace("\n", ",").split(",")[:-1]
+    assert sorted(map(int, noted)) == list(range(len(noted)))
 
 
 def test_the_ledger_sees_what_is_missing() -> None:

@@ -2,7 +2,8 @@
 
     python -m tests.support.soak_member RUNTIME_DIR LEDGER FILTER SEED
 
-A line of the ledger has the numbers of one batch, written after the broker has answered that they are done.
+A line of the ledger has the numbers of one batch, written after the broker has answered that they are done:
+those that it accepted, not those that it refused because they came too late.
 SIGTERM ends it, after the batch that it has.
 """
 
@@ -55,9 +56,11 @@ class Member:
             batch = records.read(0.2)
             if batch is None:
                 continue
-            numbers = [number_of(bytes(it)) for it in batch]
-            if records.ack_now(batch) == len(numbers):
-                os.write(self._file, f"{','.join(map(str, numbers))}\n".encode())
+            numbers = {it.offset: number_of(bytes(it)) for it in batch}
+            runs = records.ack_now(batch).accepted_runs
+            done = [str(numbers[first + index]) for first, count in runs for index in range(count)]
+            if done:
+                os.write(self._file, f"{','.join(done)}\n".encode())
 
 
 def main() -> None:

@@ -51,7 +51,8 @@ def test_amqtts_own_event_logger_runs_unchanged(caplog):
     with caplog.at_level(logging.DEBUG):
         made = Plugins([(EVENT_LOGGER, {})])
         assert made.watcher
-        assert made.authenticator is made.access is None
+        assert made.authenticator is None
+        assert made.access is None
         with Bench() as bench:
             bench.broker.watchers.append(made.watcher)
             visit(bench)

@@ -147,7 +147,7 @@ def test_a_payload_is_a_view_of_what_was_received() -> None:
     assert isinstance(packet, Publish)
     assert isinstance(packet.payload, memoryview)
     assert packet.payload.obj is body
-    assert packet.payload == b"hello"
+    assert bytes(packet.payload) == b"hello"
 
 
 def test_bodies_may_be_any_buffer() -> None:

@@ -41,7 +41,8 @@ def test_the_name_in_a_client_certificate_is_known(there: Transports) -> None:
         shown = ssl.PEM_cert_to_DER_cert(pem + end)
         assert facts.certificate_der == shown
     with there.client("tls", username="u"):
-        assert CLERK.seen[-1].certificate is CLERK.seen[-1].certificate_der is None
+        assert CLERK.seen[-1].certificate is None
+        assert CLERK.seen[-1].certificate_der is None
 
 
 def test_the_name_may_be_the_user_name_and_then_no_password_is_asked() -> None:
