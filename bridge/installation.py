@@ -25,7 +25,7 @@ are in the lake as they are in the ring: those of Brim before installations had 
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -283,17 +283,15 @@ def _created(path: Path, identity: Identity) -> Identity:
     """Write the file if it does not exist or is damaged; the identity in it, which another thread or process
     may have written meanwhile.
     """
-    new = _new_path(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _fill(new, identity)
-        with contextlib.suppress(FileExistsError):
-            os.link(new, path)
-        if _read(path) is None:
-            os.replace(new, path)
+        fcntl.flock(directory, fcntl.LOCK_EX)  # not os.link(): some file systems have no hard links
+        if (found := _read(path)) is not None:
+            return found
+        _write(path, identity)
+        return identity
     finally:
-        new.unlink(missing_ok=True)
-    _sync_directory(path.parent)
-    return _read(path) or identity
+        os.close(directory)
 
 
 def _write(path: Path, identity: Identity) -> None:

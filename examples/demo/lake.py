@@ -138,7 +138,7 @@ def _records(file: drained.DrainedFile) -> Iterator[tuple[bytes, int, bytes]]:
         at = 0
         while at < len(extent.body):
             end = at + span(_LENGTH.unpack_from(extent.body, at)[0])
-            record, _ = decode(bytes(extent.body[at:end]), file.footer.epoch)
+            record, _ = decode(bytes(extent.body[at:end]), file.footer.ring_epoch)
             yield record.key, record.timestamp_ns, record.payload
             at = end
 
