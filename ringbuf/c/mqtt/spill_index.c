@@ -105,19 +105,25 @@ static uint32_t copy_length(const mq_spill *spill, const uint8_t *bytes, uint64_
                                                                                               : 0;
 }
 
+static bool header_holds(const mq_spill *spill, const mq_extent_header *header)
+{
+    return header->check == rb_crc32c(spill->seed, &header->units, sizeof header->units);
+}
+
 /* End of the search for copies: as far as the extent says that it was used, unless that is damaged. */
-static uint64_t used_of(const extent_bytes *extent)
+static uint64_t used_of(const mq_spill *spill, const extent_bytes *extent)
 {
     mq_extent_header header;
     memcpy(&header, extent->at, sizeof header);
-    return header.used <= extent->length ? header.used : extent->length;
+    bool good = header_holds(spill, &header) && header.used >= sizeof header && header.used <= extent->length;
+    return good ? header.used : extent->length;
 }
 
 /* Copies of the extent that has been read; its place behind the last of them.  `found` gets their places in
  * it, *count tells how many there are. */
 static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uint32_t *found, uint32_t *count)
 {
-    uint64_t at = sizeof(mq_extent_header), end = at, used = used_of(extent);
+    uint64_t at = sizeof(mq_extent_header), end = at, used = used_of(spill, extent);
     *count = 0;
     while (at + sizeof(mq_spilled) <= extent->length) {
         uint32_t length = copy_length(spill, extent->at + at, extent->length - at);
@@ -185,8 +191,7 @@ static bool extent_read(const mq_spill *spill, uint32_t unit, uint32_t units, ex
 static uint32_t units_of(const mq_spill *spill, uint32_t unit, const mq_extent_header *header)
 {
     uint64_t most = spill->bytes / MQ_UNIT_BYTES - unit;
-    bool holds = header->check == rb_crc32c(spill->seed, &header->units, sizeof header->units);
-    return holds && header->units <= most ? header->units : 1;
+    return header_holds(spill, header) && header->units <= most ? header->units : 1;
 }
 
 bool mq_spill_scan(mq_engine *engine)

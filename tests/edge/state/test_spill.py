@@ -21,7 +21,8 @@ GOLDEN = ROOT / "tests" / "golden" / "state" / "sessions-v2.spill"
 RING_BYTES = 64 << 10
 BODY = 400
 LAP = RING_BYTES // BODY  # more than once around
-HEADER_BYTES, COPY_AT, PAGE_BYTES = 28, 32 << 10, 4 << 10  # of the file: ringbuf/c/mqtt/spill_file.h
+UNIT_BYTES = 64 << 10  # of the file: ringbuf/c/mqtt/spill_file.h
+HEADER_BYTES, COPY_AT, PAGE_BYTES = 28, 32 << 10, 4 << 10
 
 
 @pytest.fixture
@@ -221,6 +222,23 @@ def test_one_damaged_header_costs_no_copy_and_is_repaired(header: int, damage: s
     data = bytearray(file.read_bytes())
     assert data[:HEADER_BYTES] == data[COPY_AT : COPY_AT + HEADER_BYTES]
     assert numbers(back(lives.start(), "c")) == list(range(4 * LAP))
+
+
+def test_zeros_over_the_beginning_of_an_extent_cost_the_copies_that_they_hit(lives: Lives) -> None:
+    bench = lives.start()
+    away(bench, "c")
+    publish(bench, range(4 * LAP))
+    lives.kill()
+    file = lives.directory / SPILL_NAME
+    data = bytearray(file.read_bytes())
+    places = {n: data.find(b"%d " % n + bytes(BODY)) for n in range(LAP)}
+    at, hit = min((place % UNIT_BYTES, n) for n, place in places.items() if place >= 0)
+    begin = places[hit] - at
+    data[begin : begin + at + BODY] = bytes(at + BODY)  # the header, and most of the first copy
+    replace(file, data)
+    assert numbers(back(lives.start(), "c")) == [n for n in range(4 * LAP) if n != hit]
+    assert lives.restored is not None
+    assert lives.restored.lost == 1
 
 
 @pytest.mark.parametrize("seed", range(8))
