@@ -89,9 +89,9 @@ async def test_a_subscription_starts_where_it_is_told(config):
             async with subscribe_shm("b", runtime_dir=config.runtime_dir, start=start) as sub:
                 assert await take(sub, 1) == [b"3"]
         async with subscribe_shm(
-            "b", runtime_dir=config.runtime_dir, start={"default-0": Place(1, 3)}
+            "b", runtime_dir=config.runtime_dir, start={"default-0": Place(epoch + 1, 3)}
         ) as sub:
-            assert await take(sub, 4) == [b"0", b"1", b"2", b"3"]  # another life of the ring: all of this one
+            assert await take(sub, 4) == [b"0", b"1", b"2", b"3"]  # another epoch: all of this one
 
 
 async def test_a_subscriber_that_is_lapped_learns_how_many_it_lost(config):
