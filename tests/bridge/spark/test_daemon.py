@@ -36,7 +36,7 @@ def main(infile, outfile):
 
 
 def daemon(module: str, worker: str, place: Path) -> subprocess.Popen[bytes]:
-    """As Spark starts it."""
+    """As Spark starts it; its socket is in `place`, whose path is short (the kernel allows 107 bytes)."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{place}",
@@ -76,21 +76,21 @@ def await_end(process: int) -> None:
     os.close(process)
 
 
-def test_a_worker_whose_socket_spark_closes_prints_no_traceback(tmp_path: Path) -> None:
-    assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark.worker", tmp_path)
-    assert after_tasks("bridge.spark.daemon", "pyspark.worker", tmp_path) == ""
+def test_a_worker_whose_socket_spark_closes_prints_no_traceback(runtime_directory: Path) -> None:
+    assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark.worker", runtime_directory)
+    assert after_tasks("bridge.spark.daemon", "pyspark.worker", runtime_directory) == ""
 
 
-def test_a_planning_worker_prints_no_traceback_when_the_session_stops(tmp_path: Path) -> None:
+def test_a_planning_worker_prints_no_traceback_when_the_session_stops(runtime_directory: Path) -> None:
     for name, text in ("plain", TASKS.replace("bridge.spark.daemon.settle()", "")), ("settled", TASKS):
-        (tmp_path / f"pyspark_{name}.py").write_text(text)
-    assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark_plain", tmp_path, tasks=2)
-    assert after_tasks("pyspark.daemon", "pyspark_settled", tmp_path, tasks=2) == ""
+        (runtime_directory / f"pyspark_{name}.py").write_text(text)
+    assert "BrokenPipeError" in after_tasks("pyspark.daemon", "pyspark_plain", runtime_directory, tasks=2)
+    assert after_tasks("pyspark.daemon", "pyspark_settled", runtime_directory, tasks=2) == ""
 
 
-def test_an_error_of_a_worker_is_printed(tmp_path: Path) -> None:
-    (tmp_path / "pyspark_failing.py").write_text(FAILING)
-    said = after_tasks("bridge.spark.daemon", "pyspark_failing", tmp_path)
+def test_an_error_of_a_worker_is_printed(runtime_directory: Path) -> None:
+    (runtime_directory / "pyspark_failing.py").write_text(FAILING)
+    said = after_tasks("bridge.spark.daemon", "pyspark_failing", runtime_directory)
     assert re.search(r"^ValueError: a mistake in a worker$", said, re.MULTILINE)
 
 
