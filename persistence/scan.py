@@ -33,6 +33,7 @@ from persistence.walk import LOOK, FileBytes, Group, Walk
 
 __all__ = ["Damage", "SegmentTable", "follow_table", "open_table", "read_header", "read_table", "walk_table"]
 
+PAGE_BYTES = 4096  # a ring has a multiple of it
 NEAR_EXTENTS = 1_000  # behind a damaged region, in which its ring may continue
 
 _OFFSET_END = _POSITION_END = 2**64
@@ -424,14 +425,19 @@ def _absences(
     parts: list[_Part],
     catalogue: Mapping[int, CatalogueEntry],
 ) -> Iterator[Absence]:
-    """The records that are missing at the gap, of the rings that continue soon behind it."""
+    """The records that are missing at the gap, of the rings that continue soon behind it.
+
+    A ring that continues at its first byte is left out: bytes at the end of the ring may be unused, so the
+    position behind the missing records is not known.
+    """
     open_rings = {(ring_id, it.epoch) for ring_id, it in catalogue.items()}
     for it in islice(_behind_gap(walk, gap, parts), NEAR_EXTENTS):
         key = (it.ring_id, it.ring_epoch)
         if it.count and key in open_rings:
             open_rings.remove(key)
             rows = table.rings.get(key)
-            if rows is not None and len(rows) and rows.end_offset < it.first_offset:
+            begins_anew = it.ring_position % PAGE_BYTES == 0
+            if rows is not None and len(rows) and rows.end_offset < it.first_offset and not begins_anew:
                 window = Window(rows.end_offset, it.first_offset)
                 yield Absence(*key, window, rows.end_position, it.ring_position)
 

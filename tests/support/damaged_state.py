@@ -191,23 +191,28 @@ class DamagedState:
         return _Permitted()
 
     def _last_of_rings(self, hit: Hit) -> set[Pair]:
-        """Messages in the last extent of each ring in that segment, if the damage has hit its header.
+        """Messages in the last extents of each ring in that segment, and of each round of a ring, if the
+        damage has hit their headers.
 
-        The header names the ring; without it, only the ring's next extent shows whose records these are.
+        The header names the ring; without it, only the ring's next extent shows whose records these are, and
+        where they stood.
         """
         image = self._image / hit.path.relative_to(self._place)
         base = int(image.stem)
         following = [it for it in (int(path.stem) for path in image.parent.glob("*.log")) if it > base]
         data = image.read_bytes()[: min(following) - base if following else None]
         last: dict[int, tuple[int, int]] = {}
+        lasts: list[tuple[int, int]] = []
         place = HEADER_PAGE_BYTES
         while place + EXTENT_HEADER_BYTES <= len(data) and (header := unpack_extent(data, place)).length:
             end = place + EXTENT_HEADER_BYTES + header.length
+            if header.ring_position % PAGE_BYTES == 0 and header.ring_id in last:
+                lasts.append(last[header.ring_id])
             last[header.ring_id] = place, end
             place = end
         parts = [
             Hit(hit.path, *it)
-            for it in last.values()
+            for it in (*lasts, *last.values())
             if it[0] < hit.end and hit.begin < it[0] + EXTENT_HEADER_BYTES
         ]
         return {it for part in parts for it in self._hit(data, part, 0, 0)}
