@@ -2,7 +2,8 @@
 
 Under spark-submit the cluster's settings hold, and this only registers the source.  Otherwise it starts
 Spark on this machine: bound to 127.0.0.1, without a web page, times in UTC, Python workers over Unix sockets
-(a sixth faster than TCP), and without the log lines that Spark writes at each start.
+in the directory for temporary files (a sixth faster than TCP, which is taken where that path is too long),
+and without the log lines that Spark writes at each start.
 
 Spark needs Java 17 or newer; what is missing is said with the command that mends it.
 """
@@ -15,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,12 +37,15 @@ LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "bridge.spark.daemon",
     "spark.sql.python.filterPushdown.enabled": "true",  # what option pushDown needs
     "spark.sql.shuffle.partitions": "4",  # for one machine; 200 is Spark's own
     "spark.ui.showConsoleProgress": "false",
 }
+SOCKET = "spark.python.unix.domain.socket"
+SOCKET_NAME_BYTES = len("/.") + 36 + len(".sock")  # a UUID; PySpark's daemon.py, and Spark itself
+UNIX_PATH_MAX_BYTES = 107  # what sockaddr_un has room for
+
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 LOGGING = Path(__file__).with_name("log4j2.properties")  # errors only, and no line at the start
@@ -63,7 +68,7 @@ def session(
     builder = SparkSession.builder.appName(name)
     if not submitted and SparkSession.getActiveSession() is None:
         check_java()
-        builder = builder.master(master or "local[*]").config(map=dict(LOCAL))
+        builder = builder.master(master or "local[*]").config(map={**LOCAL, **_sockets()})
         _prepare_environment()
         options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}{' ' + BRIEF if brief else ''}"
         builder = builder.config("spark.driver.extraJavaOptions", options)
@@ -74,6 +79,14 @@ def session(
 
     made.dataSource.register(BrimDataSource)
     return made
+
+
+def _sockets() -> dict[str, str]:
+    """Settings of the sockets between Spark and Python: Unix sockets where their paths fit, else TCP."""
+    directory = tempfile.gettempdir()
+    if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > UNIX_PATH_MAX_BYTES:
+        return {f"{SOCKET}.enabled": "false"}
+    return {f"{SOCKET}.enabled": "true", f"{SOCKET}.dir": directory}
 
 
 def _stop() -> None:

@@ -1,5 +1,7 @@
-"""What is said where Spark cannot start, without starting it."""
+"""Refusals of a session, without starting Spark; and a start where paths of sockets are too long."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +9,14 @@ import pytest
 
 from bridge.errors import SparkUnavailable
 from bridge.spark.session import INSTALL_JAVA, check_java
+from tests.support.house import ROOT
+
+ADD_ONE = """
+from bridge.spark.session import session
+spark = session("test", master="local[1]", brief=True)
+print(spark.sparkContext.parallelize([1, 2], 1).map(lambda number: number + 1).collect())
+print(spark.conf.get("spark.python.unix.domain.socket.enabled"))
+"""
 
 
 def a_java(directory: Path, version: str) -> Path:
@@ -55,3 +65,29 @@ def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SparkUnavailable, match="pyspark is not installed") as caught:
         session("test")
     assert "brim[spark]" in caught.value.hint
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("python_too", [False, True])
+def test_workers_run_where_the_directory_for_temporary_files_has_a_long_path(
+    tmp_path: Path, runtime_directory: Path, python_too: bool
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    environment = {
+        **os.environ,
+        "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={long}",
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(long if python_too else runtime_directory),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ADD_ONE],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"[2, 3]\n{'false' if python_too else 'true'}\n"
