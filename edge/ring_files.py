@@ -231,11 +231,12 @@ def _report_damage(ring: Ring) -> None:
     if check.restored:
         facts = {"name": ring.name, "places": len(check.restored), "first": check.restored[0].offset}
         log.warning("damaged ring records restored from the log %s", pairs(**facts))
-    for it in check.lost[:LINES_MAX]:
+    lost = [it for it in check.lost if it.records]  # without places that held none
+    for it in lost[:LINES_MAX]:
         facts = {"name": ring.name, "epoch": ring.epoch, "offset": it.offset, "records": it.records}
         log.error("damaged ring records lost %s", pairs(**facts))
-    if len(check.lost) > LINES_MAX:
-        more = check.lost[LINES_MAX:]
+    if len(lost) > LINES_MAX:
+        more = lost[LINES_MAX:]
         facts = {"name": ring.name, "places": len(more), "records": _records(more)}
         log.error("more damaged ring records lost %s", pairs(**facts))
 

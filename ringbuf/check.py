@@ -36,6 +36,8 @@ class Check(NamedTuple):
     rebuilt: tuple[str, ...]  # parts of the header that were damaged: geometry, end, watermark, index, size
 
 
+PART = 64  # of a ring: more without a record in front of the oldest one is damage
+
 Restore = Callable[[Damage, memoryview], bool]
 """Called with a damaged place and the ring's memory, the byte of position P at P % capacity_bytes: writes the
 whole records that a copy has of the place.  True: it has changed something."""
@@ -57,6 +59,12 @@ def checked(memory: Mapping, restore: Restore, mended: list[str]) -> Check:
         raise NotARing(f"{memory.path}: the header does not say where the ring ends; remove the file")
     restored: list[Damage] = []
     lost: list[Damage] = []
+    ahead = Damage(check.epoch, check.floor, check.first_position, check.first_offset, check.first_offset)
+    if ahead.end_position - ahead.position > check.capacity // PART and restore(
+        ahead, memory.view[HEADER_BYTES:]
+    ):
+        lib.rb_check_begin(memory.pointer, memory.size, check)
+        restored.append(ahead._replace(offset=check.first_offset))
     while lib.rb_check_next(memory.pointer, check) != lib.RB_OK:
         found = Damage(check.epoch, check.position, check.damage_end, check.offset, check.damage_end_offset)
         if restore(found, memory.view[HEADER_BYTES:]):

@@ -167,6 +167,25 @@ def test_a_copy_restores_what_was_damaged(runtime_directory: Path) -> None:
             assert found_in(ring) == left.payloads
 
 
+@pytest.mark.parametrize("length", [HEADER_BYTES, HEADER_BYTES + 7_000, HEADER_BYTES + 100_000])
+def test_a_copy_restores_a_ring_of_which_little_or_nothing_is_left(
+    runtime_directory: Path, length: int
+) -> None:
+    left = written(runtime_directory, 3.3, seed=8)
+    ring_file(left.path).write_bytes(left.image[:length])
+
+    def restore(damage: Damage, memory: memoryview) -> bool:
+        for at in range(damage.position, damage.end_position):
+            memory[at % CAPACITY_BYTES] = left.image[HEADER_BYTES + at % CAPACITY_BYTES]
+        return True
+
+    with Ring.reattach(left.path, restore) as ring:
+        assert ring.check is not None
+        assert lost_by(ring.check) == set()
+        assert found_in(ring) == left.payloads
+        assert ring.writer().publish(b"after") == left.end
+
+
 def test_a_reader_is_told_of_a_gap_and_passes_it(runtime_directory: Path) -> None:
     left = written(runtime_directory, 0.5, seed=8)
     first, last = 3, 5
