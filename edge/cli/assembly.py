@@ -112,6 +112,7 @@ class Assembly:
         self._lock_directories()
         self.config = config = fitted(config)
         allowed = descriptors.allow(config)
+        descriptors.make_table(config, allowed)
         self._start_guard()
         epochs = Epochs(
             config.state_dir / "epochs",

@@ -40,6 +40,16 @@ sync_bytes = 16384
 """
 
 
+def test_the_table_of_descriptors_has_room_for_all_clients_before_they_come(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    """While clients connect, each doubling of the table would stop the MQTT thread for 5 to 24 ms."""
+    with BrimProcess(runtime_directory, tmp_path, "[limits]\nconnections_max = 3000\n") as broker:
+        lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("FDSize:")]
+    assert sizes[0] >= 3000
+
+
 def test_too_few_files_are_said_and_what_was_acknowledged_before_is_there_again(
     runtime_directory: Path, tmp_path: Path
 ) -> None:
