@@ -96,7 +96,7 @@ class LagMeter:
             if cursor is None:  # the sink has never been reached
                 epoch, offset = source.oldest()
             records, length = source.backlog(epoch, offset)
-            if error and source.moved_on(epoch):  # nothing of the ring was drained, as far as is known
+            if error and source.moved_on(epoch):  # no record of the ring is known to be drained
                 oldest = source.oldest()[1]
                 records = (source.end_offset() or oldest) - oldest
             records -= sum(end - first for first, end in cursor.ahead) if cursor else 0

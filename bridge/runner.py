@@ -214,7 +214,7 @@ class Bridge:
         return checkpoint
 
     def _wait_for_checkpoint(self) -> None:
-        """Look at rings and log as far as the other edge has drained them; drain nothing."""
+        """Report what waits by the checkpoint of the other edge; drain nothing."""
         settings = self.settings
         while not self._stopping:
             found = Checkpoint.peek(settings.checkpoint_path)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def streams_left(settings: BridgeSettings, checkpoint: Checkpoint) -> frozenset[str]:
-    """Streams, and producers as "stream@producer", that this bridge had and the broker has not any more."""
+    """Streams, and producers as "stream@producer", that this bridge drained and the broker no longer has."""
     if settings.known_streams is None:
         return frozenset()
     return frozenset(_streams_had(checkpoint) - set(settings.known_streams))

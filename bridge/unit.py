@@ -112,7 +112,7 @@ class Intent:
 
     @property
     def header(self) -> Header:
-        """How its file begins."""
+        """The header of its file."""
         version = VERSION if self.epoch >> EPOCH_BITS else NARROW_VERSION
         return Header(self.drain_seq, ring_epoch(self.epoch), self.partition, self.created_ns, version)
 

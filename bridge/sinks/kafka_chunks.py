@@ -13,7 +13,7 @@ bytes, and records stay bit for bit what they were in the ring, checksums includ
 
 A unit is safe when all of its chunks are.  One that is put again is sent again, at most one resend window
 (bridge/resend.py): readers know a chunk by source and range, and keep the first.  A topic cannot be asked for
-names, so a checkpoint that is lost begins from the oldest record anew.
+names, so without its checkpoint a bridge begins with the oldest record again.
 """
 
 from __future__ import annotations

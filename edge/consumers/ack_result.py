@@ -46,7 +46,7 @@ class AckResult:
 
 
 def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bool = True) -> AckResult:
-    """What an answer says of the records that were asked for; `named`: these, and no others, were.
+    """The result that an answer gives for the requested records; `named`: only these were requested.
 
     None: no answer came.
     """

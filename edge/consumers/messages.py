@@ -8,10 +8,10 @@ which the asker chooses, is in both.
                  for each batch, as they lie in the ring: ringbuf/c/record.h.  Each has its offset; the epoch
                  of the batch is the seed of the checksums
 
-A group has one set of filters, whoever joins: a member with others is refused while the group has members.
-After that the first to join sets them anew, and the group stays where it is: what it passed over before
-does not come again.  A frame of `fetched` has the records that match, and no others; of those that match
-nothing the broker keeps that they are done.  A filter "#" matches every record.
+A group has one set of filters: a member with other filters is refused while the group has members.  In a
+group without members the next one to join sets new filters, and the group stays where it is: records that
+it passed over do not come again.  A frame of `fetched` has only records that match.  The broker keeps that
+records which match no filter are done.  A filter "#" matches every record.
 
     request      answer      what it does
     join         joined      become a member of a group; the group is made if need be
@@ -277,8 +277,8 @@ class Fetched(Message, frozen=True):
 
 
 class Acked(Message, frozen=True):
-    """How many records the member could speak for, for how many not, and exactly which those are (offset,
-    count): rising, disjoint.
+    """Numbers of records that were accepted and refused, and the refused runs (offset, count): rising,
+    disjoint.
     """
 
     accepted: int

@@ -88,7 +88,7 @@ def served(broker: BrimProcess, payload: bytes) -> None:
         found: list[bytes] = []
         while payload not in found:
             found += [record.bytes() for record in next(local)]
-    assert report(broker)["uptime_s"] >= 0
+    wait_until(lambda: report(broker)["uptime_s"] > 0)
 
 
 def report(broker: BrimProcess) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def payloads(self) -> Counter[str]:
-        """How often each payload is in the lake, records of one identity counted once."""
+        """Number of times each payload is in the lake; records of one identity count once."""
         root = self.copy()
         files = sorted(root.rglob("[0-9]*.brim"))
         rows = table_of([(str(path), path.read_bytes()) for path in files]).to_pylist()
@@ -59,7 +59,7 @@ class Lake:
 
 @dataclass
 class Ledger:
-    """What publishers were promised."""
+    """Payloads that publishers were promised."""
 
     acknowledged: list[str] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class Machine:
 
     @property
     def state_dir(self) -> Path:
-        """Where its identity, log and checkpoints are."""
+        """The directory of its identity, log and checkpoints."""
         return self.directory / "state"
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ backoff_max_ms = 500
         self._broker = None
 
     def reboot(self) -> None:
-        """What is in memory is gone."""
+        """Lose what is in memory."""
         shutil.rmtree(self.runtime_dir)
 
     def reimage(self) -> None:

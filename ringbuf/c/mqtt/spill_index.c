@@ -110,7 +110,7 @@ static bool header_holds(const mq_spill *spill, const mq_extent_header *header)
     return header->check == rb_crc32c(spill->seed, &header->units, sizeof header->units);
 }
 
-/* End of the search for copies: as far as the extent says that it was used, unless that is damaged. */
+/* End of the search for copies: the used bytes by the header, or all bytes if the header is damaged. */
 static uint64_t used_of(const mq_spill *spill, const extent_bytes *extent)
 {
     mq_extent_header header;

@@ -51,7 +51,7 @@ def daemon(module: str, worker: str, place: Path) -> subprocess.Popen[bytes]:
 
 
 def after_tasks(module: str, worker: str, place: Path, tasks: int = 0) -> str:
-    """What is printed on standard error by a worker that has done these tasks when its socket is closed."""
+    """Standard error of a worker of which the socket is closed after these tasks."""
     with daemon(module, worker, place) as running:
         assert running.stdin is not None
         assert running.stdout is not None
