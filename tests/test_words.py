@@ -1,0 +1,295 @@
+"""Plain words: texts of finished folders use neither the openers nor the words that the house rules ban.
+
+The scanner reads docstrings, comments, headings of Markdown documents, help texts, log lines and errors.
+FINISHED lists the folders that are clean and stay clean, each with everything below it. OPEN lists the
+others with the reason. A folder moves from OPEN to FINISHED, never back; a part of an open folder may be
+finished before the rest.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.house import ROOT
+
+PROSE = frozenset({"docstring", "comment", "heading"})
+"""Texts that change no behaviour."""
+EVERYTHING = PROSE | {"help", "log", "error"}
+"""Log lines, errors and help texts too: they change behaviour, so they follow after the files have moved."""
+
+FINISHED: dict[str, frozenset[str]] = {
+    "CHANGELOG.md": EVERYTHING,
+    "CONTRIBUTING.md": EVERYTHING,
+}
+
+DOCUMENTS = ("ARCHITECTURE.md", "README.md", "docs")
+"""Documents that are being rewritten; they move to FINISHED when they are complete."""
+OPEN = {
+    "benchmarks": "after the files of the packages have moved",
+    "build.py": "after the files of the packages have moved",
+    "bridge": "after the files of the packages have moved",
+    "edge": "rewritten in this round, folder by folder",
+    "examples": "after the files of the packages have moved",
+    "persistence": "rewritten in this round, folder by folder",
+    "ringbuf": "rewritten in this round, folder by folder",
+    "tests": "after the files of the packages have moved",
+}
+
+OPENER = re.compile(r"\W*(What|Who|Whose|Whom|Where|When|Whether|How)\b(?! -)")
+OPENER_REMEDY = "begin with a noun phrase or an imperative; Booleans: 'True if ...'"
+OPENED = EVERYTHING - {"comment"}
+"""Kinds that no opener may begin. A comment inside a function may say `When the ring is full, ...`."""
+
+PROGRAM = (
+    "broker|bridge|engine|server|client|publisher|subscriber|consumer|session|ring|log|journal|reader|writer|"
+    "kernel|loop|thread|process|sink|store|socket|plug-in|drain|listener|router|core|listeners|peer"
+)
+BANNED = {
+    r"\bwhoever\b": "name the role: 'the caller', 'the client'",
+    r"\bnobody\b": "'no reader', 'no client', 'no subscription'",
+    r"\bof ours\b": "name the owner: 'of this broker', 'of this process'",
+    r"\band its kin\b": "name the others, or 'and similar errors'",
+    r"\b(is|are) (?-i:none)\b": "'is not', 'is absent', 'is invalid'",
+    r"\banew\b": "'again' or 'new'",
+    r"\bbeside\b": "'next to', 'together with', 'in addition to'",
+    r"\b(put|puts|putting) aside\b": "'renamed', 'moved to PLACE'",
+    r"\b(let|lets|letting) go\b": "'release', 'close', 'forget'",
+    r"\bon (its|their) way\b": "'in flight', 'not yet delivered'",
+    r"\bas far as\b": "'up to', 'as much as', 'if'",
+    r"\bin vain\b": "'without effect', 'fails'",
+    r"\bgo(es)? on\b(?! the\b)": "'continue'",
+    r"\b(is|are|was|were|be|been|being) (told|asked|heard|welcome|trusted|believed)\b": (
+        "'notified', 'requested', 'received', 'accepted', 'verified'"
+    ),
+    rf"\b({PROGRAM})s? (say|tell|ask|want|hear|trust)s?\b": "'report', 'notify', 'request', 'accept'",
+    rf"\b({PROGRAM})s? (said|told|wanted|heard|trusted)\b": "'reported', 'notified', 'required', 'received'",
+}
+PATTERNS = [
+    (re.compile(words.replace(" ", r"\s+"), re.IGNORECASE), remedy) for words, remedy in BANNED.items()
+]
+LOG_CALLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+
+
+class Text(NamedTuple):
+    """A piece of prose with the line it begins on; continuation lines keep their line breaks."""
+
+    kind: str
+    line: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """A banned opener or word."""
+
+    line: int
+    kind: str
+    found: str
+    remedy: str
+
+
+def literal(node: ast.expr) -> str | None:
+    """The constant text of an expression, or the constant beginning of an f-string."""
+    if isinstance(node, ast.JoinedStr):
+        node = node.values[0] if node.values else node
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def string_of(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Kind and expression of the docstring, log line, error or help text that a syntax node holds."""
+    match node:
+        case ast.Expr(value=ast.Constant() as value):
+            return "docstring", value
+        case ast.Raise(exc=ast.Call(args=[first, *_])):
+            return "error", first
+        case ast.Call(func=ast.Attribute(attr=name), args=[first, *_]) if name in LOG_CALLS:
+            return "log", first
+        case ast.keyword(arg="help" | "description" | "epilog", value=value):
+            return "help", value
+    return None
+
+
+def python_texts(source: str) -> Iterator[Text]:
+    """Docstrings (those after an attribute included), log lines, errors, help texts and comments."""
+    for node in ast.walk(ast.parse(source)):
+        found = string_of(node)
+        if found and (text := literal(found[1])) is not None:
+            yield Text(found[0], found[1].lineno, text)
+    block: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if block and token.start[0] != block[-1][0] + 1:
+            yield Text("comment", block[0][0], "\n".join(line for _, line in block))
+            block = []
+        block.append((token.start[0], token.string.lstrip("#!: ")))
+    if block:
+        yield Text("comment", block[0][0], "\n".join(line for _, line in block))
+
+
+C_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.DOTALL)
+C_MARK = re.compile(r"^[ \t]*(/\*+|\*/|\*|//)?[ \t]?|\*/$", re.MULTILINE)
+LICENSE = re.compile(r"^SPDX-License-Identifier:.*$", re.MULTILINE)
+
+
+def c_texts(source: str) -> Iterator[Text]:
+    """Comments; those at the left margin describe a file or a declaration, so they count as docstrings."""
+    for match in C_TOKEN.finditer(source):
+        if not match.group().startswith("/"):
+            continue
+        text = LICENSE.sub("", C_MARK.sub("", match.group()))
+        margin = match.start() == 0 or source[match.start() - 1] == "\n"
+        yield Text("docstring" if margin else "comment", source.count("\n", 0, match.start()) + 1, text)
+
+
+def markdown_texts(source: str) -> Iterator[Text]:
+    """Headings outside of code blocks."""
+    fenced = False
+    for number, line in enumerate(source.splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and re.match(r"#+ ", line):
+            yield Text("heading", number, line.lstrip("# "))
+
+
+READERS = {".py": python_texts, ".pyi": python_texts, ".c": c_texts, ".h": c_texts, ".md": markdown_texts}
+
+
+def line_of(text: Text, place: int) -> int:
+    return text.line + text.text.count("\n", 0, place)
+
+
+def findings(text: Text) -> Iterator[Finding]:
+    """Each banned opener and word of a text."""
+    if text.kind in OPENED and (match := OPENER.match(text.text)):
+        yield Finding(line_of(text, match.start(1)), text.kind, match[1], OPENER_REMEDY)
+    if text.kind == "docstring" and text.text.strip() in {"It.", "It"}:
+        yield Finding(text.line, text.kind, "It", "name the thing")
+    for pattern, remedy in PATTERNS:
+        for match in pattern.finditer(text.text):
+            yield Finding(line_of(text, match.start()), text.kind, match.group(), remedy)
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Source files and documents by path from the root, without folders that a build or a tool made."""
+    made = re.compile(r"(^|/)(\.[^/]*|__pycache__|build|dist|site|node_modules|[^/]*\.egg-info)/")
+    found = {str(path.relative_to(ROOT)): path for path in ROOT.rglob("*") if path.suffix in READERS}
+    return {name: path for name, path in sorted(found.items()) if not made.search(name) and path.is_file()}
+
+
+def covers(folder: str, name: str) -> bool:
+    return name == folder or name.startswith(folder + "/")
+
+
+def complaints(name: str, kinds: frozenset[str]) -> Iterator[str]:
+    """One line per finding of a file: place, text and remedy."""
+    source = files()[name].read_text()
+    lines = source.splitlines()
+    for text in READERS[files()[name].suffix](source):
+        for line, kind, found, remedy in findings(text) if text.kind in kinds else ():
+            yield f"{name}:{line}: {found!r} in a {kind}: {lines[line - 1].strip()!r}; write {remedy}"
+
+
+@pytest.mark.parametrize("folder", FINISHED)
+def test_a_finished_folder_stays_in_plain_words(folder: str) -> None:
+    names = [name for name in files() if covers(folder, name)]
+    assert names, f"{folder} is no longer there: name the folder that its files moved to"
+    assert [line for name in names for line in complaints(name, FINISHED[folder])] == []
+
+
+def test_each_file_is_in_a_folder_that_is_finished_or_open() -> None:
+    listed = [*FINISHED, *OPEN, *DOCUMENTS]
+    assert [name for name in files() if not any(covers(folder, name) for folder in listed)] == []
+    assert not FINISHED.keys() & OPEN.keys()
+
+
+@pytest.mark.parametrize("folder", OPEN)
+def test_an_open_folder_has_something_left_to_rewrite(folder: str) -> None:
+    """Otherwise the folder belongs in FINISHED."""
+    names = [name for name in files() if covers(folder, name)]
+    left = [name for name in names if not any(covers(finished, name) for finished in FINISHED)]
+    assert any(True for name in left for _ in complaints(name, EVERYTHING)), f"move {folder} to FINISHED"
+
+
+PYTHON = '''"""{}"""
+# {}
+log.warning("{}", 1)
+raise ValueError(f"{} {{x}}")
+add(help="{}")
+class A:
+    x: int
+    """{}"""
+    async def f(self):
+        """{}"""
+'''
+PLAIN = "Ring reader."
+
+
+def planted(place: int, text: str) -> list[Finding]:
+    source = PYTHON.format(*[text if number == place else PLAIN for number in range(7)])
+    return [finding for found in python_texts(source) for finding in findings(found)]
+
+
+PLACES = [
+    (0, 1, "docstring"),
+    (2, 3, "log"),
+    (3, 4, "error"),
+    (4, 5, "help"),
+    (5, 8, "docstring"),
+    (6, 10, "docstring"),
+]
+
+
+@pytest.mark.parametrize(("place", "line", "kind"), PLACES)
+@pytest.mark.parametrize("opener", ["What", "Who", "Whose", "Where", "When", "Whether", "How"])
+def test_an_opener_is_found_with_its_line(opener: str, place: int, line: int, kind: str) -> None:
+    assert planted(place, f"{opener} a record is") == [Finding(line, kind, opener, OPENER_REMEDY)]
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_a_banned_word_is_found_in_every_kind_of_text(place: int) -> None:
+    (finding,) = planted(place, "A record for nobody.")
+    assert (finding.found, finding.remedy) == ("nobody", "'no reader', 'no client', 'no subscription'")
+
+
+def test_a_docstring_that_is_only_it_is_found() -> None:
+    assert [finding.found for finding in planted(6, "It.")] == ["It"]
+
+
+def test_plain_texts_pass() -> None:
+    assert planted(0, PLAIN) == []
+    assert planted(1, "When the ring is full, the oldest record is overwritten.") == []
+    assert planted(6, "However long the queue is. Somewhere. Besides.") == []
+
+
+def test_a_banned_phrase_is_found_across_lines() -> None:
+    python = "x = 1\n# Records that are on\n# their way.\n"
+    (finding,) = (finding for text in python_texts(python) for finding in findings(text))
+    assert (finding.line, finding.kind) == (2, "comment")
+    c = "/*\n * Records that\n * are as\n * far as.\n */"
+    (finding,) = (finding for text in c_texts(c) for finding in findings(text))
+    assert (finding.line, finding.kind) == (3, "docstring")
+
+
+def test_comments_of_c_are_read_and_strings_are_not() -> None:
+    source = '/* SPDX-License-Identifier: Apache-2.0\n *\n * When it is due.\n */\nchar *a = "/* nobody";\n'
+    source += "/* How many. */\nint f(void) {\n    /* When due: nobody waits. */\n    return 1; // Anew.\n}\n"
+    found = [(f.line, f.kind, f.found) for text in c_texts(source) for f in findings(text)]
+    assert found == [
+        (3, "docstring", "When"),
+        (6, "docstring", "How"),
+        (8, "comment", "nobody"),
+        (9, "comment", "Anew"),
+    ]
+
+
+def test_headings_are_read_and_code_blocks_are_not() -> None:
+    source = "# Brim\n\n## What the log keeps\n\nWhat follows.\n\n```sh\n# How to\n```\n\n### How to\n"
+    found = [(f.line, f.kind, f.found) for text in markdown_texts(source) for f in findings(text)]
+    assert found == [(3, "heading", "What"), (11, "heading", "How")]
