@@ -1,7 +1,8 @@
 """amqtt's plug-in classes, loaded by their paths, with what they expect around them.
 
-The only module that imports amqtt, and only loaded when a plug-in is configured.  Owns the plug-ins' context
-and sessions; every coroutine here runs on the plug-ins' own loop (edge.auth.plugins).
+The only module that imports amqtt, and only loaded when a plug-in is configured.  amqtt is the extra `amqtt`:
+without it, loading this module raises PluginError with the command that installs it.  Owns the plug-ins'
+context and sessions; every coroutine here runs on the plug-ins' own loop (edge.auth.plugins).
 
 What a plug-in finds is what amqtt's broker gives it, as far as it concerns deciding: its Config made from the
 options, a logger, a loop, and a session with the client's identifier, user name, password, address and
@@ -22,15 +23,19 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Self
 
-from amqtt.contexts import Action, BaseContext
-from amqtt.events import BrokerEvents
-from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
-from amqtt.session import Session
-from dacite import Config, DaciteError, from_dict
-
 from edge.access import ClientFacts
 from edge.auth.errors import PluginError
 from edge.logs import pairs
+
+try:
+    from amqtt.contexts import Action, BaseContext
+    from amqtt.events import BrokerEvents
+    from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
+    from amqtt.session import Session
+    from dacite import Config, DaciteError, from_dict
+except ModuleNotFoundError as error:
+    text = f"plug-ins in [[auth.plugin]] need amqtt, and {error.name} is not installed"
+    raise PluginError(text, hint="pip install 'brim[amqtt]'") from error
 
 __all__ = ["Loaded", "PluginSession", "configured"]
 

@@ -95,8 +95,11 @@ def _plugin_mistakes(found: Config) -> Iterator[str]:
     """What only the plug-ins know: whether there is such a class, and whether it takes such options."""
     if not found.auth.plugin:
         return
-    from edge.auth.amqtt_plugins import configured
-
+    try:
+        from edge.auth.amqtt_plugins import configured
+    except EdgeError as error:
+        yield f"{error}; {error.hint}"
+        return
     for plugin in found.auth.plugin:
         try:
             configured(plugin.path, plugin.options)
