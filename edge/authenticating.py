@@ -4,11 +4,11 @@
     CONNECT  method, data       ->
                                 <-        AUTH 0x18  method, data       any number up to ROUND_TRIPS_MAX
     AUTH 0x18  method, data     ->
-                                <-        CONNACK  method, data         AUTH 0x00 when it is done again
+                                <-        CONNACK  method, data         AUTH 0x00 at re-authentication
 
-Owns the exchanges that are under way; what is said in them is the authenticator's.  Before CONNACK the
-connect timeout bounds an exchange, and nothing but AUTH may come.  A client that authenticates again goes on
-meanwhile, and stays who it is, or is disconnected.
+Owns the exchanges under way; the authenticator owns their content. Before CONNACK the connect timeout bounds
+an exchange, and the client may send only AUTH or DISCONNECT. A client that re-authenticates continues to
+publish and receive meanwhile; it keeps its identity, or is disconnected.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class _Exchange:
     conversation: Conversation
     connect: Connect | None  # None: the client is connected already
     steps: int = 0
-    thinking: bool = False  # it is not the client's turn
+    thinking: bool = False  # True while the authenticator works on an answer
 
 
 class Authenticating:
-    """Conversations by AUTH, by connection."""
+    """Exchanges of AUTH packets, by connection."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Authenticating:
         return len(self._exchanges)
 
     def is_under_way(self, connection: int) -> bool:
-        """Whether CONNECT has come and the exchange behind it is not at its end."""
+        """True if CONNECT has arrived and its exchange has not ended."""
         exchange = self._exchanges.get(connection)
         return exchange is not None and exchange.connect is not None
 
     def connect(self, connection: int, packet: Connect) -> None:
-        """A CONNECT with an Authentication Method."""
+        """Begin the exchange of a CONNECT with an Authentication Method."""
         method = packet.properties.authentication_method
         assert method is not None
         facts = self._connecting.facts(connection, packet)
@@ -101,7 +101,7 @@ class Authenticating:
         self._ask(exchange, packet.properties.authentication_data)
 
     def before_connack(self, connection: int, packet: Packet) -> None:
-        """What comes while an exchange is under way must be AUTH, or DISCONNECT."""
+        """Handle a packet during the exchange of a CONNECT: only AUTH and DISCONNECT are allowed."""
         if isinstance(packet, Disconnect):
             self._clients.end(connection, will=False)
             self.forget(connection)
@@ -113,7 +113,7 @@ class Authenticating:
         self._continue(exchange, packet)
 
     def auth(self, client: Client, packet: Auth) -> None:
-        """An AUTH of a client that is connected."""
+        """Handle an AUTH of a connected client: re-authentication."""
         if client.method is None or packet.properties.authentication_method != client.method:
             words = "AUTH has the Authentication Method of CONNECT, if that had one"
             raise ProtocolError(Rule.AUTH_METHOD_STAYS, words, Version.V5)
@@ -134,7 +134,7 @@ class Authenticating:
         self._ask(exchange, packet.properties.authentication_data)
 
     def forget(self, connection: int) -> None:
-        """It is gone."""
+        """Drop the exchange of a connection that has ended."""
         self._exchanges.pop(connection, None)
 
     # ---- one step ----
@@ -166,7 +166,7 @@ class Authenticating:
         (step,) = steps
         connection, connect = exchange.connection, exchange.connect
         if self._exchanges.get(connection) is not exchange:
-            return  # the connection has ended, and its number may be somebody else's
+            return  # the connection has ended; its number may belong to another client now
         exchange.thinking = False
         if step.verdict == "continue":
             self._say(exchange, ReasonCode.CONTINUE_AUTHENTICATION, step.data)
@@ -181,7 +181,7 @@ class Authenticating:
             self._connecting.refuse(connection, connect, exchange.facts, ReasonCode.NOT_AUTHORIZED)
 
     def _again(self, exchange: _Exchange, step: Step) -> None:
-        """The verdict about a client that is connected; it cannot become somebody else."""
+        """Finish a re-authentication. The identity of a connected client cannot change."""
         if step.verdict == "accepted" and step.identity == exchange.facts.identity:
             self._say(exchange, ReasonCode.SUCCESS, step.data)
             return

@@ -1,11 +1,11 @@
 """Authors of retained messages: the facts of a publisher by which rules decide.
 
-Owns the format: msgpack, an array of the fields below.  Rule for change: a further field goes to the end,
-with a default.  The engine keeps these bytes with what is retained (ringbuf/c/mqtt/owners.h), and never reads
+Owns the format: msgpack, an array of the fields below. Rule for change: a further field goes to the end, with
+a default. The engine stores these bytes with a retained message (ringbuf/c/mqtt/owners.h), and never reads
 them.
 
-Texts of clients are cut to TEXT_MAX, so an author is bounded.  A rule for a longer client identifier or user
-name holds for no author.
+Texts of clients are cut to TEXT_MAX, so an author is bounded. A rule for a longer client identifier or user
+name matches no author.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEXT_MAX = 256  # characters
 
 
 class _Author(msgspec.Struct, frozen=True, array_like=True):
-    """Those facts of a client by which rules decide, and its address."""
+    """The facts of a client by which rules decide, and its address."""
 
     client_id: str
     username: str | None
@@ -42,7 +42,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def author_of(facts: ClientFacts) -> bytes:
-    """The author of what a client publishes."""
+    """Encode the author of a client's messages."""
     return _encode(
         _Author(
             facts.client_id[:TEXT_MAX],

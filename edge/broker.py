@@ -1,23 +1,23 @@
-"""What each event of the hot path means: one method for each, on the broker's thread.
+"""Broker dispatcher: handles each event of the engine on the broker's thread.
 
-Joins the parts that decide: connecting, authenticating, subscribing, sessions, routes, retained messages,
-wills and $SYS.  Knows packets, not bytes beyond them, and no sockets: events come from the engine, answers go
-to it.  What happens once a message (PUBLISH, acknowledgements, PINGREQ) never comes here.
+Owns the order of the parts that decide: connecting, authenticating, subscribing, sessions, routes, retained
+messages, wills and $SYS. Never touches sockets: events come from the engine, and answers go to the engine.
+Never handles PUBLISH, acknowledgements or PINGREQ; those stay in C.
 
-    event               goes to
-    PACKET CONNECT      edge.connecting, or edge.authenticating if it names a method
+    event               handled by
+    PACKET CONNECT      edge.connecting, or edge.authenticating if it names an Authentication Method
     PACKET AUTH         edge.authenticating
     PACKET SUBSCRIBE    edge.subscribing
     PACKET UNSUBSCRIBE  edge.subscribing
     PACKET DISCONNECT   _disconnect
-    TOPIC               _topic: what is this topic, and may this client publish to it?
+    TOPIC               _topic: make the topic known, and authorize the client to publish to it
     CLOSED              _closed
     SOURCE              _source_topic
     COLD                ColdReads.wanted
     JOURNAL             Keeper.checkpoint, or on_retained_due
 
-Invariants: an exception while one event is handled ends that connection and no other; every accepted client
-leaves through Clients.end(), once.
+Invariants: an exception in the handling of one event ends the connection of that event and no other. Every
+accepted client leaves through Clients.end(), once.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ log = logging.getLogger(__name__)
 
 _OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
 
-REST_S = 10.0  # the longest between two looks at what the hot path has refused
+REST_S = 10.0  # the longest time between two reports of messages that the hot path refused
 
 
 class Broker:
-    """The control plane.  All methods on one thread: the one that polls the engine."""
+    """Control plane of the broker. All methods run on one thread: the thread that polls the engine."""
 
     def __init__(
         self,
@@ -104,13 +104,15 @@ class Broker:
         wall_ns: Callable[[], int] = time.time_ns,
         version: str = "",
     ) -> None:
-        """`call` runs a function on this thread, from any other: for answers that take their time.
+        """Create the parts of the control plane.
 
-        `version` is what $SYS says of us.
+        `call` runs a function on this thread, from any other thread; answers that take time need it.
+        `version` is the text of the topic $SYS/broker/version.
         """
         self.limits = limits or BrokerLimits()
         self.on_source_bad: Callable[[int], object] = lambda source: None
-        self.on_retained_due: Callable[[], object] = lambda: None  # rings are about to lose what is retained
+        # rings are about to overwrite records that are retained
+        self.on_retained_due: Callable[[], object] = lambda: None
         self.engine = engine
         self.keeper = Keeper(engine, clock=clock, wall_ns=wall_ns)
         self.router = Router(engine, partition_of, self.limits.topics, self.limits.sessions, self.keeper)
@@ -151,22 +153,22 @@ class Broker:
 
     @property
     def policies(self) -> dict[int, ListenerPolicy]:
-        """By listener number; who listens fills it."""
+        """Policy of each listener, by listener number. The listener's owner fills this mapping."""
         return self._permissions.policies
 
     @property
     def transports(self) -> dict[int, TransportFacts]:
-        """By connection; who hands one over puts it here."""
+        """Transport facts by connection. The transport that hands a connection over adds them here."""
         return self._permissions.transports
 
     @property
     def watchers(self) -> list[Watcher]:
-        """Those who are told what clients do."""
+        """Watchers that are notified when clients connect, disconnect, subscribe and unsubscribe."""
         return self.clients.watchers
 
     @property
     def call(self) -> Call | None:
-        """Runs a function on this thread, from any other."""
+        """Function that runs another function on this thread, from any other thread."""
         return self._pending.call
 
     @call.setter
@@ -176,22 +178,22 @@ class Broker:
     # ---- events ----
 
     def handle(self, events: Iterable[Event]) -> None:
-        """Answer what the engine has left."""
+        """Handle the events that the engine has collected."""
         self._pending.begin_slice()
         for kind, connection, detail, data in events:
             try:
                 self._handle(kind, connection, detail, data)
-            except Exception as error:  # noqa: BLE001 - that client pays, nobody else does
+            except Exception as error:  # noqa: BLE001 - an error ends only this connection
                 self._failed(connection, error)
 
     def _guarded(self, connection: int, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - an error ends only this connection
             self._failed(connection, error)
 
     def _failed(self, connection: int, error: Exception) -> None:
-        """What its client did is a mistake of the client's, or has met a bug of ours."""
+        """End a connection after a protocol error of the client, or after a defect of the broker."""
         if isinstance(error, ProtocolError):
             self._broke_rule(connection, error)
             return
@@ -241,9 +243,10 @@ class Broker:
                 self._authenticating.connect(connection, packet)
 
     def _packet_of(self, client: Client, first_byte: int, body: bytes) -> None:
-        if first_byte >> 4 == PacketType.CONNECT:  # whatever is in it, and whichever version it names
+        # a second CONNECT is an error in every version, whatever it contains
+        if first_byte >> 4 == PacketType.CONNECT:
             raise ProtocolError(Rule.CONNECT_IS_SENT_ONCE, "a second CONNECT", client.version)
-        if first_byte >> 4 in _OF_SERVERS:  # it is not worth its decoding
+        if first_byte >> 4 in _OF_SERVERS:  # refused without decoding
             words = f"a client does not send {PacketType(first_byte >> 4).name}"
             raise ProtocolError(Rule.DIRECTION, words, client.version)
         if first_byte >> 4 in (PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE):
@@ -260,7 +263,9 @@ class Broker:
             )
 
     def _filters_of(self, client: Client, first_byte: int, body: bytes) -> None:
-        """These take time in proportion to their filters: decoded in steps, as they are handled."""
+        """Handle SUBSCRIBE or UNSUBSCRIBE. Decoding takes time in proportion to the filters, so it runs in
+        steps.
+        """
         version, packets = client.version, self.limits.packets
         if first_byte >> 4 == PacketType.SUBSCRIBE:
             self._subscribing.subscribe(client, subscribe_steps(first_byte, body, version, packets))
@@ -284,7 +289,7 @@ class Broker:
         name = _topic_name(data, client.version)
         limits = self.limits.topics
         if not limits.allow(name):
-            if client.version == Version.V5:  # it can be told, and stay
+            if client.version == Version.V5:  # an MQTT 5 client gets a reason code and stays connected
                 self._engine.skip(connection, ReasonCode.TOPIC_NAME_INVALID)
                 return
             raise ProtocolError(
@@ -321,7 +326,7 @@ class Broker:
     # ---- the end of a connection ----
 
     def _disconnect(self, client: Client, packet: Disconnect) -> None:
-        """Only a normal disconnection discards the will [MQTT-3.14.4-3]."""
+        """End the connection. Only a normal disconnection discards the will [MQTT-3.14.4-3]."""
         expiry_s = packet.properties.session_expiry_interval_s
         if expiry_s is not None:
             if expiry_s > 0 and client.session.expiry_s == 0:
@@ -351,10 +356,10 @@ class Broker:
         self.clients.end(connection, will=will, reason=reason, words=words, reference=reference)
 
     def rules_changed(self, access: AccessList | None) -> None:
-        """Judge every client and topic anew, by `access`, from the next message on.
+        """Check every client and topic again with `access`, from the next message on.
 
-        Clients whom the authenticator does not welcome any more are disconnected.  Subscriptions stay; what
-        may not be received any more is not, also by sessions of clients that are away.
+        Clients that the authenticator no longer accepts are disconnected. Subscriptions stay; messages that
+        may not be received any more are not delivered, nor queued for sessions of clients that are away.
         """
         self._set_access(access)
         self._engine.forget_verdicts()
@@ -379,7 +384,9 @@ class Broker:
         self.router.reach = self._permissions.reach
 
     def disconnect(self, client_id: str) -> bool:
-        """End the connection of a client, as whoever runs the broker wants it: whether there was one."""
+        """End the connection of a client at the request of an administrator. True if the client was
+        connected.
+        """
         session = self.sessions.get(client_id)
         if session is None or not session.connection:
             return False
@@ -387,9 +394,12 @@ class Broker:
         return True
 
     def redirect(self, reference: str, *, moved: bool = False) -> None:
-        """Send everybody who is here, and whoever comes from now on, to another server: `host:port`.
+        """Send all clients to another server, those that connect later too.
 
-        MQTT 5 clients are told where, and that it is for good if `moved`; others that we are unavailable.
+        MQTT 5 clients get the reference and a reason: "server moved" if `moved` (permanent), otherwise "use
+        another server". A CONNECT of an older version is refused as "server unavailable".
+
+        `reference` is the other server as `host:port`.
         """
         self._connecting.redirected = Properties(server_reference=reference)
         self._connecting.moved = moved
@@ -398,8 +408,10 @@ class Broker:
             self._end(client.connection, will=True, reason=reason, reference=reference)
 
     def stop(self) -> None:
-        """End every connection.  All wills are published: for whoever reads the rings, they are gone; but
-        those that wait go on waiting after the next start, where that knows of them.
+        """End every connection and publish the wills that are due.
+
+        Without a journal of sessions all waiting wills are published now. With a journal they stay in it, and
+        wait again after the next start.
         """
         for client in self.clients:
             self._end(client.connection, will=True, reason=ReasonCode.SERVER_SHUTTING_DOWN)
@@ -408,12 +420,16 @@ class Broker:
         self.keeper.stop()
 
     def keep(self, place: Place) -> None:
-        """Write down from now on what a restart must know.  Raises OSError: there is nowhere to write."""
+        """Write to `place` from now on the state that a restart needs.
+
+        Raises:
+            OSError: `place` cannot be written.
+        """
         kept = Kept(self.sessions, self.router, self.wills, self.clients)
         self.keeper.begin(place, kept, self.call)
 
     def counts(self) -> dict[str, int]:
-        """What the control plane has to say of itself, for the status: now, and since the start."""
+        """Figures of the control plane for the status: current values, and totals since the start."""
         return {
             "sessions_away": self.sessions.away,
             "sessions_expired": self.sessions.expired,
@@ -428,19 +444,20 @@ class Broker:
     # ---- the broker's own messages, and time ----
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
-        """Store a message of the broker itself and deliver it.  False: it was dropped, and counted.
+        """Store and deliver a message of the broker itself. False if it was dropped, which is counted.
 
-        A full ring that makes publishers wait makes this one wait too: in a queue that has a bound.
+        If the ring is full and its publishers wait, this message waits too, in a bounded queue.
         """
         return self.own_messages.publish(topic, payload, qos, retain)
 
     def _publish_will(self, facts: ClientFacts, will: Will) -> None:
-        """Rules may have changed since CONNECT."""
+        """Publish a will, if the rules of now (not those at CONNECT) still allow that."""
 
         def judged(allowed: list[bool]) -> None:
             if all(allowed):
                 properties, expiry_flag = message_of(will)
-                qos = min(will.qos, self._engine_limits.qos_max)  # MQTT 3.1.1 cannot be told of qos_max
+                # CONNACK of MQTT 3.1.1 cannot announce qos_max
+                qos = min(will.qos, self._engine_limits.qos_max)
                 self.own_messages.publish(
                     will.topic,
                     will.payload,
@@ -457,7 +474,7 @@ class Broker:
         self._pending.when(0, [self._permissions.may_publish(facts, will.topic)], False, judged)
 
     def tick(self) -> float:
-        """What is due by now; seconds until there is more."""
+        """Do the work that is due. Returns the seconds until more work is due."""
         now_s = self._clock()
         self.own_messages.tick()
         self.wills.tick(now_s)
@@ -482,7 +499,7 @@ class Broker:
 
 
 def _body_of(packet: bytes) -> bytes:
-    """What follows the fixed header of a whole packet, as the parser hands them over."""
+    """Body of a whole packet: the bytes after the fixed header."""
     if packet[1] < 0x80:
         return packet[2:]
     length = decode_variable_integer(packet, 1, len(packet))

@@ -1,10 +1,10 @@
-"""Who is connected, what is said to them, and the only way in and the only way out.
+"""Connection table: registers accepted clients, sends them control packets, notifies watchers, disconnects.
 
-Owns the accepted connections, and joins them with sessions, routes and wills.  Decides nothing about who may
-come, and reads no packets.
+Owns the accepted connections, and joins them with sessions, routes and wills. Never decides which clients are
+accepted, and never reads packets.
 
-Invariants: every accepted client leaves through end(), once; a client is told nothing that is longer than
-the packets it takes.
+Invariants: every accepted client leaves through end(), once. A client never gets a packet longer than its
+Maximum Packet Size.
 """
 
 from __future__ import annotations
@@ -43,37 +43,39 @@ _Spoken: TypeAlias = Auth | ConnAck | Disconnect | SubAck | UnsubAck
 
 @dataclass(slots=True)
 class Client:
-    """An accepted connection.  All but the first five are of MQTT 5."""
+    """An accepted connection. All fields after `will` are of MQTT 5."""
 
     connection: int
     facts: ClientFacts
     version: Version
     session: Session
     will: Will | None
-    packet_max_bytes: int = 0  # the longest that it takes; 0: any
-    wants_reasons: bool = True  # Reason Strings, wherever they may stand [MQTT-3.1.2-29]
-    asks_reasons: bool = False  # it has said so, and is told which statement it broke
-    method: str | None = None  # of enhanced authentication, which it may repeat
+    packet_max_bytes: int = 0  # Maximum Packet Size of the client; 0: no limit
+    # True if Reason Strings may be sent in every packet that has them [MQTT-3.1.2-29]
+    wants_reasons: bool = True
+    # CONNECT requested problem information; DISCONNECT then names the broken statement
+    asks_reasons: bool = False
+    method: str | None = None  # Authentication Method of CONNECT, which AUTH must repeat
 
 
 class Watcher(Protocol):
-    """Is told what clients do.  Called on the broker's thread, after it is done; what it raises is logged."""
+    """Receiver of client events. Called on the broker's thread after the event; exceptions are logged."""
 
     def connected(self, client: ClientFacts) -> None:
-        """Its CONNECT was accepted."""
+        """The CONNECT of a client was accepted."""
 
     def disconnected(self, client: ClientFacts) -> None:
-        """Its connection has ended; its session may go on."""
+        """The connection of a client has ended; its session may continue."""
 
     def subscribed(self, client: ClientFacts, topic_filter: str, qos: int) -> None:
         """A subscription was granted, or replaced."""
 
     def unsubscribed(self, client: ClientFacts, topic_filter: str) -> None:
-        """A subscription has ended, by UNSUBSCRIBE."""
+        """A subscription was ended by UNSUBSCRIBE."""
 
 
 class Clients:
-    """Those who are connected, by connection."""
+    """Connected clients, by connection."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Clients:
         clock: Callable[[], float],
     ) -> None:
         self.watchers: list[Watcher] = []
-        self.most = 0  # connected at once, ever
+        self.most = 0  # highest number of clients connected at once since the start
         self._engine = engine
         self._sessions = sessions
         self._router = router
@@ -104,15 +106,15 @@ class Clients:
         return self._by_connection[connection]
 
     def get(self, connection: int) -> Client | None:
-        """Who is at the other end, if it was accepted."""
+        """The accepted client of a connection; None if there is none."""
         return self._by_connection.get(connection)
 
     def refusal_of_will(self, will: Will) -> str:
-        """Why there is no memory for one more; "": there is."""
+        """Reason why there is no memory for one more will; "" if there is."""
         return self._wills.refusal(will)
 
     def come(self, client: Client) -> None:
-        """It was accepted, and the engine delivers to it."""
+        """Register an accepted client, to which the engine now delivers."""
         self._sessions.came(client.session, client.connection)
         self._wills.came_back(client.facts.client_id)
         self._by_connection[client.connection] = client
@@ -122,13 +124,15 @@ class Clients:
         self.most = max(self.most, len(self._by_connection))
         if self.watchers:
             self.tell(lambda watcher: watcher.connected(client.facts))
-        if log.isEnabledFor(logging.DEBUG):  # a fleet that comes back at once should not pay for the words
+        # the text is built only on demand: a whole fleet may reconnect at once
+        if log.isEnabledFor(logging.DEBUG):
             log.debug("client connected %s", pairs(client=client.facts.client_id, peer=client.facts.address))
 
     def say(self, client: Client, packet: Auth | Disconnect | SubAck | UnsubAck) -> None:
-        """Send it, without its Reason String if that is not wanted or makes it too long for the client.
+        """Send a packet, without its Reason String if the client does not want it or the packet gets too
+        long.
 
-        An answer that is too long even so ends the connection: it must not be sent [MQTT-3.1.2-24].
+        An answer that is too long even so ends the connection, because it must not be sent [MQTT-3.1.2-24].
         """
         plain = not client.wants_reasons and not isinstance(packet, Disconnect)
         spoken = _without_reason(packet) if plain else packet
@@ -149,10 +153,11 @@ class Clients:
         words: str | None = None,
         reference: str | None = None,
     ) -> None:
-        """The only way out; `will`: it went without DISCONNECT [MQTT-3.1.2-8].
+        """End a connection: the only way out for an accepted client.
 
-        An MQTT 5 client is told the `reason` first, if there is one: with `words` for people if it asks for
-        them, and with a `reference` to another server.
+        `will`: True if the client left without DISCONNECT, so that its will is published [MQTT-3.1.2-8].
+        `reason` is sent to an MQTT 5 client first, in DISCONNECT, together with `reference` (another server).
+        `words` is the Reason String, sent if the client requested problem information.
         """
         client = self._by_connection.pop(connection, None)
         if client is not None and reason is not None and client.version == Version.V5:
@@ -171,20 +176,20 @@ class Clients:
             self.tell(lambda watcher: watcher.disconnected(client.facts))
 
     def left(self, session: Session) -> None:
-        """It has no connection any more; it may end with that."""
+        """Detach a session from its connection. A session with expiry 0 ends."""
         if session.expiry_s == 0:
             self.forget(session)
         else:
             self._sessions.left(session, self._clock())
 
     def forget(self, session: Session) -> None:
-        """The session ends, and with it the delay of its will."""
+        """End a session, and with it the delay of its will."""
         self._router.forget(session)
         self._sessions.close(session)
         self._wills.session_ended(session.client_id)
 
     def tell(self, what: Callable[[Watcher], None]) -> None:
-        """Tell who watches."""
+        """Notify every watcher."""
         for watcher in self.watchers:
             try:
                 what(watcher)
@@ -193,12 +198,15 @@ class Clients:
 
 
 def _without_reason(packet: _Spoken) -> _Spoken:
-    """The same packet, without the properties that only explain."""
+    """The same packet without Reason String and User Properties."""
     return replace(packet, properties=replace(packet.properties, reason_string=None, user=()))
 
 
 def bytes_of(packet: _Spoken, version: Version, most: int) -> bytes | None:
-    """The packet in at most `most` bytes (0: any), if need be without what only explains; None: too long."""
+    """Encode a packet into at most `most` bytes (0: no limit).
+
+    Properties that only explain are left out if necessary. None if the packet is too long even so.
+    """
     data = encode(packet, version)
     if most and len(data) > most:
         data = encode(_without_reason(packet), version)

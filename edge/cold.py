@@ -1,16 +1,16 @@
-"""Records that sessions still wait for and only the log has: read back when their turn comes.
+"""Log backfill: reads records that sessions still wait for and that only the log has.
 
-Owns the thread that reads, from the first need on, and which sessions wait for it.  The engine says that the
-next record of a session is in the log alone (EventKind.COLD) and holds that session's delivery; here one run
-of records is read, off the broker's thread, and given back with Engine.thaw(), of which the engine copies as
-much as may be under way at once.  Then the delivery goes on, up to the next such record.
+Owns the reading thread, which starts on demand, and the set of sessions that wait for it. The engine reports
+that the next record of a session is only in the log (EventKind.COLD), and holds the delivery of that session.
+This module reads one run of records on its thread and returns it with Engine.thaw(). The engine copies as
+many records as may be in flight at once. Delivery then continues up to the next such record.
 
     COLD -> cold_front() -> [thread: log.read_at()] -> thaw(), for each run -> warm()
 
-What the log has no longer is given up, and counted as overrun.  A disk that fails is asked again, each
-RETRY_S, as long as the session waits: its order holds, and other sessions go on.
+Records that the log no longer has are given up, and counted as overrun. After a read error the read is
+repeated every RETRY_S while the session waits: its order holds, and other sessions continue.
 
-Invariant: of each session at most one read is under way.
+Invariant: each session has at most one read under way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ColdReads", "ReadAt"]
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 256 << 10  # about; an extent of the log is read as a whole
+READ_BYTES = 256 << 10  # approximate; an extent of the log is read as a whole
 RETRY_S = 1.0
 BEHIND_ALL = 1 << 56  # a position that no ring reaches
 
@@ -38,28 +38,31 @@ Call: TypeAlias = Callable[[Callable[[], object]], None]
 
 
 class ReadAt(Protocol):
-    """LogReader.read_at() of persistence."""
+    """The type of LogReader.read_at() of persistence."""
 
     def __call__(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from that ring position on."""
+        """Runs of records from a ring position on."""
 
 
 class ColdReads:
-    """Answers COLD events.  Methods on the broker's thread."""
+    """Handler of COLD events. Methods run on the broker's thread."""
 
     def __init__(self, engine: Engine, ring_of: Callable[[int], tuple[str, int]]) -> None:
-        """`ring_of`: name and epoch of a source's ring."""
-        self.read_at: ReadAt | None = None  # None: there is no log, and what rings have lost is lost
+        """Create the handler. `ring_of` returns the name and epoch of a source's ring."""
+        # None: there is no log, and records that the rings have overwritten are lost
+        self.read_at: ReadAt | None = None
         self._engine = engine
         self._ring_of = ring_of
-        self._reading: set[int] = set()  # sessions
+        self._reading: set[int] = set()  # handles of sessions
         self._thread: ThreadPoolExecutor | None = None
         self._stopping = threading.Event()
-        self._last: tuple[str, int, Sequence[Range]] = ("", 0, ())  # the thread's: extents exceed one turn
+        # used by the thread only: an extent is larger than one read
+        self._last: tuple[str, int, Sequence[Range]] = ("", 0, ())
 
     def wanted(self, session: int, call: Call | None) -> None:
-        """The delivery of `session` is held for a record of the log.  `call` runs a function on this thread;
-        None: there is nobody to do that, and nothing can be read.
+        """Read the records that the held delivery of `session` needs.
+
+        `call` runs a function on this thread. Without it nothing can be read, and the records are given up.
         """
         if session in self._reading or self._stopping.is_set():
             return
@@ -78,11 +81,11 @@ class ColdReads:
 
     @property
     def reading(self) -> int:
-        """Sessions that wait for the log."""
+        """Number of sessions that wait for the log."""
         return len(self._reading)
 
     def stop(self) -> None:
-        """Ends the thread; who waits goes on waiting.  May be called twice."""
+        """End the thread. Sessions that wait continue to wait. May be called twice."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
@@ -102,7 +105,7 @@ class ColdReads:
     ) -> None:
         self._reading.discard(session)
         if runs is None:
-            self.wanted(session, call)  # if it still does
+            self.wanted(session, call)  # unless the session needs nothing any more
         else:
             self._give(session, source, position, runs)
 
@@ -124,7 +127,9 @@ class ColdReads:
         call(partial(self._answer, call, session, source, at, runs))
 
     def _known(self, name: str, epoch: int, at: int) -> Sequence[Range]:
-        """Of the runs that were read last: from that which holds position `at` on."""
+        """The runs of the last read, from the run with position `at` on; empty if that read
+        does not have it.
+        """
         last_name, last_epoch, runs = self._last
         if (last_name, last_epoch) != (name, epoch):
             return ()

@@ -1,13 +1,13 @@
-"""From CONNECT to CONNACK: who gets in, on what terms, and what a session has to do with it.
+"""CONNECT to CONNACK: decides which clients are accepted, on which terms, and with which session.
 
-    CONNECT -> limits -> authentication -> may the will be published? -> session -> CONNACK
+    CONNECT -> limits -> authentication -> authorization of the will -> session -> CONNACK
 
-Each arrow may take its time (edge.pending).  No session is touched before its client is authenticated, and a
-client never gets the session of another owner.  An identifier stays with the client that holds it, but for
-one case: a client that has proved who it is gets the identifier of one that has not, with a new session; the
-other session ends.
+Each step may take time (edge.pending). Never touches a session before its client is authenticated. Never
+sends Response Information: clients agree among themselves which topics carry responses.
 
-Response Information is never sent: which topics carry answers is between clients.
+Invariants: a client never gets the session of another owner. An identifier stays with the client that holds
+it, with one exception: an authenticated client gets the identifier of one that is not authenticated, with a
+new session; the other session ends.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Connecting"]
 
 log = logging.getLogger(__name__)
 
-RECEIVE_MAXIMUM = 65_535  # what absent says [MQTT-3.1.2.11.3]
-QOS_MAX = 2  # likewise
+RECEIVE_MAXIMUM = 65_535  # the value when CONNECT has no Receive Maximum [MQTT-3.1.2.11.3]
+QOS_MAX = 2  # the value when CONNACK has no Maximum QoS
 ANSWERS_KEPT = 64
 
 
 class Connecting:
-    """Decides about CONNECT, and answers it."""
+    """Accepts or refuses each CONNECT, and answers it."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Connecting:
         pending: Pending,
         limits: BrokerLimits,
     ) -> None:
-        self.redirected: Properties | None = None  # everybody is sent to another server
-        self.moved = False  # for good
+        self.redirected: Properties | None = None  # set: every client is sent to another server
+        self.moved = False  # the redirect is permanent
         self._engine = engine
         self._clients = clients
         self._sessions = sessions
@@ -66,7 +66,7 @@ class Connecting:
         self._may_warn = LogThrottle()
 
     def connect(self, connection: int, packet: Connect) -> None:
-        """Refuse it, or ask who it is and go on with that."""
+        """Refuse a CONNECT, or authenticate its client and continue with the answer."""
         facts = self.facts(connection, packet)
         if refusal := self.refusal(facts, packet):
             self.refuse(connection, packet, facts, *refusal)
@@ -75,12 +75,12 @@ class Connecting:
         self._pending.when(connection, [answer], False, partial(self._let_in, connection, packet, facts))
 
     def facts(self, connection: int, packet: Connect) -> ClientFacts:
-        """Who asks; a client without an identifier gets one [MQTT-3.1.3-6]."""
+        """Facts of the client. A client without an identifier gets one [MQTT-3.1.3-6]."""
         client_id = packet.client_id or f"auto-{secrets.token_hex(8)}"
         return self._permissions.facts(connection, client_id, packet.username)
 
     def refusal(self, facts: ClientFacts, packet: Connect) -> tuple[ReasonCode, Properties] | None:
-        """Why a CONNECT comes to nothing, whoever it is."""
+        """Reason to refuse a CONNECT before authentication; None if there is no reason."""
         if self.redirected is not None:
             code = ReasonCode.SERVER_MOVED if self.moved else ReasonCode.USE_ANOTHER_SERVER
             return code, self.redirected
@@ -105,7 +105,10 @@ class Connecting:
         return self._refusal_of_will(packet)
 
     def _refusal_of_will(self, packet: Connect) -> tuple[ReasonCode, Properties] | None:
-        """Why the will of an MQTT 5 client cannot be kept as it is; a client of before is not told."""
+        """Reason to refuse the will of an MQTT 5 client; None if the will can be stored as it is.
+
+        Older clients are not refused for it: MQTT 3.1.1 has no such reason codes.
+        """
         will = packet.will
         if will is None or packet.version != Version.V5:
             return None
@@ -128,7 +131,11 @@ class Connecting:
     def authenticated(
         self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None = None
     ) -> None:
-        """It is who `facts` says; `data`: the last word of its enhanced authentication."""
+        """Continue after authentication.
+
+        `facts`: the client with its verified identity. `data`: the last Authentication Data of an enhanced
+        authentication, for CONNACK.
+        """
         will = packet.will
         if will is None:
             self._accept_unless(connection, packet, facts, data, [])
@@ -151,9 +158,9 @@ class Connecting:
             self._accept(connection, packet, facts, data)
 
     def _quota_exceeded(self, packet: Connect, facts: ClientFacts, known: Session | None) -> str | None:
-        """Why the owner of a client may have no connection or session more; None: it may.
+        """Reason why the owner of a client may have no further connection or session; None if allowed.
 
-        What the client has already, it keeps: a connection that it takes over, a session that continues.
+        A client keeps what it already has: a connection that it takes over, a session that continues.
         """
         owner = key_of(facts)
         held = known if known is not None and key_of(known.facts) == owner else None
@@ -195,7 +202,7 @@ class Connecting:
         reason: ReasonCode,
         properties: Properties | None = None,
     ) -> None:
-        """CONNACK with a reason, and the end of the connection."""
+        """Send CONNACK with a reason, and end the connection."""
         log.info("client refused %s", pairs(client=facts.client_id, peer=facts.address, reason=reason.words))
         answer = ConnAck(False, reason, properties or NO_PROPERTIES)
         most = packet.properties.maximum_packet_size_bytes or 0
@@ -206,9 +213,9 @@ class Connecting:
     # ---- accepted ----
 
     def _accept(self, connection: int, packet: Connect, facts: ClientFacts, data: bytes | None) -> None:
-        """Take over what there is of this client [MQTT-3.1.4-3], and answer."""
+        """Take over the connection and session of this client, if any [MQTT-3.1.4-3], and answer."""
         known = self._sessions.get(facts.client_id)
-        ends = known is not None and known.kept  # perhaps: which no power cut may undo either
+        ends = known is not None and known.kept  # the session may end: a power cut must not undo that either
         session, present = self._session_of(packet, facts)
         wanted = packet.properties
         answer = self._answer(packet, facts, session, present, data)
@@ -219,7 +226,8 @@ class Connecting:
                 self._engine.vow(connection)
             self._engine.send(connection, answer)
         if not fits or not self._attach(connection, packet, session):
-            self._engine.close(connection)  # it has gone meanwhile, or takes no answer: no client, no will
+            # the connection closed meanwhile, or CONNACK is too long for the client
+            self._engine.close(connection)
             self._clients.left(session)
             return
         client = Client(
@@ -236,7 +244,7 @@ class Connecting:
         self._clients.come(client)
 
     def _session_of(self, packet: Connect, facts: ClientFacts) -> tuple[Session, bool]:
-        """The session to go on with, and whether the client may have state of it."""
+        """Session to use, and True if CONNACK reports a present session."""
         session = self._sessions.get(facts.client_id)
         if session is not None and session.connection:
             log.info("session taken over %s", pairs(client=facts.client_id, peer=facts.address))
@@ -249,7 +257,7 @@ class Connecting:
         if session is None:
             return self._sessions.open(facts, expiry_s), False
         self._sessions.resume(session, facts, expiry_s)
-        return session, packet.version != Version.V31  # which has no such flag
+        return session, packet.version != Version.V31  # MQTT 3.1 has no Session Present flag
 
     def _attach(self, connection: int, packet: Connect, session: Session) -> bool:
         wanted, limits = packet.properties, self._limits
@@ -264,12 +272,12 @@ class Connecting:
             min(limits.topic_alias_max, wanted.topic_alias_maximum or 0),
         )
 
-    # ---- what CONNACK tells ----
+    # ---- CONNACK ----
 
     def _answer(
         self, packet: Connect, facts: ClientFacts, session: Session, present: bool, data: bytes | None
     ) -> bytes:
-        """CONNACK: it has what is not as the client asked, or as the specification has it otherwise."""
+        """CONNACK with each property that differs from the client's request or from the default of MQTT 5."""
         if packet.version != Version.V5:
             return _ACCEPTED[present]
         terms = (
@@ -304,14 +312,16 @@ class Connecting:
         return min(most, self._engine_limits.payload_max_bytes or most)
 
     def _keep_alive_s(self, packet: Connect) -> int:
-        """What holds: who can be told a shorter one is [MQTT-3.1.2-21]; others have what they asked for."""
+        """Keep Alive in effect. MQTT 5 clients can be given a shorter one [MQTT-3.1.2-21]; others keep
+        theirs.
+        """
         most = self._limits.keep_alive_max_s
         if packet.version == Version.V5 and most and not 0 < packet.keep_alive_s <= most:
             return most
         return packet.keep_alive_s
 
 
-_ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # before MQTT 5
+_ACCEPTED = tuple(encode(ConnAck(present)) for present in (False, True))  # for versions before MQTT 5
 
 
 def _accepted(
@@ -338,14 +348,14 @@ def _accepted(
 
 @lru_cache(ANSWERS_KEPT)
 def _accepted_bytes(*terms: Any) -> bytes:
-    """What most clients of a fleet are told is the same."""
+    """Encode CONNACK. Cached, because most clients of a fleet get the same one."""
     return encode(_accepted(*terms), Version.V5)
 
 
 def _expiry_wanted_s(packet: Connect) -> int:
     if packet.version == Version.V5:
         return packet.properties.session_expiry_interval_s or 0
-    return 0 if packet.clean_start else NEVER_S  # as long as we like
+    return 0 if packet.clean_start else NEVER_S  # up to the limit of the broker
 
 
 def _unless(value: int, usual: int) -> int | None:

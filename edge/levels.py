@@ -1,16 +1,16 @@
-"""Levels: what a PUBACK of each ring means, told to the engine; and what logs and sinks say, ring by ring.
+"""Durability: the acknowledgement gate of each ring, and the progress of logs and sinks, ring by ring.
 
-    process, interval   acknowledged when committed
+    process, interval   acknowledged when the record is committed
     disk                when the log has synced the record
-    upstream            when the sinks of all bridges that drain the ring have it
+    upstream            when the sinks of all bridges that drain the ring have the record
 
-While the log of a ring takes no records, its publishers are refused, at `interval`, too: else a power cut
-would cost more than sync_interval_ms.  refusal() is the one rule for all of them: MQTT clients and consumers'
-peers are refused by the engine, local producers by a word in their ring (Ring.refuse()); both once
-queue_timeout_ms is over.
+While the log of a ring accepts no records, its publishers are refused, also at `interval`: otherwise a power
+cut would cost more than sync_interval_ms. refusal() is the one rule for all. The engine refuses MQTT clients
+and peers of consumers; a word in the ring refuses local producers (Ring.refuse()). Both begin after
+queue_timeout_ms.
 
-Owns no ring and no thread.  A ring becomes a source of the engine when its first topic is known; what was
-said of it before is remembered.  Everything here runs on the broker's thread, but for Upstream.moved().
+Owns no ring and no thread. A ring becomes a source of the engine when its first topic is known; its state
+from before is remembered. Everything runs on the broker's thread, except Upstream.moved().
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ Lost = Collection[tuple[int, int]]  # ranges of offsets, both ends included
 
 
 def gate_of(durability: Durability) -> int:
-    """What acknowledgements wait for, GATE_* of edge.engine."""
+    """The GATE_* of edge.engine that acknowledgements wait for."""
     return _GATES.get(durability, GATE_NONE)
 
 
 def refusal(failure: str) -> int:
-    """REFUSAL_* for whoever publishes, by why the log takes no records; 0 for "": it does."""
+    """REFUSAL_* for publishers, from the reason why the log accepts no records; 0 if the reason is ""."""
     if not failure:
         return 0
     return REFUSAL_NO_ROOM if failure.endswith(_WANT_OF_ROOM) else REFUSAL_NO_LOG
 
 
 def reason_code(failure: str) -> int:
-    """How MQTT 5 says that."""
+    """MQTT 5 reason code for the reason why the log accepts no records."""
     return _REASONS[refusal(failure)]
 
 
 class Levels:
-    """What is known of each ring by name."""
+    """Refusals and upstream progress of each ring, by ring name."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -66,7 +66,7 @@ class Levels:
         self._upstream: dict[str, int] = {}
 
     def begin(self, ring_name: str, source: int) -> None:
-        """The ring is a source of the engine from now on."""
+        """Apply the remembered state to a ring that is a source of the engine from now on."""
         self._sources[ring_name] = source
         if reason := self._refusals.get(ring_name):
             self._engine.refuse(source, reason)
@@ -74,7 +74,7 @@ class Levels:
             self._engine.upstream(source, offset, 0, 0)
 
     def refuse(self, ring_name: str, reason: int) -> None:
-        """Publishers to the ring are refused with this reason code; 0: no longer."""
+        """Refuse publishers to the ring with this REFUSAL_*; 0: accept them again."""
         if self._refusals.get(ring_name, 0) == reason:
             return
         self._refusals[ring_name] = reason
@@ -82,26 +82,29 @@ class Levels:
             self._engine.refuse(self._sources[ring_name], reason)
 
     def upstream(self, ring_name: str, offset: int, lost: Lost) -> None:
-        """All sinks have the ring's records below `offset`, but for those that are lost."""
+        """Record that all sinks have the ring's records below `offset`, except those that are lost."""
         self._upstream[ring_name] = max(offset, self._upstream.get(ring_name, 0))
         source = self._sources.get(ring_name)
         if source is None:
-            return  # nobody has published to it in this life
+            return  # no message was published to the ring since the start
         for first, last in lost:
             self._engine.upstream(source, 0, first, last + 1)
         self._engine.upstream(source, offset, 0, 0)
 
 
 class Progress(NamedTuple):
-    """How far one bridge has one ring."""
+    """Progress of one bridge in one ring."""
 
     epoch: int
     offset: int
-    heard: float  # monotonic
+    heard: float  # monotonic time of the report
 
 
 class Upstream:
-    """How far all bridges have the rings of streams that wait for them.  moved() is for any thread."""
+    """Progress of all bridges in the rings of streams with durability "upstream".
+
+    moved() may be called on any thread.
+    """
 
     def __init__(
         self,
@@ -110,7 +113,9 @@ class Upstream:
         levels: Levels,
         call: Callable[[Callable[[], object]], object],
     ) -> None:
-        """`epochs`: of each ring; `call` runs a function on the broker's thread."""
+        """Create the table. `epochs` has the epoch of each ring; `call` runs a function on the broker's
+        thread.
+        """
         self._levels = levels
         self._call = call
         self._epochs = dict(epochs)
@@ -119,14 +124,16 @@ class Upstream:
             for stream in config.stream
             if stream.durability == "upstream"
         }
-        self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> how far
+        self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> progress
 
     def waits_for(self, bridge: str) -> bool:
-        """Whether publishers wait for what this bridge has."""
+        """True if publishers wait for the progress of this bridge."""
         return any(bridge in bridges for bridges in self._bridges.values())
 
     def moved(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
-        """The sink of `bridge` has the records of a ring below `offset` of `epoch`, or will never."""
+        """Record that the sink of `bridge` has the ring's records below `offset` of `epoch`, except `lost`
+        ones.
+        """
         bridges = self._bridges.get(stream_of(ring_name), ())
         if bridge in bridges and self._epochs.get(ring_name) == epoch:
             self._call(
@@ -134,8 +141,8 @@ class Upstream:
             )
 
     def status(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """For `brim status`: by ring, up to which offset each bridge has it (0: nothing yet), and how many
-        seconds ago that was said.
+        """Progress for `brim status`: by ring and bridge, the offset (0: none yet) and the age of the report
+        in s.
         """
         return {
             ring_name: {it: self._facts(ring_name, it) for it in self._bridges[stream]}

@@ -1,4 +1,4 @@
-"""What one client may ask for, beyond what the hot path bounds (edge.engine.EngineLimits)."""
+"""Limits of one client that the control plane checks; edge.engine.EngineLimits has those of the hot path."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ DEFAULT_PACKETS = PacketLimits(user_properties_max=256, filters_max=1_024)
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Names as in the configuration file."""
+    """Bounds of a client and of the broker. Names as in the configuration file."""
 
     client_id_max_bytes: int = 65_535
-    check_retain_source: bool = True  # what is retained of clients that may not publish it is withheld
+    check_retain_source: bool = True  # withhold retained messages of clients that may no longer publish them
     empty_client_ids: bool = True  # a client without an identifier gets one
     subscriptions_max: int = 10_000
     subscriptions_max_bytes: int = 8 << 20  # of the filters of one client, as filter_bytes() counts them
     packets: PacketLimits = DEFAULT_PACKETS
-    topic_alias_max: int = 32  # topic aliases towards one client that takes some
-    sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: there are none
-    keep_alive_max_s: int = 65_535  # also for who asks for none; 0: there is no bound
+    topic_alias_max: int = 32  # topic aliases towards a client that accepts aliases
+    sys_interval_s: int = 0  # between two updates of the $SYS topics; 0: no $SYS topics
+    keep_alive_max_s: int = 65_535  # applies also to a client with keep alive 0; 0: no bound
     sessions: SessionLimits = field(default_factory=SessionLimits)
     wills: WillLimits = field(default_factory=WillLimits)
     topics: TopicLimits = field(default_factory=TopicLimits)

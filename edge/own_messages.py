@@ -1,6 +1,7 @@
-"""Messages of the broker's own: wills, and what its embedder publishes.
+"""Internal publisher: stores messages of the broker itself, such as wills and messages of the embedder.
 
-Owns those that wait for a full ring: in order, up to WAITING_MAX of them, then they are dropped and counted.
+Owns the messages that wait for room in a full ring: in order, up to WAITING_MAX. Further messages are dropped
+and counted.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class _Message:
     payload: bytes
     flags: int
     properties: bytes
-    owner: bytes = b""  # of edge.owners: what it retains counts for it
-    author: bytes = b""  # of edge.authors, of what it retains
+    owner: bytes = b""  # key of edge.owners: a retained message counts for this owner
+    author: bytes = b""  # author (edge.authors) of a retained message
 
 
 class OwnMessages:
-    """Stores messages that no client has sent, or one that is answered at once: see store()."""
+    """Publisher of messages that do not come from a client's PUBLISH. store() answers at once."""
 
     def __init__(self, engine: Engine, router: Router) -> None:
         self.dropped = 0
@@ -42,7 +43,7 @@ class OwnMessages:
         return len(self._waiting)
 
     def topic_of(self, name: str) -> int | None:
-        """The id of `name` if it is a topic within the limits, and the table has room."""
+        """The id of `name`; None if it is not a topic within the limits, or the table is full."""
         try:
             check_name(name)
         except ProtocolError:
@@ -60,10 +61,10 @@ class OwnMessages:
         owner: bytes = b"",
         author: bytes = b"",
     ) -> bool:
-        """Store a message and deliver it.  False: it was dropped, and counted.
+        """Store a message and deliver it. False if it was dropped, which is counted.
 
-        `properties` as in a record, with `expiry_flag` FLAG_EXPIRY if one of them says so.  A full ring that
-        makes publishers wait makes this one wait too.
+        `properties` are encoded as in a record; `expiry_flag` is FLAG_EXPIRY if one of them is an expiry. If
+        the ring is full and its publishers wait, this message waits too.
         """
         flags = qos | expiry_flag | (FLAG_RETAIN if retain else 0)
         return self._publish(_Message(topic, payload, flags, properties, owner, author))
@@ -71,8 +72,10 @@ class OwnMessages:
     def store(
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: bytes, expiry_flag: int
     ) -> bool:
-        """As publish(), for somebody who is told: a message that has no room now is not stored, and does not
-        wait; nor does it overtake those that do.
+        """Store a message at once, or not at all. True if it was stored.
+
+        For callers that report the result: a message without room does not wait, and does not overtake those
+        that wait.
         """
         if self._waiting:
             return False
@@ -80,7 +83,7 @@ class OwnMessages:
         return self._append(_Message(topic, payload, flags, properties)) == OK
 
     def tick(self) -> None:
-        """Try again what waits; behind one that still has no room the others keep their places."""
+        """Store the waiting messages in order, up to the first that still has no room."""
         waiting, self._waiting = self._waiting, deque()
         for message in waiting:
             self._publish(message)

@@ -1,13 +1,13 @@
 """Owners: the user or address that a client's part of each shared table counts for, and reports of refusals.
 
-Owns the form of a key; the accounts and the rule are the engine's (ringbuf/c/mqtt/owners.c).
+Owns the format of a key. The engine owns the accounts and the rule (ringbuf/c/mqtt/owners.c).
 
     byte  rest            owner
-    u     user name       a user that has logged in
-    c     name            a client that has shown a certificate, and has no user name
+    u     user name       an authenticated user
+    c     name            a client with a certificate and without a user name
     a     4 or 16 bytes   an address; of IPv6 its /64, the rest 0
     l                     the Unix sockets of this machine
-                          b"": none, which no quota binds
+                          b"": no owner, and no quota
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["NO_OWNER", "Owners", "key_of", "owner_max", "words_of"]
 log = logging.getLogger(__name__)
 
 NO_OWNER = b""
-NETWORK_BITS = 64  # of IPv6: what one site has at least
+NETWORK_BITS = 64  # of IPv6: the smallest network that a site gets
 ADDRESSES_KEPT = 4_096
 TOP = 3
 
 
 def key_of(facts: ClientFacts) -> bytes:
-    """The owner of what a client has."""
+    """Key of the owner that a client counts for."""
     if facts.vouched and facts.identity is not None:
         return b"u" + facts.identity.encode()
     if facts.vouched and facts.certificate is not None:
@@ -52,7 +52,7 @@ def _key_of_address(host: str) -> bytes:
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return NO_OWNER  # a transport that has none
+        return NO_OWNER  # a transport without addresses
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return b"a" + address.ipv4_mapped.packed
@@ -61,7 +61,7 @@ def _key_of_address(host: str) -> bytes:
 
 
 def words_of(key: bytes) -> str:
-    """The owner for people: `user ann`, `address 10.0.0.7`."""
+    """Text for an owner: `user ann`, `address 10.0.0.7`."""
     kind, rest = key[:1], key[1:]
     if kind == b"a":
         network = f"/{NETWORK_BITS}" if len(rest) > 4 else ""
@@ -83,7 +83,7 @@ _SETTINGS = {
 
 
 def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
-    """As EngineLimits has it: of a user, of an address; 0: not set."""
+    """Quotas in the form of EngineLimits: of a user, of an address; 0: not set."""
     return tuple(
         tuple((table in _SETTINGS and getattr(owner, _SETTINGS[table])) or 0 for table in Table)
         for owner in (quota.user, quota.address)
@@ -91,7 +91,7 @@ def owner_max(quota: Quota) -> tuple[tuple[int, ...], ...]:
 
 
 class Owners:
-    """What owners have, and refusals since the last report.  On the broker's thread."""
+    """Usage of owners, and refusals since the last report. On the broker's thread."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -101,7 +101,7 @@ class Owners:
         self._may_warn = {table: LogThrottle(clock) for table in Table}
 
     def report_refused(self) -> None:
-        """Log whom a quota has refused more of a table since the last report, one line for each table."""
+        """Log the refusals by quota since the last report: one line for each table."""
         for table in Table:
             refused = self._counters.quota_refused[table]
             if refused == self._reported[table] or not self._may_warn[table]():
@@ -121,7 +121,7 @@ class Owners:
             self._reported[table] = refused
 
     def top(self) -> dict[str, dict[str, Any]]:
-        """By table: its room, and the owners that have most of it."""
+        """Room of each table, and the owners that use most of it."""
         found = {}
         for table in Table:
             if rows := self._engine.owners_top(table, TOP):

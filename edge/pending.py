@@ -1,16 +1,15 @@
-"""Answers and work that take time: which connections wait for them, and what happens then.
+"""Deferred decisions and work: holds the connections that wait, and continues them.
 
-Owns which connections are held.  A held connection is not read any further, so that what its client sent
-behind the packet in question is looked at after it.  Decides nothing.
+Owns the held connections. A held connection is not read, so that packets after the one in question are
+handled after it. Decides nothing.
 
-Work (edge.steps) is done in slices: up to SLICE_S of it, of all clients together, each time the broker's
-thread has polled.  Clients whose work is not done have their turns one after the other, TURN_S each.  While
-the journal of sessions is half full no work is done, that for new topics neither: what is left of it is for
-messages of topics that are known.
+Work (edge.steps) runs in slices: up to SLICE_S for all clients together, each time the broker's thread has
+polled. Clients with unfinished work take turns of TURN_S each. While the journal of sessions is half full no
+work runs, not even for new topics: the rest of the journal is for messages of known topics.
 
-Invariants: a connection is held once, however many answers it waits for, and goes on when the last is there;
-what is done with an answer is done on the broker's thread; an answer that fails is a refusal; work of one
-owner is done in the order in which it came, to its end, whether its connection lasts or not.
+Invariants: a connection is held once, however many answers it waits for, and continues after the last of
+them. Answers are used on the broker's thread only. An answer that fails is a refusal. Work of one owner is
+done in its order and to its end, even if its connection ends.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ __all__ = ["Call", "Guard", "Pending"]
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Call = Callable[[Callable[[], object]], None]  # runs a function on the broker's thread, from any other
+Call = Callable[[Callable[[], object]], None]  # runs a function on the broker's thread, from any other thread
 SLICE_S = 0.001
 TURN_S = 0.000_25
-ROOM_S = 0.002  # from one look at the journal to the next, while work waits for room in it
-Guard = Callable[[int, Callable[[], None]], None]  # runs one for a connection; what it raises ends that
+ROOM_S = 0.002  # between two checks of the journal, while work waits for room in it
+# runs a function for a connection; an exception ends that connection
+Guard = Callable[[int, Callable[[], None]], None]
 
 
 class Pending:
-    """Waits for answers, and does work, without blocking."""
+    """Waits for answers, and does work, without blocking the broker's thread."""
 
     def __init__(
         self,
@@ -48,17 +48,19 @@ class Pending:
         guard: Guard,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`clock`: seconds, for slices of work; without `call` work is done at once."""
+        """Create an empty table. `clock` counts seconds for the slices. Without `call` work
+        is done at once.
+        """
         self.call = call
         self._clock = clock
         self._slice_ends_s = clock()
-        self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> connection, its work
-        self._turns: deque[Hashable] = deque()  # owners whose work is not done
-        self._called = False  # _work_in_turns() will run
-        self._waits = False  # for room in the journal, while there is work
+        self._lines: dict[Hashable, deque[tuple[int, Steps[None]]]] = {}  # owner -> (connection, work)
+        self._turns: deque[Hashable] = deque()  # owners with unfinished work
+        self._called = False  # True if _work_in_turns() is scheduled
+        self._waits = False  # True while work waits for room in the journal
         self._engine = engine
         self._guard = guard
-        self._held: dict[int, int] = {}  # connection -> how many things it waits for
+        self._held: dict[int, int] = {}  # connection -> number of answers that it waits for
 
     def when(
         self,
@@ -69,10 +71,11 @@ class Pending:
         *,
         hold: bool = True,
     ) -> None:
-        """Calls `then` with the answers: now if all are there, else when they are.
+        """Call `then` with the answers: now if all are there, otherwise after the last has arrived.
 
-        `refusal` stands for one that fails.  `connection` 0: nobody waits; else `then` is not called any
-        more when the connection is gone.  `hold` False: it goes on meanwhile.
+        `refusal` replaces an answer that fails. `connection` 0 means that no connection waits; otherwise
+        `then` is not called after the connection has ended. With `hold` False the connection is read
+        meanwhile.
         """
         for answer in answers:
             if isinstance(answer, Future):
@@ -94,7 +97,7 @@ class Pending:
         assert call is not None, "who answers with a Future needs Broker(call=...)"
         if hold:
             self._hold(connection)
-        missing = [len(futures)]  # counted on the broker's thread
+        missing = [len(futures)]  # changed on the broker's thread only
 
         def arrived() -> None:
             missing[0] -= 1
@@ -105,17 +108,18 @@ class Pending:
             future.add_done_callback(lambda _: call(arrived))
 
     def forget(self, connection: int) -> None:
-        """It is gone."""
+        """Drop the counts of a connection that has ended."""
         self._held.pop(connection, None)
 
     # ---- work ----
 
     def begin_slice(self) -> None:
-        """The broker's thread has polled: there is time for work again."""
+        """Begin a slice of time for work: the broker's thread has polled."""
         self._slice_ends_s = self._clock() + SLICE_S
 
     def work(self, connection: int, owner: Hashable, steps: Steps[None]) -> None:
-        """Do `steps`: now if they fit into the slice, else in turns, while `connection` (0: none) is held.
+        """Run `steps`: now if they fit into the slice, otherwise in turns, while `connection` (0: none) is
+        held.
 
         Work of one `owner` is done in its order.
         """
@@ -134,7 +138,7 @@ class Pending:
             self._call_again()
 
     def _has_ended(self, connection: int, steps: Steps[None]) -> bool:
-        """Do one of them or more; True if there are no more, as also after a mistake."""
+        """Run steps for one turn. True if they have ended, also by an exception."""
         if self.call is None:
             self._guard(connection, partial(at_once, steps))
             return True
@@ -151,21 +155,23 @@ class Pending:
         return has_ended
 
     def _call_again(self) -> None:
-        """Work begets work: there is one slice for each poll, however often this is called."""
+        """Schedule the next slice. There is one slice for each poll, however often this method is called."""
         assert self.call is not None
         if not self._called:
             self._called = True
             self.call(self._work_in_turns)
 
     def tick(self) -> float:
-        """Go on if there is room in the journal again; seconds until it is to be looked at."""
+        """Continue work if the journal has room again. Returns the seconds until the next check."""
         if self._waits and not self._engine.journal_is_short():
             self._waits = False
             self._call_again()
         return ROOM_S if self._waits else float("inf")
 
     def _must_wait(self) -> bool:
-        """Work fills the journal faster than anything else, and once it is full no client is read."""
+        """True if work must wait for the journal: work fills it fastest, and while it is full no client is
+        read.
+        """
         return self.call is not None and self._engine.journal_is_short()
 
     def _work_in_turns(self) -> None:
@@ -189,7 +195,7 @@ class Pending:
             self._call_again()
 
     def _let_go(self, connection: int) -> None:
-        """It waits for one thing less; with the last it goes on."""
+        """Count one answer less for a connection; after the last it continues."""
         if connection not in self._held:
             return
         self._held[connection] -= 1

@@ -1,6 +1,6 @@
-"""Who may do what: asks the authenticator, the access list and the policy of the listener.
+"""Authorization: applies the authenticator, the access list and the policy of the listener.
 
-Owns none of their rules.  $-topics are the server's: clients never publish there.
+Owns none of their rules. $-topics belong to the server: clients never publish to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Permissions"]
 
 
 class Permissions:
-    """What the broker asks before it does something for a client."""
+    """Decisions that the broker requests before it acts for a client."""
 
     def __init__(
         self,
@@ -39,11 +39,12 @@ class Permissions:
         self.enhanced = enhanced
         self.access = access
         self.policies: dict[int, ListenerPolicy] = {}  # by listener number
-        self.transports: dict[int, TransportFacts] = {}  # by connection; who hands it over puts it here
+        # by connection; the transport that hands a connection over adds them
+        self.transports: dict[int, TransportFacts] = {}
         self._engine = engine
 
     def facts(self, connection: int, client_id: str, username: str | None) -> ClientFacts:
-        """Who a connection is, by its own words and by what its transport knows."""
+        """Facts of a client: its own claims, and the facts that its transport knows."""
         peer = self._engine.peer(connection)
         listener = peer[0] if peer is not None else 0
         policy = self.policies.get(listener)
@@ -64,17 +65,18 @@ class Permissions:
         )
 
     def vouched(self, facts: ClientFacts) -> bool:
-        """Whether a client that was let in had to prove who it is; else its user name is only a claim."""
+        """True if an accepted client had to prove its identity; otherwise its user name is only a claim."""
         policy = self.policies.get(facts.listener)
         if policy is not None and policy.certificate_is_user:
             return True
         return self.authenticator is not None and not self._may_be_nobody(facts)
 
     def may_connect(self, facts: ClientFacts, password: bytes | None) -> Answer:
-        """Whether the client is let in; never by a user name alone.
+        """True if the client is accepted. A user name without a password never suffices.
 
-        Who gives no user name is let in where the listener lets in anybody.  Elsewhere the authenticator is
-        asked, which may know it by its certificate; without one nobody is let in there.
+        A client without a user name is accepted where the listener allows anonymous clients. Elsewhere the
+        authenticator decides; it may know the client by its certificate. Without an authenticator all others
+        are refused.
         """
         policy = self.policies.get(facts.listener)
         if policy is not None and policy.certificate_is_user:
@@ -88,35 +90,41 @@ class Permissions:
         return facts.username is None and policy is not None and policy.allow_anonymous
 
     def still_welcome(self, facts: ClientFacts) -> bool:
-        """Whether a client stays: nobody whom an authenticator has let in stays against its word."""
+        """True if a connected client may stay. An authenticated client must still satisfy the
+        authenticator.
+        """
         if self.authenticator is None or not facts.vouched:
             return True
         return self.authenticator.still_welcome(facts)
 
     def may_publish(self, facts: ClientFacts, topic: str) -> Answer:
-        """Whether messages of the client to `topic` are stored."""
+        """True if messages of the client to `topic` are stored."""
         return not topic.startswith("$") and (self.access is None or self.access.may_publish(facts, topic))
 
     def publishes_all(self, facts: ClientFacts) -> bool:
-        """Whether there is nothing to ask about what the client publishes."""
+        """True if every message of the client is allowed without a request to the access list."""
         if isinstance(self.access, Surveyable):
             return self.access.publishes_all(facts)
         return self.access is None
 
     def may_subscribe(self, facts: ClientFacts, topic_filter: str) -> Answer:
-        """Whether the client may have this subscription; of a shared one the filter counts."""
+        """True if the client may have this subscription. For a shared subscription the inner
+        filter counts.
+        """
         return self.access is None or self.access.may_subscribe(facts, split_share(topic_filter)[1])
 
     def may_receive(self, session: Session, topic: str) -> bool:
-        """Whether messages of `topic` are for the client of `session`."""
+        """True if the client of `session` may receive messages of `topic`."""
         return self.access is None or self.access.may_receive(session.facts, topic)
 
     def reach(self, session: Session, topic_filter: str) -> Reach | None:
-        """What the client of `session` may receive of `topic_filter`; None: only may_receive() can tell."""
+        """Filters that the client of `session` may receive of `topic_filter`; None: only may_receive() can
+        decide.
+        """
         return self.access.reach(session.facts, topic_filter) if isinstance(self.access, Surveyable) else None
 
     def peer(self, connection: int) -> str:
-        """`127.0.0.1:50123`, for logs and rules."""
+        """Peer address for logs and rules: `127.0.0.1:50123`."""
         return _words(self._engine.peer(connection))
 
 

@@ -1,7 +1,7 @@
-"""Refused connections: writes to the log what the accepting threads only count.
+"""Refused connections: logs the counts of the accepting threads.
 
-Owns the counts of the last message.  The MQTT loop refuses in C, so nothing is written for one connection:
-one message in 10 s says how many there were, by cause.
+Owns the counts of the last message. The MQTT loop refuses in C, so no line is logged for a single connection:
+one message in 10 s gives the number of refusals, by cause.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOOK_S = 1.0
 
 
 class Refusals:
-    """Looks at the counters of `engine`.  Any thread: they are plain memory."""
+    """Observer of the counters of `engine`. May run on any thread: the counters are plain memory."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine  # keeps the memory of the counters
+        self._engine = engine  # keeps the memory of the counters alive
         self._counters = counters_of(engine)
         self._limit = 0
         self._rests = 0
@@ -33,13 +33,13 @@ class Refusals:
         self._log_rest = LogThrottle()
 
     async def watch(self) -> None:
-        """Look each second, until it is cancelled."""
+        """Check the counters each second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Log what was counted since the last message."""
+        """Log the refusals since the last message."""
         counters = self._counters
         refused = int(counters.closed[CloseCause.LIMIT] + counters.turned_away[CloseCause.LIMIT])
         if refused > self._limit and self._log_limit():

@@ -1,13 +1,13 @@
-"""Retained messages: what a new subscription gets, and what a restart puts back.
+"""Retained messages: sends them to new subscriptions, and restores them after a restart.
 
-The messages are the engine's, one copy each, set and cleared in C as they are published, because that may
-happen at any rate.  A retained copy keeps its topic known, so whoever knows the topics finds it.
+The engine owns the messages, one copy each. C code sets and clears them as they are published, because that
+may happen at any rate. A retained copy keeps its topic known, so every retained message is found through the
+table of topics.
 
-A store that is full keeps what it has, and refuses what does not fit (ringbuf/c/mqtt/retained.c); here it is
-reported.
+A full store keeps its messages and refuses new ones (ringbuf/c/mqtt/retained.c); this module reports that.
 
-Retained messages live in memory.  After a restart they are put back from edge/state/retained_file.py and from
-what the rings, or the log, hold since.
+Retained messages live in memory. After a restart they are restored from edge/state/retained_file.py and from
+newer records of the rings, or of the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCES_AT_ONCE = 64  # authors that are checked in one step
 
 
 class Retained:
-    """Sends retained messages to who subscribes, and puts them back after a restart."""
+    """Sends retained messages to subscribers, and restores them after a restart."""
 
     def __init__(
         self,
@@ -51,15 +51,17 @@ class Retained:
     ) -> None:
         self._engine = engine
         self._counters = counters_of(engine)
-        self._reported = 0  # refused messages that the log knows of
+        self._reported = 0  # refused messages that are in the log already
         self._may_warn = LogThrottle(clock)
-        # Calls its last argument with whether a client may publish to a topic.
+        # Calls its last argument with the answer, True if a client may publish to a topic.
         self.may_publish: Callable[[ClientFacts, str, Callable[[list[bool]], None]], None]
         self._router = router
         self._topic_of = topic_of
 
     def send(self, session: Session, topic_filter: str) -> Steps[None]:
-        """Send `session` what is retained for a subscription that it has [MQTT-3.3.1-6], as it takes it."""
+        """Send `session` the retained messages of a subscription that it has [MQTT-3.3.1-6],
+        at its own pace.
+        """
         if is_share(topic_filter):  # [3.8.3.1]
             return
         routes = self._router.routes
@@ -70,7 +72,7 @@ class Retained:
                 self._engine.replay_begin(session.handle, tag, topic_filter.encode(), topics)
 
     def report_refused(self) -> None:
-        """Log how many messages were not retained since the last report, if there are any."""
+        """Log the number of messages that were not retained since the last report, if any."""
         counters = self._counters
         refused = counters.retained_refused + counters.dropped[DropCause.RETAINED_FULL]
         if refused == self._reported or not self._may_warn():
@@ -90,10 +92,10 @@ class Retained:
         self._reported = refused
 
     def check_sources(self) -> Steps[None]:
-        """Withhold retained messages of authors that may not publish to their topics now; deliver the others.
+        """Withhold retained messages whose authors may not publish to their topics now; release the others.
 
-        Messages without a known author are delivered: those of local producers, and those that were only in
-        a ring when the broker was killed.
+        Messages without a known author are delivered: those of local producers, and those that were only in a
+        ring when the broker was killed.
         """
         first: int | None = 0
         while first is not None:
@@ -109,15 +111,17 @@ class Retained:
             return
 
         def decided(allowed: list[bool]) -> None:
-            if self._engine.topic_find(name) == topic:  # which may have been forgotten meanwhile
+            if self._engine.topic_find(name) == topic:  # the topic may have been forgotten meanwhile
                 self._engine.retained_withhold(topic, author, not all(allowed))
 
         self.may_publish(facts, name.decode(), decided)
 
     def restore(self, records: Iterable[Record | RetainedRecord]) -> int:
-        """Take the RETAIN flags of `records`, oldest first, as the publisher meant them; how many are kept.
+        """Apply the RETAIN flags of `records`, oldest first. Returns the number of messages that are retained
+        then.
 
-        Clears too: the last record of a topic counts.  Records whose key is no topic are left out.
+        An empty payload clears a topic: the last record of a topic counts. Records whose key is not a topic
+        are skipped.
         """
         kept: set[int] = set()
         for record in records:

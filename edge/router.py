@@ -1,10 +1,10 @@
-"""Which session gets the records of which topic, and which ring a topic is stored in.
+"""Router: the sessions that receive each topic, and the ring that stores it.
 
-Owns the two tries and keeps the engine's routes in step with them: a topic's routes are made when it is first
-seen, and changed when a subscription that matches it comes or goes.  Nothing here runs for a message.
+Owns the two tries, and keeps the engine's routes equal to them. The routes of a topic are made when the topic
+is first used, and changed when a matching subscription is added or removed. Never runs once per message.
 
-Invariant: for each topic the engine knows, its routes are what SubscriptionTree.match() says of its name,
-but for sessions that may_receive() denies it.
+Invariant: the routes of each topic that the engine knows are the result of SubscriptionTree.match() for its
+name, without the sessions that may_receive() denies.
 """
 
 from __future__ import annotations
@@ -32,66 +32,67 @@ from ringbuf import Ring, Writer
 __all__ = ["PartitionLike", "Router", "TopicLimits"]
 
 _ENDED = object()
-RECYCLE_SHARE = 64  # of the table at a time, so that a full one does not ask for every new topic
+# part of the table that is recycled at a time, so that a full table does not need it for every new topic
+RECYCLE_SHARE = 64
 RECYCLE_MIN = 16
-RECYCLE_MAX = 256  # and nobody waits for long
-LEVEL_BYTES = 128  # what a level of a filter counts for, whatever its name
-AGE_MIN = 16_384  # topics: fewer take a few MB, and are kept
-AGE_PAUSE_S = 1.0  # between two looks for idle topics
-AGE_MOST = 1_024  # looked at in one go
-ATTEMPTS = 8  # to route a new topic while subscriptions to it come and go; the last is made at once
+RECYCLE_MAX = 256  # an upper bound, so that no client waits long
+LEVEL_BYTES = 128  # cost of one level of a filter, whatever its name
+AGE_MIN = 16_384  # topics: fewer take a few MB, and stay
+AGE_PAUSE_S = 1.0  # between two searches for idle topics
+AGE_MOST = 1_024  # topics that one search examines
+ATTEMPTS = 8  # to route a new topic while its subscriptions change; the last attempt does not yield
 ROUTES = 128  # of a new topic between two yields
-FILTERS = 64  # taken out of the tree between two yields
+FILTERS = 64  # removed from the tree between two yields
 
 
 class PartitionLike(Protocol):
-    """What routing needs of edge.streams.Partition."""
+    """The part of edge.streams.Partition that routing needs."""
 
     @property
     def name(self) -> str:
-        """Of its ring."""
+        """Name of the ring."""
 
     @property
     def writer(self) -> Writer:
-        """The only one of that ring."""
+        """The only writer of the ring."""
 
     @property
     def ring(self) -> Ring:
-        """It."""
+        """The shared-memory ring of this partition."""
 
     @property
     def durability(self) -> Durability:
-        """What acknowledgements wait for: edge.levels."""
+        """Durability that acknowledgements wait for: see edge.levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """Bounds of a topic name or filter.  Names as in the configuration file."""
+    """Bounds of a topic name or filter. Names as in the configuration file."""
 
     topic_max_bytes: int = 65_535
-    topic_levels_max: int = 201  # tries are this deep
-    topics_idle_s: float = 3_600.0  # then a topic that nobody uses may be forgotten
+    topic_levels_max: int = 201  # the depth of both tries
+    topics_idle_s: float = 3_600.0  # after this time an unused topic may be forgotten
 
     def allow(self, topic: str) -> bool:
-        """Whether `topic` is within them."""
+        """True if `topic` is within the bounds."""
         return topic.count("/") < self.topic_levels_max and len(topic.encode()) <= self.topic_max_bytes
 
     def allow_filter(self, topic_filter: str) -> bool:
-        """Whether a valid filter is; a shared one names a group too, in every version."""
+        """True if a valid filter is within the bounds. A shared filter names a group in every version."""
         group, rest = split_share(topic_filter)
         return self.allow(rest) and (group is None or is_share(topic_filter))
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The members of one shared subscription, and on what terms."""
+    """One shared subscription: its queue, and its members with their terms."""
 
-    handle: int  # of the engine's session that is its queue
+    handle: int  # the engine's session that is its queue
     members: dict[Session, int]
 
 
 class Router:
-    """Topics, subscriptions, and where records go."""
+    """Topics, subscriptions, and the ring of each topic."""
 
     def __init__(
         self,
@@ -101,32 +102,34 @@ class Router:
         queues: SessionLimits,
         keeper: Keeper,
     ) -> None:
-        """`queues` bound those of shared subscriptions."""
+        """Create an empty router. `queues` bounds the queues of shared subscriptions."""
         self.limits = limits
         self.names = TopicNames()
         self._engine = engine
         self._partition_of = partition_of
         self.levels = Levels(engine)
         self.routes = SessionRoutes(engine, self.names)
-        # Runs steps that nobody waits for.
+        # Runs steps for which no client waits.
         self.later: Callable[[Steps[None]], object] = at_once
         self._tree: SubscriptionTree[Session | Group] = SubscriptionTree()
         self._groups: dict[str, Group] = {}  # $share/<group>/<filter> -> group
         self._queues = queues
         self._keeper = keeper
-        self._places = 0  # in the engine's table of topics, at least
-        self._aged_s = 0.0  # when they were looked at last
+        self._places = 0  # lower bound of the size of the engine's table of topics
+        self._aged_s = 0.0  # time of the last search for idle topics
         self._sources: dict[str, int] = {}  # ring name -> source
         self._rings: dict[int, tuple[str, int]] = {}  # source -> ring name and epoch
         self.subscription_count = 0  # of all sessions
 
     def topic_of(self, name: str) -> int | None:
-        """As topic_steps(), at once."""
+        """The result of topic_steps(), without a yield."""
         return at_once(self.topic_steps(name))
 
     def topic_steps(self, name: str, session: int = 0) -> Steps[int | None]:
-        """The id of a valid topic name, made known if need be; None: the table is full of topics in use, or
-        the owner of `session`, for which a new topic counts, may have no more.
+        """The id of a valid topic name, which is made known if necessary.
+
+        None if the table is full of topics in use, or if the owner of `session` may have no more topics. A
+        new topic counts for that owner.
         """
         data = name.encode()
         topic = self._engine.topic_find(data)
@@ -139,7 +142,8 @@ class Router:
             with ExitStack() as held:
                 steps = self._routes_to(name, held)
                 sessions, made = (yield from steps) if attempt < ATTEMPTS - 1 else at_once(steps)
-                topic = self._engine.topic_find(data)  # of another client, meanwhile
+                # another client may have made the topic known meanwhile
+                topic = self._engine.topic_find(data)
                 if (
                     topic == NO_TOPIC
                     and rules == self.routes.rules
@@ -151,7 +155,7 @@ class Router:
     def _make(self, name: str, session: int, sessions: array[int], tags: array[int]) -> int | None:
         data = name.encode()
         source = self.source_of(self._partition_of(name))
-        reserved = name.startswith("$")  # the server's own [MQTT-4.7.2-1]
+        reserved = name.startswith("$")  # reserved for the server [MQTT-4.7.2-1]
         topic = self._engine.topic_add(data, source, reserved, session)
         if topic == NO_TOPIC and self._recycle():
             topic = self._engine.topic_add(data, source, reserved, session)
@@ -166,7 +170,7 @@ class Router:
 
     @property
     def may_receive(self) -> Callable[[Session, str], bool] | None:
-        """Tells whether a session may receive a topic; None: each may receive all."""
+        """Returns True if a session may receive a topic; None: every session may receive every topic."""
         return self.routes.may_receive
 
     @may_receive.setter
@@ -175,7 +179,7 @@ class Router:
 
     @property
     def reach(self) -> Callable[[Session, str], Reach | None] | None:
-        """Tells what a session may receive of a filter, if that is known of many topics at once."""
+        """Returns the filters that a session may receive of a filter, if known for many topics at once."""
         return self.routes.reach
 
     @reach.setter
@@ -183,13 +187,14 @@ class Router:
         self.routes.reach = reach
 
     def subscribe(self, session: Session, subscription: Subscription, identifier: int = 0) -> bool:
-        """As subscribing(), at once."""
+        """The result of subscribing(), without a yield."""
         return at_once(self.subscribing(session, subscription, identifier))
 
     def subscribing(self, session: Session, subscription: Subscription, identifier: int = 0) -> Steps[bool]:
-        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]; True if it is new.
+        """Add a subscription, or replace the one with the same filter [MQTT-3.8.4-3]. True if it is new.
 
-        `identifier` 0: none.  What is retained is not sent: Retained.send() does that, behind the SUBACK.
+        `identifier` 0 stands for no Subscription Identifier. Retained messages are not sent here:
+        Retained.send() does that after the SUBACK.
         """
         topic_filter, terms = subscription.topic_filter, terms_of(subscription, identifier)
         known = session.subscriptions.get(topic_filter)
@@ -206,18 +211,20 @@ class Router:
         return known is None
 
     def _add(self, session: Session, topic_filter: str, terms: int, *, only_adds: bool) -> Steps[None]:
-        """Make routes for a subscription of `session`, which takes none away if it `only_adds`."""
+        """Make the routes of a subscription of `session`. `only_adds`: True if it takes no route away."""
         if session.marked == 0 and only_adds and self.routes.reach_of(session, topic_filter).surely:
             yield from self.routes.merge(session, topic_filter, terms)
         else:
             yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
 
     def unsubscribe(self, session: Session, topic_filters: Sequence[str]) -> list[bool]:
-        """As unsubscribing(), at once."""
+        """The result of unsubscribing(), without a yield."""
         return at_once(self.unsubscribing(session, topic_filters))
 
     def unsubscribing(self, session: Session, topic_filters: Sequence[str]) -> Steps[list[bool]]:
-        """Take out subscriptions; True for each that was there, a second time it is not."""
+        """Remove subscriptions. One True for each filter that was subscribed; a repeated
+        filter gets False.
+        """
         gone = []
         for topic_filter in topic_filters:
             gone.append(topic_filter in session.subscriptions)
@@ -239,11 +246,12 @@ class Router:
         yield from self.routes.rework(session, topic_filter, self._tree.matching_one)
 
     def forget(self, session: Session) -> None:
-        """The session ends.  Its routes are not searched for: they die with its handle."""
+        """End a session. Its routes are not searched: they end with the session's handle."""
         session.ended = True
         for topic_filter in [its for its in session.subscriptions if is_share(its)]:
             leaving = self._leave(session, topic_filter)
-            if next(leaving, _ENDED) is not _ENDED:  # the engine must know before the session is closed
+            # the engine must be notified before the session is closed
+            if next(leaving, _ENDED) is not _ENDED:
                 self.later(leaving)
         own = [its for its in session.subscriptions if not is_share(its)]
         self._count_filters(session, -len(session.subscriptions), -session.filters_bytes)
@@ -262,7 +270,7 @@ class Router:
                 yield
 
     def topics_under(self, topic_filter: str) -> array[int]:
-        """Ids of the known topics that `topic_filter` matches, found at once."""
+        """Ids of the known topics that `topic_filter` matches, found without a yield."""
         return self.routes.known(topic_filter)
 
     def _name(self, topic: int) -> str:
@@ -272,20 +280,20 @@ class Router:
 
     @property
     def shared_count(self) -> int:
-        """How many groups share a subscription."""
+        """Number of shared subscriptions."""
         return len(self._groups)
 
     def group_of(self, shared_filter: str) -> int | None:
-        """The queue of that shared subscription, if anybody has it."""
+        """Queue of a shared subscription; None if it has no member."""
         group = self._groups.get(shared_filter)
         return None if group is None else group.handle
 
     def groups(self) -> list[int]:
-        """The queues of all shared subscriptions."""
+        """Queues of all shared subscriptions."""
         return [group.handle for group in self._groups.values()]
 
     def groups_of_kept(self) -> list[tuple[int, str]]:
-        """The queues of those of which a member is kept, and what it has subscribed to."""
+        """Queue and filter of each shared subscription with at least one member in the journal."""
         return [
             (group.handle, shared_filter)
             for shared_filter, group in self._groups.items()
@@ -313,7 +321,7 @@ class Router:
             yield from self._route_group(group, shared_filter)
 
     def _leave(self, session: Session, shared_filter: str) -> Steps[None]:
-        """The last takes what waits with it [4.8.2]."""
+        """Remove a member. The last member takes the waiting messages with it [4.8.2]."""
         group = self._groups[shared_filter]
         del group.members[session]
         self._engine.share_leave(group.handle, session.handle)
@@ -340,16 +348,18 @@ class Router:
                 return
 
     def _gets_all(self, group: Group, topic_filter: str) -> bool:
-        """Whether each member may receive all of `topic_filter`."""
+        """True if each member may receive all topics of `topic_filter`."""
         whole = Reach((topic_filter,), surely=True)
         return all(self.routes.reach_of(session, topic_filter) == whole for session in group.members)
 
     # ---- rules ----
 
     def rules_changed(self, sessions: Iterable[Session]) -> None:
-        """may_receive has changed: make all routes anew, and take back what waits and is denied now.
+        """Make all routes again after a change of may_receive, and purge waiting messages that are denied
+        now.
 
-        `sessions`: all of them.  By session, not by topic: that costs what routes there are.
+        `sessions` must contain all sessions. The loop runs by session rather than by topic, so that the cost
+        is in proportion to the routes.
         """
         self.routes.rules += 1
         for topic in array("I", self._engine.topics()):
@@ -365,13 +375,13 @@ class Router:
         self._keeper.rules_changed()
 
     def purge(self, sessions: Iterable[Session]) -> None:
-        """Take back what waits for anybody and may not be received."""
+        """Purge waiting messages that their session or group may not receive."""
         targets: list[Session | Group] = [*self._groups.values(), *sessions]
         for target in targets:
             self._purge(target)
 
     def _purge(self, target: Session | Group) -> None:
-        """Take back what waits for it and it may not receive."""
+        """Purge waiting messages that a session or group may not receive."""
         if self.may_receive is None:
             return
         waiting = set(array("I", self._engine.queue_topics(target.handle)))
@@ -380,13 +390,17 @@ class Router:
             self._engine.queue_purge(target.handle, denied)
 
     def _may_have(self, target: Session | Group, topic: int) -> bool:
-        """What cannot be named cannot be judged, and is denied."""
+        """True if `target` may receive the topic. A topic without a name cannot be
+        authorized, and is denied.
+        """
         return topic != NO_TOPIC and self._may_receive(target, self._name(topic))
 
     # ---- routes ----
 
     def _routes_to(self, name: str, held: ExitStack) -> Steps[tuple[array[int], array[int]]]:
-        """Sessions that get a new topic, and the tags of the routes to them, which last as long as `held`."""
+        """Sessions that receive a new topic, and the tags of the routes to them. The tags last as long as
+        `held`.
+        """
         sessions: array[int] = array("Q")
         made: array[int] = array("I")
         for session, terms in (yield from self._tree.matching(name)).items():
@@ -400,7 +414,9 @@ class Router:
         return sessions, made
 
     def _may_receive(self, target: Session | Group, name: str) -> bool:
-        """A group gets what each of its members may have, so that any of them can take it."""
+        """True if `target` may receive a topic. A group needs the right of every member, so that each can
+        take it.
+        """
         if self.may_receive is None:
             return True
         if isinstance(target, Group):
@@ -408,11 +424,11 @@ class Router:
         return self.may_receive(target, name)
 
     def ring_of(self, source: int) -> tuple[str, int]:
-        """Name and epoch of the ring that is `source`."""
+        """Name and epoch of the ring of a source."""
         return self._rings[source]
 
     def source_of(self, partition: PartitionLike) -> int:
-        """The source that is this ring, from now on if it was none."""
+        """Source number of a partition, which becomes a source of the engine if necessary."""
         source = self._sources.get(partition.name)
         if source is None:
             gate, logged = gate_of(partition.durability), partition.durability != "process"
@@ -424,20 +440,22 @@ class Router:
         return source
 
     def add_past(self, name: str, epoch: int, *, logged: bool) -> int:
-        """A source that stands for an epoch of a ring that is no more; `logged`: the log has of it."""
+        """Add a source for an epoch of a ring that has ended. `logged`: the log has records of that epoch."""
         source = self._engine.add_past(logged)
         self._rings[source] = name, epoch
         self._keeper.source(source, name, epoch)
         return source
 
     def remove_past(self, source: int) -> None:
-        """Nothing waits for it."""
+        """Remove a past source, for which no record waits any more."""
         self._engine.remove_source(source)
         self._keeper.source_gone(source)
         del self._rings[source]
 
     def age(self, now_s: float) -> float:
-        """Forget topics that nobody has used for once or twice `topics_idle_s`; when to come again."""
+        """Forget topics that were not used for once or twice `topics_idle_s`. Returns the time of the next
+        search.
+        """
         self._places = max(self._places, len(self.names))
         if self._places < AGE_MIN:
             return math.inf
@@ -451,7 +469,7 @@ class Router:
         return now_s + pause_s
 
     def _recycle(self) -> bool:
-        """Forget topics that nobody used lately; whether there were any."""
+        """Forget topics that were not used lately. True if there were any."""
         share = max(len(self.names) // RECYCLE_SHARE, RECYCLE_MIN)
         names = self._engine.topics_recycle(min(share, RECYCLE_MAX))
         self._forget(names)
@@ -464,17 +482,17 @@ class Router:
 
 
 def filter_bytes(topic_filter: str) -> int:
-    """What a subscription to it counts for: its length, and for each level what a node of the tree takes."""
+    """Cost of a subscription in bytes: the length of its filter, and a tree node for each level."""
     return len(topic_filter.encode()) + LEVEL_BYTES * (topic_filter.count("/") + 1)
 
 
 def _marks(terms: int | None) -> int:
-    """1 for a subscription that does not merely raise a QoS, so that routes of its session are worked out."""
+    """1 for a subscription that does more than raise a QoS: the routes of its session must be computed."""
     return 0 if terms is None or is_plain(terms) else 1
 
 
 def _only_adds(known: int | None, terms: int) -> bool:
-    """Whether the new terms say all that the old ones of the same filter said."""
+    """True if the new terms include all that the old terms of the same filter granted."""
     return known is None or (
         is_plain(known) and known & QOS <= terms & QOS and not known & RETAIN_AS_PUBLISHED & ~terms
     )

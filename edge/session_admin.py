@@ -1,6 +1,6 @@
-"""Session admin: lists and removes sessions for the person who runs the broker.
+"""Session administration: lists and removes sessions at the request of an operator.
 
-All methods on the broker's thread.  Owns nothing; the sessions are edge.sessions'.
+All methods run on the broker's thread. Owns nothing; edge.sessions owns the sessions.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ log = logging.getLogger(__name__)
 
 
 class SessionAdmin:
-    """Pages of sessions, and removal of one."""
+    """Pages of sessions, and removal of one session."""
 
     def __init__(self, broker: Broker, stats: Stats) -> None:
         self._broker = broker
         self._stats = stats
 
     def page(self, first: int, count: int) -> tuple[list[dict[str, Any]], bool]:
-        """Rows (edge.stats.ClientRow) of `count` sessions from number `first` on, oldest first; True: there
-        are more.
+        """Rows (edge.stats.ClientRow) of `count` sessions from number `first` on, oldest first.
+
+        The second value is True if more sessions follow.
         """
         found = list(islice(self._broker.sessions.all(), first, first + count + 1))
         rows = [dataclasses.asdict(row) for row in self._stats.clients(found[:count])]
         return rows, len(found) > count
 
     def remove(self, client_id: str) -> bool:
-        """End the session of a client, its connection too; False: there is none."""
+        """End the session of a client, and its connection. False if there is no such session."""
         session = self._broker.sessions.get(client_id)
         if session is None:
             return False

@@ -1,12 +1,12 @@
-"""Routes of one session: kept in step with its filters, a piece of the topics at a time.
+"""Routes of one session: kept equal to its filters, a piece of the topics at a time.
 
-Owns the way from a filter to the known topics that match it: a walk through the trie of names where they are
-few, otherwise a look at all topics in C, piece by piece.  Each piece is found and routed between two yields,
+Owns the way from a filter to the known topics that match it: a walk through the trie of names if they are
+few, otherwise a scan of all topics in C, piece by piece. Each piece is found and routed between two yields,
 so that its topics cannot be forgotten in between.
 
-Invariants: the session's own filters do not change while one of its steps runs (edge.pending runs the work
-of a session in order); steps end when the session has ended, or when rules have changed, after which
-Router.rules_changed() has made all routes.
+Invariants: the session's own filters do not change while one of its steps runs (edge.pending runs the work of
+a session in order). Steps end when the session has ended. They also end when rules have changed:
+Router.rules_changed() has made all routes then.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from edge.topics import TopicNames, has_wildcard, is_share, overlap
 __all__ = ["SessionRoutes", "is_tag"]
 
 TAG_OPTIONS = (1 << TAG_GRANT_SHIFT) - 1
-MANY = 128  # topics from which on the filters of a session are looked up, rather than each topic
-PYTHON_PIECE = 128  # topics that are looked at one by one between two yields
+MANY = 128  # topics from which on the filters of a session are looked up, instead of each topic
+PYTHON_PIECE = 128  # topics that Python examines one by one between two yields
 FEW = 16  # filters that are looked up at most
 PIECE = 1_024  # topics that are routed alike between two yields
-PLACES = 8_192  # topics that are looked at in C between two yields
-WALK_MOST = 2_048  # names that are worth finding one by one: Python takes a microsecond for each
-TRIES = 3  # to find topics while others are forgotten
+PLACES = 8_192  # topics that C examines between two yields
+WALK_MOST = 2_048  # names that are found one by one at most: Python takes a microsecond for each
+TRIES = 3  # attempts to find topics while others are forgotten
 MatchingOne: TypeAlias = "Callable[[str, Session], Steps[Terms | None]]"  # of SubscriptionTree
 FILTERS = 128  # filters of a session that are compared between two yields
 
@@ -47,9 +47,9 @@ class SessionRoutes:
 
     def __init__(self, engine: Engine, names: TopicNames) -> None:
         self.may_receive: Callable[[Session, str], bool] | None = None
-        self.reach: Callable[[Session, str], Reach | None] | None = None  # what is known of many at once
-        self.rules = 0  # how often they have changed
-        self.forgotten = 0  # topics, ever: their ids may be those of others by now
+        self.reach: Callable[[Session, str], Reach | None] | None = None  # decides for many topics at once
+        self.rules = 0  # number of changes of the rules
+        self.forgotten = 0  # topics forgotten since the start; their ids may belong to other topics by now
         self._engine = engine
         self._names = names
 
@@ -66,28 +66,30 @@ class SessionRoutes:
         return found
 
     def name_of(self, topic: int) -> str:
-        """Its name."""
+        """Name of a topic."""
         return self._engine.topic_name(topic).decode()
 
     def reach_of(self, session: Session, topic_filter: str) -> Reach:
-        """Filters of all that `session` may receive of `topic_filter`; nothing else of it has ever routes."""
+        """Filters of all that `session` may receive of `topic_filter`; it has no other routes
+        of that filter.
+        """
         if self.may_receive is None:
             return Reach((topic_filter,), surely=True)
         reach = None if self.reach is None else self.reach(session, topic_filter)
         return Reach((topic_filter,), surely=False) if reach is None else reach
 
     def _walked(self, topic_filter: str, most: int) -> array[int] | None:
-        """Known topics that a filter matches, found one by one; None: that takes too long."""
+        """Known topics that a filter matches, found one by one; None if that takes too long."""
         if has_wildcard(topic_filter):
             return self._names.match(topic_filter, most)
         topic = self._engine.topic_find(topic_filter.encode())
         return array("I", () if topic == NO_TOPIC else (topic,))
 
     def _scanned(self, topic_filter: str, most: int) -> Iterator[tuple[array[int], tuple[int, int]]]:
-        """Topics that a filter matches, up to `most` at a time, and the places in the table that they have.
+        """Topics that a filter matches, up to `most` at a time, with the range of table places of each piece.
 
-        Never used further while a topic may be forgotten and the id be in use: the caller is done with a
-        piece before it yields.
+        A topic may be forgotten and its id reused at a yield, so the caller finishes with a piece before
+        that.
         """
         first: int | None = 0
         data = topic_filter.encode()
@@ -97,7 +99,9 @@ class SessionRoutes:
             first = after
 
     def pieces(self, topic_filter: str, *, few: bool) -> Iterator[array[int]]:
-        """All known topics that a filter matches; `few` at a time, if each is looked at in Python."""
+        """All known topics that a filter matches, in pieces; small pieces (`few`) if Python examines each
+        topic.
+        """
         found = self._walked(topic_filter, MANY if few else WALK_MOST)
         if found is not None:
             yield found
@@ -108,7 +112,7 @@ class SessionRoutes:
     # ---- subscriptions that come and go ----
 
     def merge(self, session: Session, topic_filter: str, terms: int) -> Steps[None]:
-        """Routes for a subscription that takes nothing from others, nor they from it; see Router._add()."""
+        """Add the routes of a subscription that changes no other route of the session; see Router._add()."""
         rules = self.rules
         for its in self.reach_of(session, topic_filter).filters:
             for topics in self.pieces(its, few=False):
@@ -118,7 +122,7 @@ class SessionRoutes:
                     return
 
     def rework(self, session: Session, topic_filter: str, matching_one: MatchingOne) -> Steps[None]:
-        """Make the routes of topics that a filter matches what the session's filters say together."""
+        """Recompute the routes of the topics that a filter matches, from all filters of the session."""
         rules, reach = self.rules, self.reach_of(session, topic_filter)
         for its in reach.filters:
             found = self._walked(its, MANY)
@@ -137,7 +141,7 @@ class SessionRoutes:
     def _rework_by_topic(
         self, session: Session, topics: array[int], matching_one: MatchingOne, surely: bool, rules: int
     ) -> Steps[None]:
-        """One by one, and by name: they may be forgotten meanwhile."""
+        """Recompute routes topic by topic, and by name: ids may change at a yield."""
         for data in [self._engine.topic_name(topic) for topic in topics]:
             name = data.decode()
             terms = yield from matching_one(name, session)
@@ -155,7 +159,9 @@ class SessionRoutes:
     def _rework_by_filter(
         self, session: Session, topic_filter: str, others: list[str], rules: int
     ) -> Steps[None]:
-        """`others`: the filters of the session that may match any of those topics."""
+        """Recompute routes in pieces. `others`: the filters of the session that may match any of those
+        topics.
+        """
         alone = others == [topic_filter]
         for topics, places in self._scanned(topic_filter, PIECE if alone or not others else PYTHON_PIECE):
             if not others:
@@ -169,7 +175,7 @@ class SessionRoutes:
                 return
 
     def _overlapping(self, session: Session, topic_filter: str) -> Steps[list[str] | None]:
-        """Filters of `session` that may match what `topic_filter` matches; None: more than a few."""
+        """Filters of `session` that overlap `topic_filter`; None if there are more than FEW."""
         found: list[str] = []
         for number, its in enumerate(list(session.subscriptions), 1):
             if not is_share(its) and overlap(its, topic_filter):
@@ -216,9 +222,9 @@ class SessionRoutes:
     # ---- retained messages ----
 
     def retaining(self, session: Session, topic_filter: str) -> Steps[array[int] | None]:
-        """Known topics of a filter that retain something, as far as `session` may receive it.
+        """Known topics of a filter with a retained message that `session` may receive.
 
-        None: there are many, and it may; the engine looks through all topics as it sends.
+        None if they are many and all allowed: the engine then scans all topics while it sends.
         """
         reach = self.reach_of(session, topic_filter)
         if reach.surely and reach.filters == (topic_filter,):
@@ -249,7 +255,7 @@ class SessionRoutes:
 
     @contextmanager
     def tags_of(self, terms: Terms) -> Iterator[list[int]]:
-        """The tags of the one or two routes, for as long as the context lasts: routes count by themselves."""
+        """Tags of the one or two routes, valid while the context lasts: routes hold their own references."""
         if is_tag(terms):
             yield [terms]
             return

@@ -1,12 +1,11 @@
-"""Sessions: what the broker remembers of a client beyond its connection.
+"""Sessions: the broker's state of each client beyond its connection.
 
-Owns who is known by which client identifier, and for how long somebody who is away stays known.  The queue
-and the window of a session are the engine's (ringbuf/c/mqtt/session.c): lists of ring positions, never
-payloads.
+Owns the client identifiers, and how long the session of an absent client is kept. The engine owns the queue
+and the in-flight window of a session (ringbuf/c/mqtt/session.c): lists of ring positions, never payloads.
 
-Invariants: a client identifier has at most one session; no session ends because others come: when the table
-of those that outlast their connection is full, or the part of an owner, new ones are refused
-(edge.connecting); each session of a client that is away has one deadline, unless it never expires.
+Invariants: a client identifier has at most one session. No session ends because others arrive: when the table
+of lasting sessions is full, or an owner's share of it, new ones are refused (edge.connecting). Each session
+of an absent client has one deadline, unless it never expires.
 """
 
 from __future__ import annotations
@@ -24,37 +23,41 @@ from edge.state.keeper import Keeper
 
 __all__ = ["NEVER_S", "Session", "SessionLimits", "Sessions"]
 
-NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval: it does not [MQTT 5 section 3.1.2.11.2]
+NEVER_S = 0xFFFF_FFFF  # Session Expiry Interval of a session that never expires [MQTT 5 section 3.1.2.11.2]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds of one session and of all.  Names as in the configuration file, where there are such."""
+    """Bounds of one session and of all. Fields of the configuration file have the same names there."""
 
     queued_records_max: int = 100_000
-    in_flight_max: int = 100  # paho and mosquitto take this many without a word
-    drop_newest: bool = False  # a full queue drops its oldest record: the newest reading is what matters
-    session_expiry_s: int = 7 * 86_400  # the longest that a client may ask for; NEVER_S: for ever
+    in_flight_max: int = 100  # paho and mosquitto accept this many without a setting
+    # by default a full queue drops its oldest record: the newest reading is the most useful
+    drop_newest: bool = False
+    session_expiry_s: int = 7 * 86_400  # the longest that a client may request; NEVER_S: no limit
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Subscriptions, filter -> terms (edge.terms), are the router's.  `connection` is 0 while it is away."""
+    """State of one client. `subscriptions` maps filter to terms (edge.terms) and belongs to the router.
 
-    facts: ClientFacts  # of its latest connection
-    handle: int  # the engine's
-    expiry_s: int  # from the end of its connection; 0: ends with it
+    `connection` is 0 while the client is away.
+    """
+
+    facts: ClientFacts  # of the latest connection
+    handle: int  # of the engine's session
+    expiry_s: int  # counted from the end of the connection; 0: the session ends with it
     connection: int = 0
     subscriptions: dict[str, int] = field(default_factory=dict)
-    filters_bytes: int = 0  # of them all, as edge.router.filter_bytes() counts
-    marked: int = 0  # of them, those that are no-local or have an identifier
-    kept: bool = False  # edge.state writes down what happens to it
-    ended: bool = False  # it was forgotten; steps that work for it end
-    left_ns: int = 0  # while it is away: since when, by the wall clock
+    filters_bytes: int = 0  # of all filters, as edge.router.filter_bytes() counts
+    marked: int = 0  # number of subscriptions that are no-local or have an identifier
+    kept: bool = False  # True if edge.state writes its changes to the journal
+    ended: bool = False  # True after the session was forgotten; steps that work for it then end
+    left_ns: int = 0  # wall clock time at which the client went away; 0 while connected
 
     @property
     def client_id(self) -> str:
-        """Whose it is."""
+        """Client identifier of the session."""
         return self.facts.client_id
 
 
@@ -62,12 +65,12 @@ class Sessions:
     """All sessions, by client identifier and by handle."""
 
     def __init__(self, engine: Engine, limits: SessionLimits, keeper: Keeper) -> None:
-        self.expired = 0  # of clients that stayed away for too long
+        self.expired = 0  # sessions that ended because their clients stayed away too long
         self._engine = engine
         self._keeper = keeper
         self._limits = limits
         self._by_client: dict[str, Session] = {}
-        self._away: dict[str, Session] = {}  # in the order of leaving
+        self._away: dict[str, Session] = {}  # in the order in which clients went away
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
@@ -77,38 +80,38 @@ class Sessions:
         return iter(list(self._by_client.values()))
 
     def all(self) -> Iterator[Session]:
-        """All of them without a copy, oldest first; none may come or go meanwhile."""
+        """All sessions without a copy, oldest first. None may be added or removed during the iteration."""
         return iter(self._by_client.values())
 
     @property
     def trouble(self) -> str:
-        """Why no session that outlasts its connection can be promised now; "": it can."""
+        """Reason why no lasting session can be promised now; "" if it can."""
         return self._keeper.trouble
 
     def fits(self, facts: ClientFacts, will: Will | None) -> bool:
-        """True if a client of that length can be written down."""
+        """True if a client with such texts fits into the journal."""
         return self._keeper.fits(facts, will)
 
     @property
     def away(self) -> int:
-        """How many clients are remembered that are not connected."""
+        """Number of sessions whose client is not connected."""
         return len(self._away)
 
     @property
     def next_s(self) -> float:
-        """When the next one expires."""
+        """Time at which the next session expires, by the broker's clock."""
         return self._deadlines.next_s
 
     def allowed_s(self, wanted_s: int) -> int:
-        """The Session Expiry Interval that a client gets that asks for `wanted_s`."""
+        """Session Expiry Interval granted to a client that requests `wanted_s`."""
         return min(wanted_s, self._limits.session_expiry_s)
 
     def get(self, client_id: str) -> Session | None:
-        """The session of a client, if there is one."""
+        """The session of a client; None if there is none."""
         return self._by_client.get(client_id)
 
     def open(self, facts: ClientFacts, expiry_s: int) -> Session:
-        """A new session; there must be none of that client."""
+        """Open a session. The client must not have one."""
         client_id, limits = facts.client_id, self._limits
         assert client_id not in self._by_client
         handle = self._engine.session_open(limits.queued_records_max, limits.drop_newest, key_of(facts))
@@ -119,21 +122,21 @@ class Sessions:
         return session
 
     def resume(self, session: Session, facts: ClientFacts, expiry_s: int) -> None:
-        """Its client has come back, perhaps from another address and on other terms."""
+        """Continue a session for a returned client, perhaps from another address and with another expiry."""
         session.facts, session.expiry_s = facts, expiry_s
         self._engine.session_owner(session.handle, key_of(facts))
         self._engine.session_author(session.handle, author_of(facts))
         self._engine.session_lasts(session.handle, expiry_s > 0)
 
     def came(self, session: Session, connection: int) -> None:
-        """Its client is connected."""
+        """Record that the client of a session is connected."""
         if self._away.pop(session.client_id, None) is not None:
             self._deadlines.cancel(session.client_id)
         session.connection = connection
         self._keeper.came(session)
 
     def left(self, session: Session, now_s: float) -> None:
-        """Its client is away: the session is kept."""
+        """Record that the client of a session is away. The session is kept."""
         session.connection = 0
         self._away[session.client_id] = session
         if session.expiry_s != NEVER_S:
@@ -141,7 +144,7 @@ class Sessions:
         self._keeper.left(session)
 
     def close(self, session: Session) -> None:
-        """Forget it, with all that waits for it."""
+        """End a session and drop its queue."""
         self._keeper.closed(session)
         self._engine.session_close(session.handle)
         client_id = session.client_id
@@ -150,7 +153,7 @@ class Sessions:
         del self._by_client[client_id]
 
     def overdue(self, now_s: float) -> list[Session]:
-        """Sessions whose clients have been away for too long, longest first."""
+        """Sessions whose clients have been away too long, longest first. Each call counts them as expired."""
         due = [self._by_client[client_id] for client_id in self._deadlines.due(now_s)]
         self.expired += len(due)
         return due

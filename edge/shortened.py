@@ -1,7 +1,8 @@
-"""Shortened ring files: repairs and reports files of local rings that a process of another user has cut.
+"""Shortened ring files: repairs and reports files of local rings that a process of another user has
+truncated.
 
-Owns the counts of the last messages.  What keeps the broker alive is the guard of the mapped memory
-(ringbuf/c/fault.c); this says so in the log, and repairs a file that is cut where no guard notices.
+Owns the counts of the last messages. The guard of the mapped memory (ringbuf/c/fault.c) keeps the broker
+alive. This module logs such events, and repairs a truncated file that no guard has noticed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REMEDY = "give the group of runtime_dir to trusted programs only"
 
 
 class ShortenedFiles:
-    """Looks at the rings of `streams` and `producers`.  For the event loop."""
+    """Observer of the rings of `streams` and `producers`. For the event loop."""
 
     def __init__(self, streams: Streams, producers: Producers) -> None:
         self._streams, self._producers = streams, producers
@@ -33,13 +34,13 @@ class ShortenedFiles:
         self._limit = LogThrottle()
 
     async def watch(self) -> None:
-        """Look each second, until it is cancelled."""
+        """Check the rings each second, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Repair what can be repaired, and log what is new."""
+        """Repair the files, and log new faults."""
         for name, ring in self._rings():
             faults = ring.mend()
             if faults > self._faults.get(name, 0) and self._limit():

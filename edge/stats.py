@@ -1,7 +1,7 @@
 """Counters of the MQTT front end, by cause and by client.
 
-Counts nothing itself: the hot path does, in C.  Reading is plain memory, without a call; a snapshot taken
-while the loop runs may be torn between two counters, never within one.
+Counts nothing itself: the hot path counts, in C. Reading is plain memory access, without a call. A snapshot
+taken while the loop runs may be torn between two counters, never within one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NOW = (
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """One client, for people: what it gets, what waits for it and what it lost, by cause."""
+    """One client for status reports: its deliveries, its queue and its losses by cause."""
 
     client_id: str
     connected: bool
-    address: str  # of its latest connection
+    address: str  # of the latest connection
     transport: str
-    username: str | None  # as it says
+    username: str | None  # the user name of CONNECT, even if not verified
     subscriptions: int
     queued: int
     in_flight: int
@@ -47,35 +47,35 @@ class ClientRow:
 
 
 class Stats:
-    """Reads what the engine has counted."""
+    """Reader of the engine's counters."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine  # keeps the memory of the counters
+        self._engine = engine  # keeps the memory of the counters alive
         self._counters = counters_of(engine)
 
     def totals(self) -> dict[str, int]:
-        """Since the broker started."""
+        """Totals since the broker started."""
         return {name: getattr(self._counters, name) for name in _TOTALS}
 
     def now(self) -> dict[str, int]:
-        """As things stand."""
+        """Current values."""
         return {name: getattr(self._counters, name) for name in _NOW}
 
     def dropped(self) -> dict[str, int]:
-        """Messages and deliveries lost, by cause: every cause, zeros too."""
+        """Lost messages and deliveries by cause: every cause, zeros too."""
         return {cause.words: self._counters.dropped[cause] for cause in DropCause}
 
     def closed(self) -> dict[str, int]:
-        """Connections ended, by cause: those that were still shaking hands, too."""
+        """Ended connections by cause, including those that ended during the handshake."""
         counters = self._counters
         return {cause.words: counters.closed[cause] + counters.turned_away[cause] for cause in CloseCause}
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it, for `brim status --json`."""
+        """All counters, for `brim status --json`."""
         return {**self.totals(), **self.now(), "dropped": self.dropped(), "closed": self.closed()}
 
     def clients(self, sessions: Iterable[Session]) -> list[ClientRow]:
-        """A row for each session.  On the loop's thread only."""
+        """A row for each session. On the broker's thread only."""
         rows = []
         for session in sessions:
             facts = self._engine.session_facts(session.handle)

@@ -1,7 +1,7 @@
 """Steps: work on the broker's thread that is done a piece at a time.
 
-A generator that yields wherever other clients may have their turn, and returns its result.  Between two
-yields it takes well below a millisecond, whatever clients have sent.  edge.pending runs it in slices;
+A generator that yields at each point where other clients may be served, and returns its result. Between two
+yields it takes well below a millisecond, whatever clients have sent. edge.pending runs it in slices;
 at_once() runs it to its end.
 
 Invariant: state that others can change is read again after each yield.

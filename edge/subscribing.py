@@ -1,12 +1,14 @@
-"""SUBSCRIBE and UNSUBSCRIBE: what a client gets of what it asks for.
+"""SUBSCRIBE and UNSUBSCRIBE: authorizes each filter, changes subscriptions, answers.
 
-Owns the answers; the subscriptions are the router's.  A SUBSCRIBE is answered as a whole, when the access
-list has said of each of its filters whether it may be had; retained messages follow the SUBACK.
+Owns the answers; the router owns the subscriptions. A SUBSCRIBE is answered as a whole, after the access list
+has decided on each of its filters. Retained messages follow the SUBACK.
 
-A packet may have many filters, and a filter many topics: all of it is done in steps (edge.steps), between
-which other clients are served.  Equal filters of one packet are one piece of work: the options of the last
-hold [MQTT-3.8.4-3].  Steps of a session go on to their end without its connection, so that its subscriptions
-and the routes of topics never disagree.
+A packet may have many filters, and a filter many topics. All work is therefore done in steps (edge.steps);
+other clients are served between two steps. Equal filters of one packet are one piece of work: the options of
+the last hold [MQTT-3.8.4-3].
+
+Invariant: subscriptions and the routes of topics always agree. Steps of a session therefore run to their end
+even if its connection ends.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from edge.steps import Steps
 
 __all__ = ["Subscribing"]
 
-# Retain Handling of MQTT 5; before, retained messages are sent at every SUBSCRIBE, which is 0.
+# Retain Handling of MQTT 5. Before MQTT 5, retained messages are sent at every SUBSCRIBE, which is value 0.
 _IF_NEW, _NEVER = 1, 2
 
 
 class Subscribing:
-    """One method for each packet."""
+    """Handler of SUBSCRIBE and UNSUBSCRIBE: one method for each packet."""
 
     def __init__(
         self,
@@ -63,15 +65,15 @@ class Subscribing:
         self._limits = limits
 
     def subscribe(self, client: Client, decoding: Steps[Subscribe]) -> None:
-        """Answered with SUBACK, one reason code for each filter [MQTT-3.8.4-6]."""
+        """Handle SUBSCRIBE; the answer is SUBACK with one reason code for each filter [MQTT-3.8.4-6]."""
         self._pending.work(client.connection, client.connection, self._asked(client, decoding))
 
     def unsubscribe(self, client: Client, decoding: Steps[Unsubscribe]) -> None:
-        """Answered with UNSUBACK, one reason code for each filter [MQTT-3.11.3-1]."""
+        """Handle UNSUBSCRIBE; the answer is UNSUBACK with one reason code for each filter [MQTT-3.11.3-1]."""
         self._pending.work(client.connection, client.session, self._unsubscribed(client, decoding))
 
     def _asked(self, client: Client, decoding: Steps[Subscribe]) -> Steps[None]:
-        """Ask the access list about each filter, once."""
+        """Authorize each filter once."""
         packet = yield from decoding
         if not self._engine.is_open(client.connection):
             return
@@ -87,7 +89,7 @@ class Subscribing:
         self._pending.when(client.connection, answers, False, then)
 
     def _granted(self, subscription: Subscription) -> Subscription:
-        """The same at the highest QoS that is served, at most."""
+        """The same subscription with its QoS limited to qos_max."""
         most: int = self._engine_limits.qos_max
         return subscription if subscription.qos <= most else replace(subscription, qos=most)
 
@@ -110,7 +112,7 @@ class Subscribing:
         retained: list[str] = []
         for topic_filter, same in alike.items():
             if not self._engine.is_open(client.connection):
-                return  # what is left was not acknowledged, and never is
+                return  # the rest was not acknowledged, and never will be
             code, words = self._refusal(client, topic_filter, allowed[topic_filter])
             if code is None:
                 is_new = yield from self._router.subscribing(client.session, same[-1], identifier)
@@ -154,7 +156,7 @@ class Subscribing:
     def _refusal(
         self, client: Client, topic_filter: str, allowed: bool
     ) -> tuple[ReasonCode | None, str | None]:
-        """Why a subscription is not granted, and what to do about it."""
+        """Reason code and Reason String of a refused subscription; (None, None) if it is granted."""
         limits, known = self._limits, client.session.subscriptions
         if not limits.topics.allow_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID, (
@@ -180,7 +182,10 @@ class Subscribing:
 
 
 def _wants_retained(same: list[Subscription], is_new: bool) -> bool:
-    """For equal filters, in their order.  Retained.send() leaves out shared subscriptions."""
+    """True if retained messages are sent for equal filters of one packet, given in their order.
+
+    Shared subscriptions are not considered here: Retained.send() leaves them out.
+    """
     return any(
         its.retain_handling not in (_IF_NEW, _NEVER) or (its.retain_handling == _IF_NEW and is_new and first)
         for first, its in ((its is same[0], its) for its in same)

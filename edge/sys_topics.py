@@ -1,11 +1,10 @@
-"""$SYS: what the broker says about itself, on topics, for whoever subscribes to them.
+"""$SYS topics: the broker's state and counters, published for MQTT subscribers.
 
-Owns the topics under $SYS/broker/ and when they are updated; the names are those that Mosquitto gives, so
-that dashboards made for it work.  Counts nothing itself.
+Owns the topics under $SYS/broker/ and the times of their updates. The names are those of Mosquitto, so that
+dashboards made for it work. Counts nothing itself.
 
-These messages are the broker's state, not anybody's data: they are retained messages only, in memory.  They
-take no room in a ring, no log keeps them and no bridge drains them.  Who subscribes gets the latest at once,
-and what has changed at each update.
+These messages are retained messages only, in memory. They take no room in a ring, the log does not keep them
+and no bridge drains them. A new subscriber gets the latest values at once, and changed values at each update.
 
     version, uptime                                        `uptime` in seconds
     clients/total, connected, disconnected, maximum, expired
@@ -15,11 +14,11 @@ and what has changed at each update.
     subscriptions/count, shared_subscriptions/count
     heap/current, heap/maximum                             resident memory of the process, in bytes
     log/records, record_bytes, written_bytes, syncs, unsynced_bytes, segments, damaged_places, read_only
-        of the log, if there is one: Mosquitto has none    the first four since the start
+        of the log, if there is one; Mosquitto has no log    the first four since the start
     log/fsync_p99_us, commit_p99_us                        99 % of syncs, and of waits for one, took less
-    log/state            "takes records", or why it takes none, with its directory
+    log/state            "takes records", or the reason why not, with its directory
     load/messages|publish|bytes/received|sent, load/publish/dropped, load/sockets, load/connections,
-        each /1min, /5min, /15min                          how many a minute, as a moving average
+        each /1min, /5min, /15min                          per minute, as a moving average
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _STATM = Path("/proc/self/statm")
 
 
 class SysTopics:
-    """Publishes numbers every `interval_s`; with 0 never.  `topic_of` makes topics known."""
+    """Publisher of $SYS topics every `interval_s` seconds; 0: never. `topic_of` makes topics known."""
 
     def __init__(
         self,
@@ -77,24 +76,24 @@ class SysTopics:
         self._version = version
         self._stats = Stats(engine)
         self._began_s = self._last_s = now_s
-        self._resident = 0  # bytes, when it was read last
+        self._resident = 0  # bytes, at the last successful read
         self._said: dict[str, str] = {}
         self._loads: dict[str, _Load] = {}
         self.log_state: Callable[[], str] | None = None  # for log/state; None: there is no log
         self.next_s = now_s if interval_s else math.inf
-        self.log: Callable[[], dict[str, int]] | None = None  # what is said of the log, by name behind log/
+        self.log: Callable[[], dict[str, int]] | None = None  # figures of the log, by topic name below log/
 
     def __len__(self) -> int:
-        """Topics of $SYS that are known."""
+        """Number of $SYS topics that are known."""
         return len(self._said)
 
     def hurry(self) -> None:
-        """Publish what has changed at the next tick."""
+        """Publish changed values at the next tick."""
         if self._interval_s:
             self.next_s = -math.inf
 
     def tick(self, now_s: float) -> None:
-        """Publish what has changed, if it is time."""
+        """Publish changed values, if an update is due."""
         if now_s < self.next_s:
             return
         self.next_s = now_s + self._interval_s
@@ -118,13 +117,13 @@ class SysTopics:
             return
         topic = self._topic_of(ROOT + name)
         if topic is None:
-            return  # a full table: there is nobody else to take the room from
+            return  # the table is full, and no other topic can make room
         if self._engine.retain(topic, text.encode(), 0, b"", 0, b"", b""):
             self._engine.retained_route(topic)
             self._said[name] = text
 
     def _totals(self) -> dict[str, int]:
-        """What only grows."""
+        """Figures that only grow."""
         totals = self._stats.totals()
         return {
             "messages/received": totals["packets_in"],
@@ -146,7 +145,7 @@ class SysTopics:
             "uptime": f"{int(now_s - self._began_s)} seconds",
             "clients/total": len(self._sessions),
             "clients/connected": len(clients),
-            "clients/active": len(clients),  # as `connected`, by its older name
+            "clients/active": len(clients),  # older name of `connected`
             "clients/disconnected": self._sessions.away,
             "clients/inactive": self._sessions.away,
             "clients/maximum": clients.most,
@@ -163,14 +162,14 @@ class SysTopics:
 
 
 class _Load:
-    """How much of something there is a minute: averages that forget, one for each of MINUTES."""
+    """Rate per minute: one exponential moving average for each of MINUTES."""
 
     def __init__(self) -> None:
         self.a_minute = [0.0] * len(MINUTES)
         self._total = 0
 
     def take(self, total: int, passed_s: float) -> None:
-        """So much there is now; `passed_s` ago it was what was said then."""
+        """Add the new total, `passed_s` after the previous one."""
         came, self._total = total - self._total, total
         if passed_s <= 0:
             return
@@ -181,7 +180,7 @@ class _Load:
 
 
 def _resident_bytes() -> int:
-    """Resident memory of the process; 0 if it cannot be read, as without a free descriptor."""
+    """Resident memory of the process; 0 if it cannot be read, for example without a free descriptor."""
     try:
         return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
     except OSError:

@@ -1,13 +1,13 @@
-"""The two tries of topics: filters -> who subscribed, and known names -> their ids.
+"""Topic tries: filters to subscribers, and known topic names to their ids.
 
-Pure: no engine, no sessions; subscribers are whatever the caller uses as keys.  Filters and names must be
-valid (edge.mqtt.topics) and within the broker's limits of length and levels: both tries are as deep as those.
+Pure: no engine, no sessions; a subscriber is any key that the caller uses. Filters and names must be valid
+(edge.mqtt.topics) and within the broker's limits of length and levels: both tries are as deep as those.
 
-A topic is matched against the filters once, when it is first seen; a new filter is matched against the names
-once, when it is subscribed to.  Neither happens for a message.
+A topic is matched against the filters once, when it is first used. A new filter is matched against the names
+once, when it is subscribed. Neither happens once per message.
 
-Which topic a filter matches is defined once, by edge.mqtt.topics.matches(); a property test holds both tries
-to it.
+Invariant: both tries match exactly the topics that edge.mqtt.topics.matches() matches; a property test
+compares them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["SubscriptionTree", "TopicNames", "has_wildcard", "is_share", "overla
 
 S = TypeVar("S", bound=Hashable)
 
-LOOKED = 256  # filters, or levels of them, between two yields
+LOOKED = 256  # filters, or levels of filters, between two yields
 CHANGES_KEPT = 256  # latest filters that has_changed() compares
-REST_COST = 2  # branches: to compare the rest of one name takes as long
+REST_COST = 2  # cost in branches of comparing the rest of one name
 
 
 def has_wildcard(topic_filter: str) -> bool:
-    """Whether it may match more than one name."""
+    """True if a filter may match more than one name."""
     return "+" in topic_filter or "#" in topic_filter
 
 
 def is_share(topic_filter: str) -> bool:
-    """Whether it is a valid $share/<group>/<filter>, of which the filter has been checked."""
+    """True if a filter is $share/<group>/<filter> with a valid group. The inner filter must be valid."""
     group, rest = split_share(topic_filter)
     return group is not None and group != "" and rest != "" and "+" not in group and "#" not in group
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether there can be a name that both filters match."""
+    """True if some name can match both filters."""
     for level, its in zip_longest(one.split("/"), other.split("/")):
         if "#" in (level, its):
             return True
@@ -57,7 +57,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 class _Node(Generic[S]):
-    """A level of the filters with wildcards.  Both dicts are made when they are needed."""
+    """One level of the filters with wildcards. Both dicts are created on demand."""
 
     __slots__ = ("children", "subscribers")
 
@@ -67,16 +67,16 @@ class _Node(Generic[S]):
 
 
 class SubscriptionTree(Generic[S]):
-    """Filters -> {subscriber: terms}.  Filters without a wildcard are one dict, the others a trie."""
+    """Filters -> {subscriber: terms}. Filters without a wildcard are in one dict, the others in a trie."""
 
     def __init__(self) -> None:
-        self.changes = 0  # filters that were added or removed, ever
+        self.changes = 0  # number of filters that were added or removed since the start
         self._changed: deque[str] = deque(maxlen=CHANGES_KEPT)
         self._exact: dict[str, dict[S, int]] = {}
         self._root: _Node[S] = _Node()
 
     def add(self, topic_filter: str, subscriber: S, terms: int) -> None:
-        """Subscribe, or replace the terms of a subscription that is there."""
+        """Add a subscription, or replace its terms."""
         self._note(topic_filter)
         if not has_wildcard(topic_filter):
             self._exact.setdefault(topic_filter, {})[subscriber] = terms
@@ -94,7 +94,7 @@ class SubscriptionTree(Generic[S]):
         node.subscribers[subscriber] = terms
 
     def remove(self, topic_filter: str, subscriber: S) -> bool:
-        """Whether there was such a subscription; what it alone needed of the tree is gone."""
+        """Remove a subscription and the nodes that only it needed. True if it was there."""
         self._note(topic_filter)
         if not has_wildcard(topic_filter):
             subscribers = self._exact.get(topic_filter, {})
@@ -117,17 +117,20 @@ class SubscriptionTree(Generic[S]):
         return True
 
     def match(self, topic: str) -> dict[S, Terms]:
-        """Everybody whose filters match `topic`, each once, on the terms of them all."""
+        """Subscribers whose filters match `topic`: each once, with the combined terms of all its filters."""
         return at_once(self.matching(topic))
 
     def match_one(self, topic: str, subscriber: S) -> Terms | None:
-        """What match() says of one subscriber, without a look at the others; None: nothing matches."""
+        """Terms that match() gives one subscriber, without the cost of the others; None: no
+        filter matches.
+        """
         return at_once(self.matching_one(topic, subscriber))
 
     def matching(self, topic: str) -> Steps[dict[S, Terms]]:
-        """As match(), in steps: filters of hostile clients can make a topic match thousands of them.
+        """The result of match(), in steps: filters of hostile clients can make a topic match thousands of
+        them.
 
-        What changes meanwhile may be in the result or not: see has_changed().
+        Subscriptions that change meanwhile may be in the result or not: see has_changed().
         """
         found: dict[S, int | list[int]] = {**self._exact.get(topic, {})}
         looked = 0
@@ -141,7 +144,7 @@ class SubscriptionTree(Generic[S]):
         return {its: tuple(terms) if isinstance(terms, list) else terms for its, terms in found.items()}
 
     def matching_one(self, topic: str, subscriber: S) -> Steps[Terms | None]:
-        """As match_one(), in steps.  Filters of `subscriber` must not change meanwhile."""
+        """The result of match_one(), in steps. The filters of `subscriber` must not change meanwhile."""
         found: int | list[int] | None = self._exact.get(topic, {}).get(subscriber)
         for subscribers in (yield from self._matching(topic)):
             terms = subscribers.get(subscriber)
@@ -150,7 +153,9 @@ class SubscriptionTree(Generic[S]):
         return tuple(found) if isinstance(found, list) else found
 
     def has_changed(self, since: int, topic: str) -> bool:
-        """True if subscriptions that match `topic` have come or gone since `changes` was `since`."""
+        """True if subscriptions that match `topic` were added or removed since `changes` had the value
+        `since`.
+        """
         new = self.changes - since
         if new > len(self._changed):
             return True
@@ -162,10 +167,10 @@ class SubscriptionTree(Generic[S]):
         self._changed.append(topic_filter)
 
     def _matching(self, topic: str) -> Steps[list[dict[S, int]]]:
-        """Who subscribed to each filter with wildcards that matches `topic`."""
+        """Subscribers of each filter with wildcards that matches `topic`."""
         found: list[dict[S, int]] = []
         nodes = [self._root]
-        wildcards = topic[:1] != "$"  # [MQTT-4.7.2-1], for the first level
+        wildcards = topic[:1] != "$"  # wildcards of the first level do not match $ topics [MQTT-4.7.2-1]
         looked = 0
         for level in topic.split("/"):
             below: list[_Node[S]] = []
@@ -193,7 +198,7 @@ class SubscriptionTree(Generic[S]):
 
 
 def _combined(held: int | list[int], more: int) -> int | list[int]:
-    """As edge.terms.combined(), in time that does not grow with what is held."""
+    """As edge.terms.combined(), in time that does not depend on the length of `held`."""
     if isinstance(held, list):
         held.append(more)
         return held
@@ -202,7 +207,7 @@ def _combined(held: int | list[int], more: int) -> int | list[int]:
 
 
 def _prune(path: list[tuple[_Node[S], str]], node: _Node[S]) -> None:
-    """Take out `node` and those above it, as far as nothing else is there."""
+    """Remove `node` and those above it, up to the first that is in use."""
     for parent, level in reversed(path):
         if node.subscribers or node.children or parent.children is None:
             return
@@ -211,15 +216,15 @@ def _prune(path: list[tuple[_Node[S], str]], node: _Node[S]) -> None:
         node = parent
 
 
-# What is under a level of a name: an int, the id of the one name that ends here; a pair, the rest of the one
-# name that goes on here and its id; a dict, for more than one: their next levels, and None for a name that
-# ends here.  Most devices have one topic of their own: the pair saves them a dict each.
+# Content below one level of a name. An int is the id of the only name, which ends here. A pair is the rest of
+# the only name, which continues here, and its id. A dict stands for several names: their next levels, and
+# None for a name that ends here. Most devices have one topic of their own: the pair saves a dict for each.
 _Below: TypeAlias = "int | tuple[str, int] | _Level"
 _Level: TypeAlias = "dict[str | None, _Below]"
 
 
 class TopicNames:
-    """Known names -> ids, asked by filter."""
+    """Known names -> ids, searched by filter."""
 
     def __init__(self) -> None:
         self._root: _Level = {}
@@ -229,7 +234,7 @@ class TopicNames:
         return self._count
 
     def add(self, name: str, topic: int) -> None:
-        """A name that is not there yet."""
+        """Add a name that is not in the trie."""
         self._count += 1
         node, rest = self._root, name
         while True:
@@ -246,7 +251,7 @@ class TopicNames:
             node = child
 
     def remove(self, name: str) -> None:
-        """A name that is there."""
+        """Remove a name that is in the trie."""
         self._count -= 1
         path: list[tuple[_Level, str]] = []
         node = self._root
@@ -266,10 +271,9 @@ class TopicNames:
                 return
 
     def match(self, topic_filter: str, most: int | None = None) -> array[int] | None:
-        """Ids of the names that `topic_filter` matches: array("I"), in no particular order.
+        """Ids of the names that `topic_filter` matches: array("I"), unordered.
 
-        None when more than about `most` branches must be looked at: then a look through all names, in C, is
-        faster.
+        None if more than about `most` branches must be examined: scanning all names in C is faster then.
         """
         found: array[int] = array("I")
         left = sys.maxsize if most is None else most
@@ -298,7 +302,7 @@ class TopicNames:
 
 
 def _opened(child: int | tuple[str, int]) -> _Level:
-    """What stood for one name, ready for a second."""
+    """The entry of one name as a dict, ready for a second name."""
     if isinstance(child, int):
         return {None: child}
     level, slash, rest = child[0].partition("/")
@@ -306,14 +310,14 @@ def _opened(child: int | tuple[str, int]) -> _Level:
 
 
 def _ends_as(child: int | tuple[str, int], rest: list[str]) -> bool:
-    """Whether the one name below matches what is left of a filter.  No level of it is a first one."""
+    """True if the only name below matches the rest of a filter, which never begins at the first level."""
     if isinstance(child, int):
         return not rest or rest == ["#"]
     return bool(rest) and matches("/".join(["_", *rest]), f"_/{child[0]}")
 
 
 def _children(nodes: list[_Level], level: str, *, at_root: bool) -> Iterator[_Below]:
-    """What is under `level`, or under every level for +: but for $ at the root [MQTT-4.7.2-1]."""
+    """Entries below `level`, or below every level for `+`, without $ names at the root [MQTT-4.7.2-1]."""
     for node in nodes:
         if level != "+":
             if (child := node.get(level)) is not None:
@@ -325,7 +329,10 @@ def _children(nodes: list[_Level], level: str, *, at_root: bool) -> Iterator[_Be
 
 
 def _collect(nodes: list[_Level], found: array[int], *, at_root: bool, most: int | None) -> array[int] | None:
-    """Adds all ids under `nodes`, their own too: `a/#` also matches `a`."""
+    """Add all ids below `nodes`, and those of names that end there: `a/#` also matches `a`.
+
+    None if more than `most` entries must be examined.
+    """
     stack: list[_Below] = list(_children(nodes, "+", at_root=True)) if at_root else [*nodes]
     while stack:
         node = stack.pop()

@@ -1,11 +1,11 @@
-"""Sizes and durations as people write them: "64 MiB", "7 d".
+"""Sizes and durations in configuration and command line: "64 MiB", "7 d".
 
-Owns the units, for the configuration file and the command line.  A plain number has the unit of its setting.
+Owns the units. A plain number has the unit of its setting.
 
     size       B; KB, MB, GB, TB (powers of 1000); KiB, MiB, GiB, TiB (powers of 1024)
     duration   ms, s, min, h, d (of 24 hours)
 
-A space between number and unit is optional, and so is the case.  Numbers may have a fraction ("1.5 h").
+The space between number and unit is optional; case does not matter. Numbers may have a fraction ("1.5 h").
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s?([A-Za-z]+)", re.ASCII)
 
 
 class InvalidUnit(ValueError):
-    """A text that is no size or duration.  Its message names the text and the allowed units."""
+    """A text that is not a size or duration. The message names the text and the allowed units."""
 
 
 def size_of(text: str) -> int:
-    """Bytes.  Raises InvalidUnit."""
+    """Number of bytes. Raises InvalidUnit."""
     amount = _amount(text, "size", SIZES, "64 MiB")
     if amount != int(amount):
         raise InvalidUnit(f"invalid size {_shown(text)}: {amount.normalize():f} bytes are not a whole number")

@@ -1,17 +1,17 @@
-"""Wills: the memory they may take, and the time at which each is published.
+"""Wills: bounds their memory, and publishes each at its time.
 
-Owns the wills of clients that are away; that of a connected client is with its connection.  A will is
+Owns the wills of absent clients; the will of a connected client belongs to its connection. A will is
 published at the earlier of its delay and the end of its session [MQTT-3.1.3-9], and not at all if the client
-is back before.
+returns before that.
 
-A network that breaks ends thousands of connections at once.  Their wills are published in slices, SLICE_BYTES
-each time that the broker's thread has polled, and wait for room in the ring, in order.
+Slices. A network failure ends thousands of connections at once. Their wills are published in slices of
+SLICE_BYTES for each poll of the broker's thread, in order, and wait for room in the ring.
 
-Memory.  All wills together are bounded.  As it fills, large ones are refused first: a will gets no more than
-a 64th of what is left, so that some clients with large wills do not keep those with small ones out.
+Memory. All wills together are bounded. As the memory fills, large wills are refused first: a will gets at
+most a 64th of the rest, so that a few clients with large wills do not exclude those with small ones.
 
-Invariants: a session has at most one will here; each is published once, or cancelled; the journal has it
-until then.
+Invariants: a session has at most one will here. Each will is published once or cancelled, and stays in the
+journal until then.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ringbuf import FLAG_EXPIRY
 __all__ = ["WillLimits", "Wills", "message_of", "will_bytes"]
 
 SLICE_BYTES = 256 << 10
-WILL_BYTES = 8 << 10  # of a slice for any will, however short: 32 of them
+WILL_BYTES = 8 << 10  # what every will costs of a slice, in addition to its payload: at most 32 wills a slice
 SHARE = 64
-SMALL_BYTES = 512  # a will of that size is accepted as long as there is room at all
-OWN_BYTES = 512  # objects of one will
+SMALL_BYTES = 512  # a will of this size is accepted while there is any room
+OWN_BYTES = 512  # Python objects of one will
 
 
 @dataclass(frozen=True, slots=True)
 class WillLimits:
-    """Names as in the configuration file."""
+    """Bounds of wills. Names as in the configuration file."""
 
-    will_max_bytes: int = 128 << 10  # of one
-    wills_max_bytes: int = 16 << 20  # of all of them
+    will_max_bytes: int = 128 << 10  # of one will
+    wills_max_bytes: int = 16 << 20  # of all wills
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """The will of a client that has gone, and the time at which it is due."""
+    """The will of a client that has disconnected, and the time at which it is due."""
 
     facts: ClientFacts
     will: Will
@@ -53,7 +53,7 @@ class _Left:
 
 
 def message_of(will: Will) -> tuple[bytes, int]:
-    """Properties of a will in the form a record has, and the flags that go with them."""
+    """Properties of a will in the form of a record, and the record flags that go with them."""
     if will.properties.will_delay_interval_s is not None:
         will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))
     expires = will.properties.message_expiry_interval_s is not None
@@ -61,7 +61,7 @@ def message_of(will: Will) -> tuple[bytes, int]:
 
 
 def will_bytes(will: Will) -> int:
-    """Memory of a will, about."""
+    """Approximate memory of a will."""
     user = sum(len(name) + len(value) + OWN_BYTES // 4 for name, value in will.properties.user)
     return (
         len(will.topic) + len(will.payload) + len(will.properties.correlation_data or b"") + user + OWN_BYTES
@@ -69,7 +69,7 @@ def will_bytes(will: Will) -> int:
 
 
 class Wills:
-    """Those that wait, by client identifier.  `publish` is told whose will it is."""
+    """Waiting wills, by client identifier. `publish` receives the facts of the client and its will."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Wills:
         limits: WillLimits | None = None,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`has_room`: False while messages of the broker wait for room in a ring."""
-        self.held_bytes = 0  # of all wills, those of connected clients included
+        """Create the table. `has_room` returns False while messages of the broker wait for room in a ring."""
+        self.held_bytes = 0  # of all wills, those of connected clients too
         self._publish = publish
         self._keeper = keeper
         self._limits = limits or WillLimits()
         self._has_room = has_room
-        self._slice_bytes = SLICE_BYTES  # left of this one
+        self._slice_bytes = SLICE_BYTES  # rest of the current slice
         self._waiting: dict[str, _Left] = {}
         self._due: dict[str, _Left] = {}  # to be published next, in order
         self._deadlines: Deadlines[str] = Deadlines()
@@ -94,13 +94,13 @@ class Wills:
 
     @property
     def next_s(self) -> float:
-        """When the next one is due."""
+        """Time at which the next will is due; -inf if one is due now."""
         return float("-inf") if self._due else self._deadlines.next_s
 
     # ---- of connected clients ----
 
     def refusal(self, will: Will) -> str:
-        """Why there is no memory for one more; "": there is."""
+        """Reason why there is no memory for one more will; "" if there is."""
         size, limits = will_bytes(will), self._limits
         if size > limits.will_max_bytes:
             return f"a will of {size} bytes exceeds will_max_bytes = {limits.will_max_bytes}"
@@ -110,17 +110,17 @@ class Wills:
         return ""
 
     def accepted(self, will: Will) -> None:
-        """Its client is connected."""
+        """Count the will of a client that has connected."""
         self.held_bytes += will_bytes(will)
 
     def discarded(self, facts: ClientFacts, will: Will) -> None:
-        """Its client has gone with a DISCONNECT."""
+        """Drop the will of a client that sent DISCONNECT."""
         self._ended(facts.client_id, will)
 
-    # ---- of clients that have gone ----
+    # ---- of clients that have disconnected ----
 
     def left(self, facts: ClientFacts, will: Will, now_s: float) -> None:
-        """The client has gone, and its session stays."""
+        """Publish the will now, or after its delay. The session of the client continues."""
         delay_s = will.properties.will_delay_interval_s or 0
         if delay_s == 0:
             self._soon(_Left(facts, will, now_s))
@@ -128,16 +128,21 @@ class Wills:
         self._wait(_Left(facts, will, now_s + delay_s))
 
     def restored(self, facts: ClientFacts, will: Will, due_s: float) -> None:
-        """A will that an earlier life has left is published then, if its client is not back before."""
+        """Take over a will from before a restart. It is published at `due_s`, unless the client returns
+        before.
+        """
         self.accepted(will)
         self._wait(_Left(facts, will, due_s))
 
     def waiting(self) -> list[tuple[ClientFacts, Will, float]]:
-        """Whose, which, and when it is due."""
+        """Waiting wills, each with its client and the time at which it is due."""
         return [(it.facts, it.will, it.due_s) for it in (*self._due.values(), *self._waiting.values())]
 
     def came_back(self, client_id: str) -> None:
-        """Its session goes on [MQTT-3.1.3-9]; a will that was due comes before what the client says now."""
+        """Cancel the will of a client that has returned [MQTT-3.1.3-9].
+
+        A will that was already due is published now, before the messages of the new connection.
+        """
         if (due := self._due.pop(client_id, None)) is not None:
             self._now(due)
         if (waiting := self._waiting.pop(client_id, None)) is not None:
@@ -145,13 +150,13 @@ class Wills:
             self._ended(client_id, waiting.will)
 
     def session_ended(self, client_id: str) -> None:
-        """It will not be back."""
+        """Publish the will of a session that has ended."""
         if (waiting := self._waiting.pop(client_id, None)) is not None:
             self._deadlines.cancel(client_id)
             self._soon(waiting)
 
     def tick(self, now_s: float) -> None:
-        """Publish those that are due, as many as one slice has room for."""
+        """Publish the wills that are due, up to one slice."""
         for client_id in self._deadlines.due(now_s):
             self._due[client_id] = self._waiting.pop(client_id)
         self._slice_bytes = SLICE_BYTES
@@ -159,7 +164,7 @@ class Wills:
             self._now(self._due.pop(next(iter(self._due))))
 
     def stop(self, *, all_of_them: bool) -> None:
-        """Publish those that are due, or all: for whoever reads the rings, their clients are gone."""
+        """Publish the wills that are due; all wills if `all_of_them`."""
         for client_id in list(self._waiting) if all_of_them else ():
             self.session_ended(client_id)
         while self._due:
@@ -172,7 +177,7 @@ class Wills:
         self._keeper.will(left.facts, left.will, left.due_s)
 
     def _soon(self, left: _Left) -> None:
-        """In this slice, or in one of the next."""
+        """Publish in this slice if there is room, otherwise in one of the next."""
         before = self._due.pop(left.facts.client_id, None)
         if before is not None:
             self._now(before)

@@ -56,7 +56,7 @@ BANNED = {
     r"\bnobody\b": "'no reader', 'no client', 'no subscription'",
     r"\bof ours\b": "name the owner: 'of this broker', 'of this process'",
     r"\band its kin\b": "name the others, or 'and similar errors'",
-    r"\b(is|are) (?-i:none)\b": "'is not', 'is absent', 'is invalid'",
+    r"(?<!there\s)\b(is|are) (?-i:none)\b": "'is not', 'is absent', 'is invalid'",
     r"\banew\b": "'again' or 'new'",
     r"\bbeside\b": "'next to', 'together with', 'in addition to'",
     r"\b(put|puts|putting) aside\b": "'renamed', 'moved to PLACE'",
@@ -265,6 +265,7 @@ def test_a_docstring_that_is_only_it_is_found() -> None:
 def test_plain_texts_pass() -> None:
     assert planted(0, PLAIN) == []
     assert planted(1, "When the ring is full, the oldest record is overwritten.") == []
+    assert planted(6, "None if there is none. True if the value is None.") == []
     assert planted(6, "However long the queue is. Somewhere. Besides.") == []
 
 
