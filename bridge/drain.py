@@ -42,7 +42,7 @@ from bridge.reconcile import is_there, reconcile
 from bridge.resend import ResendLimit, bounded
 from bridge.settings import BridgeSettings
 from bridge.shipping import Parcel, RecordShipping, Shipping, UnitShipping
-from bridge.sink import Leasing, RecordSink, Sink, keeps_names
+from bridge.sink import Leasing, RecordSink, Sink
 from bridge.source import ANOTHER_EDGE, ColdLog, PartitionSource, RecordBuffer, RingName, cut
 from bridge.streams import note_streams, streams_left
 from bridge.unit import Batch, Intent
@@ -100,7 +100,7 @@ class Drain:
         # Units are written down some at a time: half of them wait for a place, while the others are put.
         self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
         self._resend: ResendLimit | None = None
-        if not keeps_names(sink):
+        if isinstance(sink, RecordSink):
             self._resend = ResendLimit(settings.resend_max_records, settings.resend_max_bytes)
             settings = bounded(settings, 2 * settings.window)
         self.settings = settings
@@ -484,7 +484,7 @@ class Drain:
             self._bury(flight)
             self.checkpoint.finish()
             self._count(flight)
-            if self._resend is not None and not self._shipping.begins:  # otherwise begin() saves in time
+            if self._resend is not None:
                 self._resend.acknowledged(flight)
             cursor = self.checkpoint.cursors[flight.name]
             self._tell(cursor, (*flight.intent.lost, *cursor.owed))

@@ -19,7 +19,7 @@ from bridge.installation import Holder
 from bridge.records import Records, Rejected
 from bridge.unit import Unit
 
-__all__ = ["Leasing", "RecordSink", "Sink", "UnitSink", "keeps_names", "open_sink", "open_unit_sink", "shown"]
+__all__ = ["Leasing", "RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink", "shown"]
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
@@ -37,8 +37,6 @@ class UnitSink(Protocol):
       * put() may run on several threads at once, for different units, and they may end in any order.
       * put() returns when the unit is safe there, and no sooner: then the ring and the log may forget it.
       * A unit is there whole or not at all, for everybody who looks, and only once however often it is put.
-        A sink that cannot promise "only once" has the attribute `keeps_names = False`: the drain then bounds
-        what comes again (bridge/resend.py).
       * put() ends: every wait in it has a limit, of about half a minute.
       * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
         somebody has acted), with the remedy as hint.
@@ -130,8 +128,7 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
     s3://bucket/prefix            and gs://, az://, abfss://, memory:///: object stores
                                   (bridge/sinks/objects.py); `options` are those of obstore, such as region
                                   or endpoint.  For both: format = "parquet" (bridge/sinks/parquet.py)
-    kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py), or with the option mode = "chunk" files of it
-                                  (bridge/sinks/kafka_chunks.py); other `options` are those of librdkafka
+    kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py); `options` are those of librdkafka
     mqtt://host:1883              and mqtts://: another MQTT broker (bridge/sinks/mqtt.py, with its `options`)
     zmq://host:5571               a Brim collector (bridge/sinks/zeromq.py)
 
@@ -148,11 +145,6 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
         raise type(error)(text, hint=hint) from None
 
 
-def keeps_names(sink: Sink) -> bool:
-    """True if a unit that is put twice is in the sink once."""
-    return not isinstance(sink, RecordSink) and getattr(sink, "keeps_names", True)
-
-
 def shown(url: str) -> str:
     """The URL without what is secret in it."""
     parts = urlsplit(url)
@@ -164,7 +156,9 @@ def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
     if scheme in {"file", *OBJECT_STORES}:
         return _open_files(url, scheme, dict(options or {}))
     if scheme == "kafka":
-        return _open_kafka(url, dict(options or {}))
+        from bridge.sinks.kafka import KafkaSink
+
+        return KafkaSink.of_url(url, options or {})
     if scheme in {"mqtt", "mqtts"}:
         from bridge.sinks.mqtt import MqttSink
 
@@ -196,19 +190,6 @@ def _open_files(url: str, scheme: str, options: dict[str, str]) -> UnitSink:
     from bridge.sinks.parquet import ParquetSink
 
     return ParquetSink(store)
-
-
-def _open_kafka(url: str, options: dict[str, str]) -> Sink:
-    mode = options.pop("mode", "message")
-    if mode == "message":
-        from bridge.sinks.kafka import KafkaSink
-
-        return KafkaSink.of_url(url, options)
-    if mode == "chunk":
-        from bridge.sinks.kafka_chunks import KafkaChunkSink
-
-        return KafkaChunkSink.of_url(url, options)
-    raise BadName(f"{url}: mode is {mode!r}", hint='write "message" or "chunk"')
 
 
 def open_unit_sink(url: str, options: Mapping[str, str] | None = None) -> UnitSink:

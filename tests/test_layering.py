@@ -22,7 +22,6 @@ MAY_IMPORT = {
     "bridge.sinks.zeromq": {"bridge", "bridge.sinks.lease", "zmq"},
     "bridge.sinks.kafka_client": {"bridge", "ringbuf", "cffi", "confluent_kafka"},
     "bridge.sinks.kafka": {"bridge", "ringbuf", "bridge.sinks.kafka_client"},
-    "bridge.sinks.kafka_chunks": {"bridge", "persistence", "bridge.sinks.kafka_client"},
     "bridge.sinks.lease": {"bridge", "obstore"},
     "bridge.sinks.objects": {"bridge", "bridge.sinks.lease", "obstore"},
     "bridge.spark": {

@@ -39,7 +39,6 @@ from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
 
 __all__ = ["KafkaSink"]
 
-RECORD_HEADER = b"brim-record"  # as ringbuf/c/kafka/produce.c writes it
 IN_FLIGHT_BYTES = 32 << 20  # of records: half a second of what a client can do
 FULL_S = 0.05  # how long is waited for room in the client's queue
 IDLE_POLL_S = 1.0  # tokens of OAuth and the like are renewed in poll()
@@ -90,7 +89,7 @@ class _Sending:
             it = batch[self._next]
             identity = b"%d %d %d" % (it.offset, it.timestamp_ns, it.flags & (FLAG_QOS | FLAG_RETAIN))
             key, stamp_ms = self.records.topic_of(it.key), it.timestamp_ns // 1_000_000
-            message = Message(key, it.bytes(), stamp_ms, RECORD_HEADER, identity, it.properties)
+            message = Message(key, it.bytes(), stamp_ms, identity, it.properties)
             if code := client.produce(to, self._flight, message, it.offset):
                 return code
             self._next += 1

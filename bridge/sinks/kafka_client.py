@@ -1,4 +1,4 @@
-"""librdkafka, as both Kafka sinks use it: a cluster, a producer to it, and messages that are waited for
+"""librdkafka, as the Kafka sink uses it: a cluster, a producer to it, and messages that are waited for
 together.
 
 confluent-kafka brings the library, and is imported when a sink is opened: pip install 'brim[kafka]'.  Its own
@@ -27,7 +27,6 @@ from ringbuf.core import ffi, lib
 __all__ = [
     "FULL",
     "OF_A_RECORD",
-    "SETTLE_S",
     "SOURCE_HEADER",
     "Client",
     "Cluster",
@@ -40,7 +39,6 @@ __all__ = [
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
 
 DELIVERY_TIMEOUT_MS = 25_000  # the client gives a message up
-SETTLE_S = 28.0
 ASK_TIMEOUT_S = 5.0
 FULL = -184  # the client's queue is: RD_KAFKA_RESP_ERR__QUEUE_FULL
 
@@ -90,7 +88,6 @@ void *rd_kafka_topic_new(void *, const char *name, void *conf);
 void rd_kafka_topic_destroy(void *);
 const char *rd_kafka_err2name(int);
 const char *rd_kafka_err2str(int);
-int rd_kafka_fatal_error(void *, char *text, size_t room);
 typedef struct { char *name; int partition_count; void *partitions; int error; } topic_metadata;
 typedef struct { int broker_count; void *brokers; int topic_count; topic_metadata *topics; } cluster_metadata;
 int rd_kafka_metadata(void *, int all, void *topic, const cluster_metadata **, int timeout_ms);
@@ -159,8 +156,7 @@ class Message(NamedTuple):
     key: bytes
     value: bytes
     timestamp_ms: int
-    identity_name: bytes  # of the header that has the identity
-    identity: bytes
+    identity: bytes  # the value of brim-record
     properties: bytes = b""
 
 
@@ -257,8 +253,7 @@ class Client:
             held.append(ffi.from_buffer("uint8_t[]", data))
             setattr(message, field, held[-1])
             setattr(message, f"{field}_length", len(data))
-        name = ffi.new("char[]", it.identity_name)
-        message.identity_name, message.timestamp_ms = name, it.timestamp_ms
+        message.timestamp_ms = it.timestamp_ms
         code = int(lib.rb_kafka_produce(to[0], flight.counts, flight.marks((number,)), message))
         flight.handed_over += code == 0
         return code
@@ -279,14 +274,10 @@ class Client:
         flight.handed_over += end - begin
         return end, error[0]
 
-    def poll(self, timeout_s: float, flight: Flight | None = None) -> None:
-        """Take what has been answered, after waiting for the first for so long, or until wake().
-
-        With a flight, not if that has ended: another thread may have taken it.
-        """
+    def poll(self, timeout_s: float) -> None:
+        """Take the answers that have come; wait for the first up to `timeout_s`, or until wake()."""
         with self._polling:
-            if flight is None or not flight.ended:
-                lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
+            lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
 
     def wake(self) -> None:
         """Ends a poll(), or the next one."""
@@ -300,10 +291,6 @@ class Client:
             if code
             else None
         )
-
-    def fatal(self) -> bool:
-        """Whether it can go on no more."""
-        return bool(self._calls.rd_kafka_fatal_error(self._handle, self._library.ffi.NULL, 0))
 
     def ask(self, topic: str | None) -> Failure | None:
         """Whether the cluster answers, and has the topic or makes it; or why not."""
@@ -409,7 +396,7 @@ class Cluster:
         return SinkUnavailable(f"{self.url}: {said}", hint=hint)
 
 
-def cluster_of_url(url: str, options: Mapping[str, str], **defaults: Any) -> Cluster:
+def cluster_of_url(url: str, options: Mapping[str, str]) -> Cluster:
     """For kafka://host:port,host:port/topic; options are librdkafka's.  Raises BadName, SinkUnavailable."""
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
@@ -417,11 +404,16 @@ def cluster_of_url(url: str, options: Mapping[str, str], **defaults: Any) -> Clu
         raise BadName(
             f"{url!r} names no brokers or no topic", hint="write kafka://host:9092,other:9092/topic"
         )
+    if "mode" in options:
+        raise BadName(
+            f"{url}: unknown option mode (value {options['mode']!r})",
+            hint="remove it: a Kafka sink sends one Kafka record for each record",
+        )
     for name in FIXED:
         if name in options:
             raise BadName(f"{url}: option {name} is the bridge's own business", hint="remove it")
     try:
-        return Cluster(parts.netloc, topic, {**DEFAULTS, **defaults, **options})
+        return Cluster(parts.netloc, topic, {**DEFAULTS, **options})
     except ImportError as error:
         hint = "pip install 'brim[kafka]'"
         raise SinkUnavailable(f"{url}: confluent-kafka is not installed: {error}", hint=hint) from error

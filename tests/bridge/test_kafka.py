@@ -1,8 +1,6 @@
-"""The Kafka sinks against librdkafka's mock brokers: the protocol is real, and so is the socket."""
+"""The Kafka sink against librdkafka's mock brokers: the protocol is real, and so is the socket."""
 
 import dataclasses
-import itertools
-import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from bridge.drained import parse, verify
-from bridge.errors import BadName, SinkBlocked, SinkUnavailable
+from bridge.errors import BadName, SinkUnavailable
 from bridge.records import Records
 from bridge.sink import RecordSink, open_sink
 from bridge.sinks.kafka import KafkaSink
-from bridge.sinks.kafka_chunks import KafkaChunkSink
-from ringbuf import Batch
 from tests.support.bridges import drain, publish, ring, run_dry, settings
-from tests.support.drained_files import EPOCH, T0_NS, record, records_of, unit_of
+from tests.support.drained_files import EPOCH, T0_NS, records_of, unit_of
 
 pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
-pytest.importorskip("backports.zstd", reason="needs zstd: pip install 'brim[archive]'")
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -42,8 +36,8 @@ def headers_of(message: "Message") -> dict[str, Any]:
 
 
 @pytest.fixture
-def opened() -> Iterator[list[KafkaSink | KafkaChunkSink]]:
-    made: list[KafkaSink | KafkaChunkSink] = []
+def opened() -> Iterator[list[KafkaSink]]:
+    made: list[KafkaSink] = []
     yield made
     for sink in made:
         sink.close()
@@ -80,31 +74,6 @@ def test_a_record_is_a_message_with_its_topic_as_key_and_its_identity_in_headers
         assert [offset for _, offset in placed] == sorted(offset for _, offset in placed)
 
 
-def test_a_chunk_is_a_drained_file_of_its_own(brokers: str, opened: list[KafkaChunkSink]) -> None:
-    sink = open_sink(f"kafka://{brokers}/chunks-{{stream}}", {"mode": "chunk", "chunk_bytes": "4096"})
-    assert isinstance(sink, KafkaChunkSink)
-    opened.append(sink)
-    sink.begin("edge-1")
-    unit = unit_of(100, 699, drain_seq=3, lost=((90, 99),))
-    sink.put(unit)
-    found = messages(brokers, "chunks-default", 8)
-    assert len(found) > 8
-    assert {it.partition() for it in found} == {found[0].partition()}
-    assert {it.key() for it in found} == {b"edge-1/default/0"}
-    files = [parse(it.value() or b"") for it in found]
-    for file, it in zip(files, found, strict=True):
-        verify(file)
-        ends = b"%d %d" % (file.footer.first_offset, file.footer.last_offset)
-        assert headers_of(it) == {"brim-source": f"edge-1/default/0/{EPOCH}".encode(), "brim-range": ends}
-        assert file.footer.drain_seq == 3
-    ranges = [(file.footer.first_offset, file.footer.last_offset) for file in files]
-    assert ranges[0][0] == 100
-    assert ranges[-1][1] == 699
-    assert all(one[1] + 1 == two[0] for one, two in itertools.pairwise(ranges))
-    assert [file.footer.lost for file in files] == [((90, 99),)] + [()] * (len(files) - 1)
-    assert b"".join(e.body for file in files for e in file.extents) == b"".join(r.records for r in unit.runs)
-
-
 def test_a_record_that_is_too_large_is_named_and_the_others_arrive(
     brokers: str, opened: list[KafkaSink]
 ) -> None:
@@ -138,17 +107,6 @@ def test_a_client_whose_queue_is_full_is_waited_for_and_order_holds(
         assert (key or b"").startswith(b"site/plant/" if renamed else b"plant/")
 
 
-def test_a_chunk_that_no_broker_takes_stops_the_drain_and_says_what_to_change(
-    brokers: str, opened: list[KafkaChunkSink]
-) -> None:
-    sink = KafkaChunkSink.of_url(f"kafka://{brokers}/small-chunks", {"message.max.bytes": "1000"})
-    opened.append(sink)
-    noise = random.Random(1).randbytes
-    with pytest.raises(SinkBlocked, match="larg") as caught:
-        sink.put(unit_of(0, 9, payload=lambda _: noise(500)))
-    assert "message.max.bytes" in caught.value.hint
-
-
 def test_brokers_that_are_not_there_are_unavailable(
     opened: list[KafkaSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,12 +114,11 @@ def test_brokers_that_are_not_there_are_unavailable(
     with socket.socket() as taken:  # bound and not listening: refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        for mode in ("message", "chunk"):
-            sink = open_sink(f"kafka://127.0.0.1:{port}/t", {"mode": mode})
-            opened.append(sink)  # type: ignore[arg-type]
-            with pytest.raises(SinkUnavailable) as caught:
-                sink.begin("edge-1")
-            assert "check the network" in caught.value.hint
+        sink = KafkaSink.of_url(f"kafka://127.0.0.1:{port}/t", {})
+        opened.append(sink)
+        with pytest.raises(SinkUnavailable) as caught:
+            sink.begin("edge-1")
+        assert "check the network" in caught.value.hint
 
 
 def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
@@ -192,13 +149,20 @@ def test_brokers_that_go_away_fail_what_is_under_way_and_a_new_begin_goes_on(
         ("kafka://user:secret@host:9092/topic", {}, "no brokers"),
         ("kafka://host:9092/topic", {"no.such": "1"}, "no.such"),
         ("kafka://host:9092/topic", {"acks": "1"}, "acks"),
-        ("kafka://host:9092/topic", {"mode": "parcel"}, "parcel"),
-        ("kafka://host:9092/topic", {"mode": "chunk", "chunk_bytes": "12"}, "chunk_bytes"),
+        ("kafka://host:9092/topic", {"chunk_bytes": "65536"}, "chunk_bytes"),
     ],
 )
 def test_a_url_or_option_that_cannot_be_is_refused(url: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(BadName, match=said):
         open_sink(url, options)
+
+
+@pytest.mark.parametrize("mode", ["chunk", "message"])
+def test_the_option_mode_is_refused_with_its_remedy(mode: str) -> None:
+    with pytest.raises(BadName, match=f"unknown option mode .*{mode}") as caught:
+        open_sink("kafka://host:9092/topic", {"mode": mode, "chunk_bytes": "65536"})
+    assert "remove it" in caught.value.hint
+    assert "one Kafka record for each record" in caught.value.hint
 
 
 def test_nothing_is_sent_before_begin() -> None:
@@ -208,42 +172,19 @@ def test_nothing_is_sent_before_begin() -> None:
     sink.close()
 
 
-def test_records_may_be_alone_in_their_chunk(brokers: str, opened: list[KafkaChunkSink]) -> None:
-    from bridge.unit import Intent, build
-    from ringbuf import FLAG_UNCHECKED
-    from tests.support.drained_files import CREATED_NS, batch_of
-
-    sink = KafkaChunkSink.of_url(f"kafka://{brokers}/alone", {"chunk_bytes": "4096"})
-    opened.append(sink)
-    large = [record(n, b"\0" * 5000, flags=FLAG_UNCHECKED if n != 1 else 0) for n in range(3)]
-    unit = build("edge-1", Intent(1, CREATED_NS, "s", 0, EPOCH, 0, None, 0, 2, (), ()), batch_of(large))
-    sink.put(unit)
-    files = [parse(it.value() or b"") for it in messages(brokers, "alone", 3)]
-    for file in files:
-        verify(file)
-    assert [file.footer.count for file in files] == [1, 1, 1]
-
-
-def test_what_a_ring_holds_is_drained_once_in_either_form(
-    brokers: str, opened: list[KafkaSink | KafkaChunkSink], tmp_path: Path
-) -> None:
+def test_what_a_ring_holds_is_drained_once(brokers: str, opened: list[KafkaSink], tmp_path: Path) -> None:
     made = ring(tmp_path)
     publish(made, 500, size=30)
-    for mode in ("message", "chunk"):
-        sink = open_sink(f"kafka://{brokers}/drained-{mode}", {"mode": mode})
-        opened.append(sink)  # type: ignore[arg-type]
-        sink.begin("edge-1")
-        with drain(settings(tmp_path, tmp_path / mode, unit_bytes=16384), sink) as drained:
-            run_dry(drained)
+    sink = KafkaSink.of_url(f"kafka://{brokers}/drained", {})
+    opened.append(sink)
+    sink.begin("edge-1")
+    with drain(settings(tmp_path, tmp_path / "state", unit_bytes=16384), sink) as drained:
+        run_dry(drained)
     made.close()
-    plain = messages(brokers, "drained-message", 500)
-    rows = {int(headers_of(it)["brim-record"].split()[0]): it.value() for it in plain}
-    chunks = [parse(it.value() or b"") for it in messages(brokers, "drained-chunk", 3)]
-    records = {r.offset: r.bytes() for f in chunks for e in f.extents
-               for r in Batch.of(e.body, EPOCH, f.footer.first_offset, None)}  # fmt: skip
-    assert len(plain) == 500
-    assert len({file.footer.drain_seq for file in chunks}) >= 3
-    assert rows == records == {offset: str(offset).encode().rjust(30, b".") for offset in range(500)}
+    found = messages(brokers, "drained", 500)
+    rows = {int(headers_of(it)["brim-record"].split()[0]): it.value() for it in found}
+    assert len(found) == 500
+    assert rows == {offset: str(offset).encode().rjust(30, b".") for offset in range(500)}
 
 
 class Made(NamedTuple):

@@ -1,4 +1,4 @@
-"""The Kafka sinks against a real broker, killed under way.
+"""The Kafka sink against a real broker, killed under way.
 
 `./dev kafka` fetches it, and `./dev test -m campaign tests/bridge/test_kafka_broker.py` runs this.
 """
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.drained import parse, verify
 from bridge.errors import SinkUnavailable
 from bridge.sink import RecordSink, open_sink
 from tests.bridge.test_kafka import headers_of
@@ -39,21 +38,6 @@ def begun(sink: RecordSink) -> None:
             continue
         return
     raise AssertionError("ten tries to begin have failed")
-
-
-def test_units_of_chunks_come_back_as_the_files_they_are(broker: KafkaBroker) -> None:
-    sink = open_sink(f"kafka://{broker.servers}/chunks", {"mode": "chunk", "chunk_bytes": "16384"})
-    assert not isinstance(sink, RecordSink)
-    units = [unit_of(0, 999), unit_of(1000, 1999, drain_seq=2)]
-    for unit in units:
-        sink.put(unit)
-    sink.close()
-    files = [parse(it.value() or b"") for it in messages(broker.servers, "chunks", 6)]
-    for file in files:
-        verify(file)
-    assert sorted(n for f in files for n in range(f.footer.first_offset, f.footer.last_offset + 1)) == list(
-        range(2000)
-    )
 
 
 def test_a_broker_that_is_killed_loses_nothing_and_what_comes_twice_is_known_by_its_headers(

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from bridge.checkpoint import cursors_in
-from bridge.drained import parse
 from bridge.errors import SinkUnavailable
 from bridge.records import Records, Rejected
 from tests.bridge.test_mqtt_sink import Watch
@@ -26,21 +25,21 @@ RECORDS, WINDOW, KILLS = 9_000, 800, 3
 SETTINGS = {"resend_max_records": WINDOW, "window": 4, "unit_bytes": 16_384}
 
 
-def drained(runtime: Path, root: Path, url: str, mode: str, *, killed_at: int = 0) -> None:
+def drained(runtime: Path, root: Path, url: str, *, killed_at: int = 0) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.support.killed_at_ack", str(runtime), str(root)]
-    command += [url, mode, str(killed_at), json.dumps(SETTINGS)]
+    command += [url, str(killed_at), json.dumps(SETTINGS)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == (-9 if killed_at else 0), done.stderr
 
 
-def killed_often(runtime: Path, root: Path, url: str, mode: str = "") -> None:
+def killed_often(runtime: Path, root: Path, url: str) -> None:
     """Each life takes a different number of acknowledgements; what it took last, no checkpoint has."""
     with ring(runtime, capacity_bytes=1 << 21) as made:
         publish(made, RECORDS)
         for life in range(KILLS):
-            drained(runtime, root, url, mode, killed_at=19 + life)
-        drained(runtime, root, url, mode)
+            drained(runtime, root, url, killed_at=19 + life)
+        drained(runtime, root, url)
 
 
 def check(times: Counter[int]) -> None:
@@ -49,9 +48,8 @@ def check(times: Counter[int]) -> None:
     assert 0 < again <= KILLS * WINDOW
 
 
-@pytest.mark.parametrize("mode", ["message", "chunk"])
 def test_a_killed_bridge_sends_at_most_one_window_to_kafka_again(
-    runtime_directory: Path, tmp_path: Path, mode: str
+    runtime_directory: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'brim[kafka]'")
     from tests.bridge.test_kafka import headers_of
@@ -59,13 +57,9 @@ def test_a_killed_bridge_sends_at_most_one_window_to_kafka_again(
 
     times: Counter[int] = Counter()
     with mock_brokers() as servers:
-        killed_often(runtime_directory, tmp_path, f"kafka://{servers}/again", mode)
-        for it in messages(servers, "again", RECORDS if mode == "message" else 1):
-            if mode == "message":
-                times[int(headers_of(it)["brim-record"].split()[0])] += 1
-            else:
-                footer = parse(it.value() or b"").footer
-                times.update(range(footer.first_offset, footer.last_offset + 1))
+        killed_often(runtime_directory, tmp_path, f"kafka://{servers}/again")
+        for it in messages(servers, "again", RECORDS):
+            times[int(headers_of(it)["brim-record"].split()[0])] += 1
     check(times)
 
 

@@ -95,7 +95,7 @@ def _s3(disk: Path) -> Iterator[Upstream]:
 def _kafka(disk: Path) -> Iterator[Upstream]:
     from tests.support.cut_kafka import CutKafka
 
-    yield CutKafka(disk, "message", offsets_a_batch=OFFSETS_A_BATCH)
+    yield CutKafka(disk, offsets_a_batch=OFFSETS_A_BATCH)
 
 
 SINKS: dict[str, Callable[[Path], AbstractContextManager[Upstream]]] = {

@@ -209,11 +209,11 @@ def upstream_of(seed: int, disk: Path) -> Iterator[Upstream]:
 
 @contextmanager
 def kafka_of(seed: int, disk: Path) -> Iterator[Upstream]:
-    """Record by record, and each second time in chunks."""
+    """Kafka."""
     from tests.support.cut_kafka import CutKafka
 
     (disk / "kafka").mkdir()
-    yield CutKafka(disk / "kafka", "chunk" if seed % 2 else "message", seed)
+    yield CutKafka(disk / "kafka", seed)
 
 
 def run_seed(

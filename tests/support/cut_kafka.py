@@ -23,20 +23,19 @@ from tests.support.ports import free_port
 __all__ = ["CutKafka"]
 
 TOPIC = "records"
-OFFSETS_A_BATCH = {"message": 150_000, "chunk": 16}
+OFFSETS_A_BATCH = 150_000
 ASK_S = 30.0
 READ_S = 300.0  # without any record, on a busy machine
 
 
 class CutKafka:
-    """One broker, with its files in `directory`, which is there.  `mode` is the bridge's."""
+    """One broker, with its files in `directory`, which is there."""
 
     kinds: Sequence[str] = ("refused", "half-open", "slow", "killed")
     lake = ""
 
-    def __init__(self, directory: Path, mode: str, seed: int = 0, offsets_a_batch: int = 0) -> None:
-        self._mode = mode
-        self._offsets_a_batch = offsets_a_batch or OFFSETS_A_BATCH[mode]
+    def __init__(self, directory: Path, seed: int = 0, offsets_a_batch: int = OFFSETS_A_BATCH) -> None:
+        self._offsets_a_batch = offsets_a_batch
         behind = free_port()
         self._line = CutLine(behind, seed)
         self._broker = KafkaBroker(directory, by_line=(behind, self._line.port))
@@ -58,14 +57,13 @@ class CutKafka:
     @property
     def settings(self) -> str:
         """See Upstream."""
-        to = f"kafka://127.0.0.1:{self._line.port}/{TOPIC}"
-        return f"to = {json.dumps(to)}\n[bridge.options]\nmode = {json.dumps(self._mode)}"
+        return f"to = {json.dumps(f'kafka://127.0.0.1:{self._line.port}/{TOPIC}')}"
 
     @property
     def job(self) -> list[str]:
         """See Upstream."""
         settings = [f"--conf={conf()}", f"--option=maxOffsetsPerTrigger={self._offsets_a_batch}"]
-        return [self._broker.servers, TOPIC, f"--mode={self._mode}", *settings]
+        return [self._broker.servers, TOPIC, *settings]
 
     def cut(self, kind: str) -> None:
         """See Upstream."""
@@ -93,7 +91,7 @@ class CutKafka:
         return [(f"{it.partition()}-{it.offset()}", it.value() or b"") for it in every]
 
     def came_twice(self) -> int:
-        """Records of the topic, in mode "message", that it has more than once, each of them once less."""
+        """Records of the topic that it has more than once, each of them once less."""
         ends = self._ends()
         consumer = Consumer({"bootstrap.servers": self._broker.servers, "group.id": "test"}, logger=quiet)
         seen: set[tuple[Any, int]] = set()

@@ -1,7 +1,7 @@
 """A drain of a process of its own that is killed, with SIGKILL, when its sink has taken things N times: what
 it took last, the checkpoint does not know.
 
-    python -m tests.support.killed_at_ack RUNTIME_DIRECTORY ROOT URL MODE N [SETTINGS]
+    python -m tests.support.killed_at_ack RUNTIME_DIRECTORY ROOT URL N [SETTINGS]
 
 N = 0: it drains until nothing waits.  SETTINGS: of the bridge, as JSON.
 """
@@ -13,14 +13,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from bridge.errors import SinkUnavailable
 from bridge.records import Records, Rejected
-from bridge.sink import RecordSink, Sink, UnitSink, keeps_names, open_sink
-from bridge.unit import Unit
+from bridge.sink import RecordSink, Sink, open_sink
 from tests.support.bridges import drain, run_dry, settings
 
 BEGINS_MOST = 50
@@ -46,29 +45,8 @@ def begin(sink: Sink, edge: str) -> None:
     return sink.begin(edge)
 
 
-class _Units:
-    """Passes all on, and dies before the drain hears of it."""
-
-    def __init__(self, inner: UnitSink, countdown: _Countdown) -> None:
-        self._inner, self._countdown, self.url = inner, countdown, inner.url
-        self.keeps_names = keeps_names(inner)
-
-    def begin(self, edge: str) -> None:
-        begin(self._inner, edge)
-
-    def put(self, unit: Unit) -> None:
-        self._inner.put(unit)
-        self._countdown()
-
-    def names(self, prefix: str) -> Iterator[str]:
-        return self._inner.names(prefix)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 class _Records:
-    """The same, of records."""
+    """Passes all records on, and dies before the drain hears of it."""
 
     def __init__(self, inner: RecordSink, countdown: _Countdown) -> None:
         self._inner, self._countdown, self.url = inner, countdown, inner.url
@@ -86,10 +64,10 @@ class _Records:
 
 
 def main() -> None:
-    runtime, root, url, mode, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:6]
-    more = {"unit_bytes": 16_384, **(json.loads(sys.argv[6]) if sys.argv[6:] else {})}
-    inner, countdown = open_sink(url, {"mode": mode} if mode else {}), _Countdown(int(left))
-    sink: Sink = _Records(inner, countdown) if isinstance(inner, RecordSink) else _Units(inner, countdown)
+    runtime, root, url, left = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5]
+    more = {"unit_bytes": 16_384, **(json.loads(sys.argv[5]) if sys.argv[5:] else {})}
+    inner, countdown = open_sink(url), _Countdown(int(left))
+    sink: Sink = _Records(inner, countdown) if isinstance(inner, RecordSink) else inner
     with drain(settings(runtime, root, **more), sink) as drained:
         run_dry(drained)
 

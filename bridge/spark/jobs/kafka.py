@@ -1,13 +1,12 @@
 """Bronze from Kafka: what a bridge drained to a Kafka topic, into the table that bronze.py makes of files.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 .../kafka.py host:9092 records
-        --to /srv/bronze [--every 60] [--mode chunk] [--option kafka.security.protocol=SSL]
+        --to /srv/bronze [--every 60] [--option kafka.security.protocol=SSL]
 
-The connector is Spark's own and has Spark's version; it is not in the pyspark package.  --mode is that of the
-bridge: one Kafka record for each record (bridge/sinks/kafka.py), or chunks (bridge/sinks/kafka_chunks.py).
-What has not the headers of that form goes into quarantine.  Columns, batches, checkpoint and quarantine are
-those of bronze.py, so windows, latest, gaps and compact work on the table as on the other; from the same
-records all three make the same rows.
+The connector is Spark's own and has Spark's version; it is not in the pyspark package.  A Kafka record
+without the headers of bridge/sinks/kafka.py goes into quarantine.  Columns, batches, checkpoint and
+quarantine are those of bronze.py, so windows, latest, gaps and compact work on this table too; from the same
+records both jobs make the same rows.
 
 Each record once, though an outage makes a bridge send some again, and what came in meanwhile before what
 waited: no order of offsets is relied on.  TABLE/_marks keeps, for each batch that of its end, between which
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import functions as f
 
 from bridge.errors import SourceOptionError
-from bridge.spark.chunked import HEAD, ROWS_MOST, rows_of_chunks
 from bridge.spark.columns import CORRUPT, DDL
 from bridge.spark.coverage import Ranges, overlap, union
 from bridge.spark.jobs import bronze
@@ -46,16 +44,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["MODES", "chunks", "few", "ingest", "main", "once", "records"]
+__all__ = ["few", "ingest", "main", "once", "records"]
 
-MODES = ("message", "chunk")
-SOURCE, RECORD, RANGE, PROPERTIES = "brim-source", "brim-record", "brim-range", "mqtt-properties"
+SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
 WHOSE = ("edge", "stream", "partition", "epoch")
 MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"
 MARKS_KEPT = 3  # batches
 RANGES_MOST = 16  # of one source: then neighbours are taken together, and more of the table is looked at
 ASKED_MOST = 32  # ranges that a scan of the table is told; beyond, only where they begin and end
-CHUNKS_AT_ONCE = 32  # that a Python worker is handed together
 
 Whose: TypeAlias = tuple[str, str, int, int]
 Marks: TypeAlias = dict[Whose, Ranges]
@@ -81,21 +77,6 @@ def records(kafka: DataFrame) -> DataFrame:
     rows = kafka.select(*(column.alias(name) for name, column in made.items()))
     known = _all_there(*IDENTITY, "timestamp")
     return rows.withColumn(CORRUPT, f.when(~known, "a Kafka record without the headers of Brim"))
-
-
-def chunks(kafka: DataFrame) -> DataFrame:
-    """As records(), of rows that are chunks."""
-    said = f.split(_header(RANGE).cast("string"), " ")
-    head = {**_whose(), "first": said[0].try_cast("bigint"), "last": said[1].try_cast("bigint")}
-    rows = kafka.select(*(column.alias(name) for name, column in head.items()), "value")
-    known = _all_there(*HEAD, "value") & (f.col("last") - f.col("first")).between(0, ROWS_MOST - 1)
-    inside = f.explode(rows_of_chunks(f.col("value"), *(f.col(name) for name in HEAD)))
-    good = rows.where(known).select(inside.alias("row")).select("row.*")
-    nulls = [f"cast(null as {kind}) {name}" for name, kind in (it.split() for it in DDL.split(", ")[:-1])]
-    why = f"'a Kafka record without the headers of a chunk' {CORRUPT}"
-    return good.unionByName(
-        rows.where(~f.coalesce(known, f.lit(False))).selectExpr(*nulls, "value payload", why)
-    )
 
 
 def _whose() -> dict[str, Column]:
@@ -189,7 +170,6 @@ def ingest(
     table: str,
     *,
     checkpoint: str = "",
-    mode: str = MODES[0],
     form: str = FORMATS[0],
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
@@ -214,7 +194,7 @@ def ingest(
             f"Spark's Kafka source cannot be used: {str(error).partition(chr(10))[0]}",
             hint=f"--conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}",
         ) from error
-    rows = chunks(source) if mode == "chunk" else records(source)
+    rows = records(source)
 
     def prepare(frame: DataFrame, batch: int) -> DataFrame:
         return once(spark, frame, table, batch)
@@ -230,7 +210,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("servers", help="host:port, of some brokers")
     parser.add_argument("topic", help="the Kafka topic")
-    parser.add_argument("--mode", choices=MODES, default=MODES[0], help="of the bridge; default: message")
     add_stream_arguments(parser)
     add_format_argument(parser)
     add_spark_arguments(parser)
@@ -240,17 +219,13 @@ def arguments() -> argparse.ArgumentParser:
 def job(argv: Sequence[str] | None) -> int:
     """See main()."""
     given = arguments().parse_args(argv)
-    few = (
-        {"spark.sql.execution.arrow.maxRecordsPerBatch": str(CHUNKS_AT_ONCE)} if given.mode == "chunk" else {}
-    )
-    spark = session("brim kafka", master=given.master, settings={**few, **pairs(given.conf, "--conf")})
+    spark = session("brim kafka", master=given.master, settings=pairs(given.conf, "--conf"))
     query, outcome = ingest(
         spark,
         given.servers,
         given.topic,
         given.to,
         checkpoint=given.checkpoint,
-        mode=given.mode,
         form=given.format,
         every_s=given.every,
         options=pairs(given.option, "--option"),

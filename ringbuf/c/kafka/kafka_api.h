@@ -24,11 +24,11 @@ typedef struct rb_kafka_mark {
     int32_t error; /* once it has ended: 0, or a code of librdkafka's */
 } rb_kafka_mark;
 
-/* One message: what is NULL or empty is not there, but the value, which is then empty. */
+/* One message: a part that is NULL or empty is not sent, except the value, which is then empty.
+ * `identity` is the value of the header brim-record. */
 typedef struct rb_kafka_message {
     const uint8_t *key, *value, *identity, *properties;
     uint64_t key_length, value_length, identity_length, properties_length;
-    const char *identity_name; /* of the header that has `identity` */
     int64_t timestamp_ms;
 } rb_kafka_message;
 

@@ -21,7 +21,7 @@ int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_ma
     return producev(to->client, KAFKA_TOPIC, to->topic, KAFKA_FLAGS, KAFKA_COPY, KAFKA_VALUE, it->value,
                     (size_t)it->value_length, KAFKA_KEY, it->key, (size_t)it->key_length, KAFKA_TIMESTAMP,
                     it->timestamp_ms, KAFKA_OPAQUE, mark, KAFKA_HEADER, "brim-source", to->source,
-                    (ssize_t)to->source_length, KAFKA_HEADER, it->identity_name, it->identity,
+                    (ssize_t)to->source_length, KAFKA_HEADER, "brim-record", it->identity,
                     (ssize_t)it->identity_length, last, "mqtt-properties", it->properties,
                     (ssize_t)it->properties_length, KAFKA_END);
 }
@@ -77,7 +77,6 @@ uint64_t rb_kafka_produce_records(const rb_kafka_to *to, rb_kafka_flight *flight
         uint8_t *end = put_number(identity, header.offset, " ");
         end = put_number(end, header.timestamp_ns, " ");
         end = put_number(end, header.flags & (RB_FLAG_QOS | RB_FLAG_RETAIN), "");
-        message.identity_name = "brim-record";
         message.identity = identity;
         message.identity_length = (uint64_t)(end - identity);
         if ((*error = rb_kafka_produce(to, flight, &marks[i], &message)) != 0)

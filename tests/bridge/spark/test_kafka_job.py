@@ -15,7 +15,6 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 from pyspark.sql import functions as f
 
-from bridge.chunks import chunks_of
 from bridge.errors import SourceOptionError
 from bridge.spark.columns import CORRUPT
 from bridge.spark.coverage import subtract
@@ -51,17 +50,6 @@ def sent(offset: int, partition: int) -> tuple[Any, ...]:
         0,
         headers,
     )
-
-
-def chunks_of_units(*units: Unit, chunk_bytes: int = 2048) -> list[tuple[Any, ...]]:
-    """As bridge/sinks/kafka_chunks.py has it, in the order given."""
-    found = []
-    for unit in units:
-        for it in chunks_of(unit, chunk_bytes):
-            headers = [("brim-source", f"edge-1/default/0/{EPOCH}".encode())]
-            headers.append(("brim-range", f"{it.first_offset} {it.last_offset}".encode()))
-            found.append((b"edge-1/default/0", it.data, "records", 0, 0, None, 0, headers))
-    return found
 
 
 def batches(
@@ -118,22 +106,6 @@ def test_what_came_in_before_what_had_waited_hides_none_of_it(spark: Any, tmp_pa
         *(*range(8, 40, 2), *range(108, 112, 2)),
         *(*range(40, 100, 2), *range(112, 120, 2)),
     ]
-
-
-def test_chunks_become_the_rows_of_files_whatever_their_order_and_cut(spark: Any, tmp_path: Path) -> None:
-    units = unit_of(0, 99), unit_of(200, 299, drain_seq=2), unit_of(100, 199, drain_seq=3)
-    first = chunks_of_units(*units[:2])
-    again = chunks_of_units(units[1], units[2], units[2], chunk_bytes=1024)  # cut otherwise
-    lies = (*again[-1][:1], again[0][1], *again[-1][2:])  # another chunk's content
-    foreign: tuple[Any, ...] = (b"k", b"v", "records", 0, 0, None, 0, [])
-    found = batches(spark, tmp_path / "table", kafka.chunks, first, [*again, foreign, lies])
-    assert len(first) == 8
-    bad = [row for row in found[1] if row[CORRUPT]]
-    assert bytes(bad[0]["payload"]) == b"v"
-    said = range(*(int(it) + at for at, it in enumerate(lies[-1][1][1].split())))
-    assert [row["offset"] for row in bad[1:]] == list(said)
-    assert all("its headers say otherwise" in row[CORRUPT] for row in bad[1:])
-    expect_the_table_of_files(spark, found, *units, root=tmp_path / "lake")
 
 
 def test_places_that_are_remembered_stay_few_and_cover_all_that_came() -> None:

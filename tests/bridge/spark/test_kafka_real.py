@@ -1,6 +1,6 @@
-"""The same records by files, by Kafka one by one, and by Kafka in chunks: three tables, equal row for row.
+"""The same records by files and by Kafka: two tables, equal row for row.
 
-A real broker and Spark's own Kafka source; the bridges to Kafka are killed under way, so that the topics hold
+A real broker and Spark's own Kafka source; the bridge to Kafka is killed under way, so that the topic holds
 some records twice.  `./dev kafka` fetches both, and
 `./dev test -m campaign tests/bridge/spark/test_kafka_real.py` runs this.
 """
@@ -24,7 +24,6 @@ pytest.importorskip("confluent_kafka", reason="needs the kafka extra: pip instal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridge.drained import parse
 from tests.support.bridges import publish, ring
 from tests.support.house import ROOT
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
@@ -60,9 +59,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def drained(runtime: Path, root: Path, url: str, mode: str = "", *, killed_at: int = 0) -> None:
+def drained(runtime: Path, root: Path, url: str, *, killed_at: int = 0) -> None:
     root.mkdir(exist_ok=True)
-    done = run("tests.support.killed_at_ack", str(runtime), str(root), url, mode, str(killed_at))
+    done = run("tests.support.killed_at_ack", str(runtime), str(root), url, str(killed_at))
     assert done.returncode == (-9 if killed_at else 0), done.stderr
 
 
@@ -75,36 +74,27 @@ def table_of(job: str, *arguments: str, to: Path) -> Any:
     return pa.concat_tables(parts).sort_by(SORTED_BY)
 
 
-def test_files_and_both_forms_of_kafka_make_equal_tables(
+def test_files_and_kafka_make_equal_tables(
     broker: KafkaBroker, runtime_directory: Path, tmp_path: Path
 ) -> None:
     names = ("default-0", "default-1", "press-0")
     rings = [ring(runtime_directory, name, capacity_bytes=1 << 22) for name in names]
-    forms = {"message": f"kafka://{broker.servers}/records", "chunk": f"kafka://{broker.servers}/chunks"}
+    upstream = f"kafka://{broker.servers}/records"
     for half in (1, 2):
         for made in rings:
             for topic in ("plant/1/temp", "plant/2/temp", "plant/ü/é"):
                 publish(made, RECORDS // 18, topic=topic)
-        for mode, url in forms.items():
-            drained(runtime_directory, tmp_path / mode, url, mode, killed_at=3)
+        drained(runtime_directory, tmp_path / "kafka", upstream, killed_at=3)
         if half == 1:  # and a table that is behind gets what comes again in a later batch
-            early = table_of(
-                "kafka", broker.servers, "records", f"--conf={conf()}", to=tmp_path / "by-message"
-            )
+            early = table_of("kafka", broker.servers, "records", f"--conf={conf()}", to=tmp_path / "by-kafka")
             assert 0 < len(early) < RECORDS
-    for mode, url in forms.items():
-        drained(runtime_directory, tmp_path / mode, url, mode)
+    drained(runtime_directory, tmp_path / "kafka", upstream)
     drained(runtime_directory, tmp_path / "files", (tmp_path / "lake").as_uri())
     for made in rings:
         made.close()
 
     assert len(messages(broker.servers, "records", RECORDS)) > RECORDS
-    held = [parse(it.value() or b"").footer.count for it in messages(broker.servers, "chunks", 6)]
-    assert sum(held) > RECORDS
     by_file = table_of("bronze", str(tmp_path / "lake"), to=tmp_path / "by-file")
-    by_message = table_of("kafka", broker.servers, "records", f"--conf={conf()}", to=tmp_path / "by-message")
-    chunked = [broker.servers, "chunks", "--mode=chunk", f"--conf={conf()}"]
-    by_chunk = table_of("kafka", *chunked, to=tmp_path / "by-chunk")
+    by_kafka = table_of("kafka", broker.servers, "records", f"--conf={conf()}", to=tmp_path / "by-kafka")
     assert len(by_file) == RECORDS
-    assert by_message.equals(by_file)
-    assert by_chunk.equals(by_file)
+    assert by_kafka.equals(by_file)
