@@ -1,6 +1,6 @@
 """One partition in shared memory: a ring of records with one writer and any number of readers.
 
-It knows bytes and offsets; no topics, no sockets, no logs.
+The ring holds bytes and offsets.  It knows no topics, sockets or logs.
 
     with Ring.create("/dev/shm/cam-0", capacity_bytes=1 << 26, epoch=1) as ring:
         writer = ring.writer()
@@ -10,12 +10,13 @@ It knows bytes and offsets; no topics, no sockets, no logs.
         for record in ring.reader(start="oldest"):
             print(record.offset, record.key, memoryview(record))
 
-What a ring promises
-  - A record is seen whole or not at all, in order, with dense offsets.
-  - Nothing is copied on the way out: memoryview(record) is the ring's own memory, read-only.
-  - A plain reader that is lapped learns how many records it lost; a gating reader is never lapped while it is
-    heeded.
-  - The ring survives the death of its writer at any instruction; Ring.reattach() goes on at the next offset.
+Guarantees of a ring
+  - A reader sees a record completely or not at all, in order, with dense offsets.
+  - Reading copies nothing: memoryview(record) is the ring's own memory, read-only.
+  - A plain reader that the writer laps gets the number of lost records.  The writer never laps a gating
+    reader unless it has evicted that reader.
+  - The ring survives the death of its writer at any instruction.  Ring.reattach() continues at the next
+    offset.
 """
 
 from ringbuf import errors

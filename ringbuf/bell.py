@@ -1,17 +1,17 @@
-"""Sleeping until any of many readers has something to read: Sleeper for a thread with nothing else to wait
-for, Bell for everybody else.
+"""Wake-up of many readers at once: Sleeper blocks the calling thread, Bell calls back from a thread of its
+own.
 
-A Bell is a thread.  It calls back once per watch, from its thread, and then forgets the reader: what is
-watched again sleeps again.  So an asyncio reader costs no thread of its own, and a reader that falls behind
-is not rung for records that it is about to read anyway.
+A Bell calls back once per watch and then forgets the reader; watch() again to get the next call.  An asyncio
+reader therefore needs no thread of its own.  A reader that has fallen behind is not woken for each record.
 
-Why a thread and not a socket per reader: the writer's one futex wake then serves every kind of reader and
-needs no descriptor of any of them; a wake-up took half as long as by a doorbell socket (12-13 against 24-26
-us).
+One thread serves all readers because one futex wake of the writer then reaches every kind of reader, and no
+reader needs a descriptor.  A wake-up took 12-13 us, against 24-26 us with a socket per reader.
 
-Invariants: the thread touches a reader only while it is in the set; unwatch() returns after the thread has
-released it; a reader that is closed is called back at once; whatever a callback raises, the thread goes on,
-and if it ends it is logged and another one starts.
+Invariants:
+  - The thread touches a reader only while the reader is in the set; unwatch() returns after the release.
+  - A reader that is closed is called back at once.
+  - An exception of a callback is logged, and the thread continues.
+  - If the thread ends by an exception, this is logged and another thread starts.
 """
 
 import logging
@@ -24,9 +24,9 @@ from typing import ClassVar, Protocol
 
 from ringbuf.core import ffi, lib
 
-READERS_MOST = 120  # of futex_waitv's 128
+READERS_MOST = 120  # futex_waitv takes 128
 WAIT_NS = 1_000_000_000
-RESTART_S = 0.05  # of a thread that has ended, so that one that always ends fills no log
+RESTART_S = 0.05  # before a new thread replaces one that ended: bounds the log lines if each one fails
 
 log = logging.getLogger(__name__)
 
@@ -34,19 +34,19 @@ Callback = Callable[[], object]
 
 
 class Watched(Protocol):
-    """What a Bell needs of a reader."""
+    """Reader as a Bell sees it."""
 
     @property
     def address(self) -> int:
-        """Of its rb_reader.  Raises RingError once it is closed."""
+        """Address of its rb_reader.  Raises RingError if the reader is closed."""
 
 
 class Bell:
-    """Sleeps for many readers at once."""
+    """One thread that waits for up to READERS_MOST readers and calls their callbacks."""
 
     _process: ClassVar["Bell | None"] = None
     _all: ClassVar["weakref.WeakSet[Bell]"] = weakref.WeakSet()
-    _process_lock: ClassVar[threading.RLock] = threading.RLock()  # finalizers close readers, in any place
+    _process_lock: ClassVar[threading.RLock] = threading.RLock()  # re-entrant: finalizers close readers
 
     def __init__(self) -> None:
         self._watched: dict[Watched, tuple[Callback, ...]] = {}
@@ -59,7 +59,7 @@ class Bell:
 
     @classmethod
     def of_process(cls) -> "Bell":
-        """The one of this process, made when first asked for."""
+        """The Bell that all readers of this process share; created on first use."""
         with cls._process_lock:
             if cls._process is None:
                 cls._process = cls()
@@ -67,7 +67,9 @@ class Bell:
 
     @classmethod
     def closed(cls, reader: Watched) -> None:
-        """`reader` has been closed: wake the threads that wait for it.  Their callbacks are called."""
+        """Wake the threads that wait for `reader`, which has been closed, so that its callbacks are
+        called.
+        """
         with cls._process_lock:
             bells = list(cls._all)
         for bell in bells:
@@ -77,8 +79,8 @@ class Bell:
     def watch(self, reader: Watched, callback: Callback) -> None:
         """Call `callback` once, from the bell's thread, when `reader` has something to read or is closed.
 
-        The callback must not block and must not raise.  For a reader that is watched several times, all are
-        called.  Raises RuntimeError above READERS_MOST readers.
+        The callback must not block and must not raise.  A reader may have several callbacks; all are called.
+        Raises RuntimeError above READERS_MOST readers.
         """
         with self._changed:
             if len(self._watched) >= READERS_MOST and reader not in self._watched:
@@ -90,9 +92,9 @@ class Bell:
         lib.rb_doorbell_ring(self._doorbell)
 
     def unwatch(self, reader: Watched, callback: Callback | None = None) -> None:
-        """Forget `reader`, or of several callbacks this one.
+        """Remove `callback` from `reader`, or all its callbacks.
 
-        If it was the last one, the bell's thread does not touch the reader after this.
+        After the last callback is removed, the bell's thread does not touch the reader any more.
         """
         with self._changed:
             left = () if callback is None else self._watched.get(reader, ())
@@ -126,7 +128,7 @@ class Bell:
         except BaseException:
             log.exception("wake-up thread failed, another one starts")
         with self._changed:
-            if self._thread is threading.current_thread():  # It was not stopped.
+            if self._thread is threading.current_thread():  # not stopped by close()
                 self._changed.wait(RESTART_S)
             self._asleep.clear()
             self._changed.notify_all()
@@ -134,7 +136,7 @@ class Bell:
                 self._start()
 
     def _next_wait(self) -> tuple[list[Watched], int] | None:
-        """The readers to wait for, once there are some, and the doorbell as it is; None after close()."""
+        """The watched readers, at least one, and the doorbell's value before the wait; None after close()."""
         with self._changed:
             self._asleep.clear()
             self._changed.notify_all()
@@ -146,12 +148,12 @@ class Bell:
             return list(self._watched), self._doorbell[0]
 
     def _wait_and_call(self, readers: list[Watched], seen: int) -> None:
-        """Wait once, and call back for one reader, or for those that are closed."""
+        """Wait once.  Call back for one reader that has records, or for all readers that are closed."""
         pointers, closed = [], []
         for reader in readers:
             try:
                 pointers.append(ffi.cast("rb_reader *", reader.address))
-            except Exception:  # noqa: BLE001 - RingClosed, mostly; the next use of the reader raises it again
+            except Exception:  # noqa: BLE001 - mostly RingClosed, which the next use raises again
                 closed.append(reader)
         if not closed:
             found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, seen, WAIT_NS)
@@ -172,26 +174,26 @@ def _call(callback: Callback) -> None:
 
 
 class Sleeper:
-    """Lets the thread that calls sleep() wait for many readers at once, and be woken by any other thread."""
+    """Wait of the calling thread for many readers; any other thread can end the wait."""
 
     def __init__(self) -> None:
         self._doorbell = ffi.new("uint32_t *")
         self._answered = 0
 
     def ring(self) -> None:
-        """End the sleep, or the next one if nobody sleeps.  For any thread."""
+        """End the current sleep(), or the next one if no thread sleeps.  Any thread may call this."""
         lib.rb_doorbell_ring(self._doorbell)
 
     def sleep(self, readers: Sequence[Watched], seconds: float) -> bool:
-        """Whether somebody has rung or a reader has something to read; False: the time is over.
+        """Wait at most `seconds`.  True if ring() was called or a reader has something to read.
 
-        The caller leaves the readers alone meanwhile.  Records of the first 127 end the sleep at once, those
-        of further ones within a millisecond.  Handlers of signals run in the middle of it.
+        No other thread may use the readers during the call.  Records of the first 127 readers end the sleep
+        at once, those of further readers within a millisecond.  Signal handlers run during the sleep.
         """
         pointers = [ffi.cast("rb_reader *", reader.address) for reader in readers]
         deadline = time.monotonic() + seconds
         found = lib.RB_INTERRUPTED
-        while found == lib.RB_INTERRUPTED:  # Python's handlers run between two calls
+        while found == lib.RB_INTERRUPTED:  # Python runs signal handlers between two calls
             left_ns = max(int((deadline - time.monotonic()) * 1e9), 0)
             found = lib.rb_readers_wait(pointers, len(readers), self._doorbell, self._answered, left_ns)
         self._answered = self._doorbell[0]

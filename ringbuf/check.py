@@ -1,4 +1,7 @@
-"""Check of a ring that is taken over: damaged places, from a copy or lost.  The work is done in c/check.c."""
+"""Check of a ring before reuse: damaged places are restored from a copy or reported as lost.
+
+The work is done in c/check.c.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,35 +15,35 @@ __all__ = ["Check", "Damage", "Restore", "checked"]
 
 
 class Damage(NamedTuple):
-    """A place of a ring that was taken over at which no record verified."""
+    """Place of a reattached ring at which no record verifies."""
 
     epoch: int
     position: int
     end_position: int
     offset: int  # of the first record that stood there
-    end_offset: int  # behind the last
+    end_offset: int  # one past the last
 
     @property
     def records(self) -> int:
-        """Records that stood there."""
+        """Number of records that stood there."""
         return self.end_offset - self.offset
 
 
 class Check(NamedTuple):
-    """Result of the check of a ring that was taken over."""
+    """Result of the check of a reattached ring."""
 
     records: int  # verified
-    unchecked: int  # of them, with a payload that no checksum covers
-    restored: list[Damage]  # places that a copy has filled
+    unchecked: int  # how many of `records` have a payload that no checksum covers
+    restored: list[Damage]  # places filled from a copy
     lost: list[Damage]  # places that are gaps now
     rebuilt: tuple[str, ...]  # parts of the header that were damaged: geometry, end, watermark, index, size
 
 
-PART = 64  # of a ring: more without a record in front of the oldest one is damage
+PART = 64  # of the capacity: a larger area without records before the oldest one counts as damage
 
 Restore = Callable[[Damage, memoryview], bool]
-"""Called with a damaged place and the ring's memory, the byte of position P at P % capacity_bytes: writes the
-whole records that a copy has of the place.  True: it has changed something."""
+"""Called with a damaged place and the ring's memory; the byte of position P is at P % capacity_bytes.  Writes
+the complete records that a copy has of the place.  Returns True if it changed the memory."""
 
 _REBUILT = {
     lib.RB_REBUILT_END: "end",
@@ -50,9 +53,10 @@ _REBUILT = {
 
 
 def checked(memory: Mapping, restore: Restore, mended: list[str]) -> Check:
-    """Verify the ring in `memory`, and make gaps of damage that `restore` does not fill.
+    """Verify the ring in `memory`, and turn damage that `restore` does not fill into gaps.
 
-    `mended`: parts of the file that were repaired before.  Raises NotARing: nothing leads to its records.
+    `mended`: parts of the file that were repaired before.  Raises NotARing if the header gives no way to the
+    records.
     """
     check = ffi.new("rb_check *")
     if lib.rb_check_begin(memory.pointer, memory.size, check) != lib.RB_OK:

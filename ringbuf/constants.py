@@ -1,4 +1,4 @@
-"""The numbers of the formats, as the compiled core has them: defined in c/ringbuf_api.h and nowhere else."""
+"""Constants of the formats, taken from the compiled core; c/ringbuf_api.h is their only definition."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ OWN_SLOTS: Final[int] = lib.RB_OWN_SLOTS
 FOREIGN_SLOTS: Final[int] = lib.RB_FOREIGN_SLOTS
 KEY_MAX_BYTES: Final[int] = lib.RB_KEY_MAX_BYTES
 CAPACITY_MIN_BYTES: Final[int] = lib.RB_CAPACITY_MIN_BYTES
-CAPACITY_MAX_BYTES: Final[int] = 1 << 32  # positions in a header word of 31 bits: see rb_format()
+CAPACITY_MAX_BYTES: Final[int] = 1 << 32  # a header word holds positions in 31 bits: see rb_format()
 CHECKED_IN_PLACE_MAX_BYTES: Final[int] = lib.RB_CHECKED_IN_PLACE_MAX_BYTES
 NAME_MAX_BYTES: Final[int] = lib.RB_NAME_MAX_BYTES
 READER_NAME_MAX_BYTES: Final[int] = lib.RB_READER_NAME_MAX_BYTES
@@ -25,10 +25,11 @@ FLAG_EXPIRY: Final[int] = lib.RB_FLAG_EXPIRY
 FLAG_UNCHECKED: Final[int] = lib.RB_FLAG_UNCHECKED
 FLAGS_CRITICAL: Final[int] = lib.RB_FLAGS_CRITICAL
 
-# Why a writer refuses: the log may not grow (its disk, or its stream, is full), or takes none otherwise.
+# Reasons for a writer to refuse records: the disk or the stream of the log is full (NO_ROOM), or the log
+# takes none for another cause (NO_LOG).
 REFUSAL_NO_ROOM: Final[int] = lib.RB_REFUSAL_NO_ROOM
 REFUSAL_NO_LOG: Final[int] = lib.RB_REFUSAL_NO_LOG
-REFUSAL_LOST: Final[int] = lib.RB_REFUSAL_LOST  # Another process has shortened the ring's file.
+REFUSAL_LOST: Final[int] = lib.RB_REFUSAL_LOST  # another process has shortened the ring's file
 REFUSAL_CAUSES: Final[dict[str, int]] = {
     "full": lib.RB_REFUSAL_FULL,
     "no_room": lib.RB_REFUSAL_NO_ROOM,

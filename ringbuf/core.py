@@ -1,7 +1,7 @@
-"""The compiled module with its types installed: the only way to reach it.
+"""The compiled module with its types installed.  Other modules import the core only from here.
 
-`lib` and `ffi` are cffi's (GIL released: waits and whole batches); the types are those of c/calls.c (GIL
-kept: one call a message).
+`lib` and `ffi` are cffi's; their calls release the GIL (waits and whole batches).  The types come from
+c/calls.c; their methods keep the GIL (one call per message).
 """
 
 import importlib
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 
 def _unsupported() -> str:
-    """The reason why no C core works in this interpreter; "" if one may."""
+    """The reason why this interpreter cannot load a C core; "" if it can."""
     if "t" in sys.abiflags:
         return (
             "Brim does not support free-threaded builds of Python (without the GIL): its C core relies on "
             "the GIL and on the stable ABI (abi3), which such builds do not load; "
             "use a regular build of Python"
         )
-    for name in ("_interpreters", "_xxsubinterpreters"):  # of Python 3.13, and before
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, and before
         try:
             interpreters = importlib.import_module(name)
         except ImportError:
@@ -33,7 +33,7 @@ def _unsupported() -> str:
 
 
 def _number(interpreter: Any) -> int:
-    """The id of an interpreter; since Python 3.13 a tuple has it first."""
+    """The id of an interpreter.  Since Python 3.13 it is the first item of a tuple."""
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 
 
@@ -42,7 +42,7 @@ if cause := _unsupported():
 
 try:
     from ringbuf import _ringbuf
-except ImportError as error:  # also what `from` says of a module that is not there
+except ImportError as error:  # `from` raises it also for a missing module
     raise ImportError(
         f"ringbuf._ringbuf, the C core, is not there or does not fit this Python ({error}); compile it with "
         "`python build.py`, which `pip install -e .` does, too",
@@ -54,7 +54,7 @@ ffi = _ringbuf.ffi
 
 if lib.rb_install(b"ringbuf._ringbuf") != 0:
     raise ImportError("ringbuf._ringbuf: its types could not be made; rebuild it with `python build.py`")
-if not hasattr(_ringbuf, "Writer"):  # They are those of the interpreter that imported ringbuf first.
+if not hasattr(_ringbuf, "Writer"):  # the types belong to the first interpreter that imported ringbuf
     raise ImportError(
         "ringbuf, the C core of Brim, works in the main interpreter of a process only; "
         "use threads or processes"

@@ -1,35 +1,36 @@
-"""What can go wrong with a ring.
+"""Errors of a ring.
 
     RingError
         NotARing            the file is something else, or damaged
             WrongVersion    another format version
-            WrongAbi        a build that lays the structures out in another way
+            WrongAbi        a build with another layout of the structures
             WrongLength     the file is shorter or longer than its header says
-        ForeignOwner        the file belongs to a user who is not trusted
+        ForeignOwner        the file belongs to a user who is not in the accepted list
         WriterAlive         another process writes this ring
         RegistryFull        all reader slots are taken
         RingClosed          used after close()
-        UsedAfterFork       made before a fork, used in the child
-        RecordTooLarge      does not fit a quarter of the ring
+        UsedAfterFork       created before a fork, used in the child
+        RecordTooLarge      the record exceeds a quarter of the ring
         KeyTooLong          the key exceeds 65535 bytes
-        InvalidTopic        the key is not a topic name, in a writer of topics
-        NoRoom              a claim without room is used
-        ClaimPending        the writer is busy with another claim
+        InvalidTopic        the key is not a topic name, but the writer takes only topic names
+        NoRoom              a claim that got no room is used
+        ClaimPending        another claim of the writer is not committed yet
         ReaderBusy          the reader is in use by another call
         Overrun             the writer lapped this reader
         OffsetGone          the offset sought is not in the ring
-        Evicted             this gating reader stalled the writer and is heeded no longer
+        Evicted             this gating reader stalled the writer and does not block it any more
         HeldTooMuch         this gating reader holds more than half the ring
-        Corrupt             a record that cannot be
+        Corrupt             an impossible record
 
-What is normal on a hot path is not here: an empty ring polls as None, a full one publishes as None.
+Expected states on a hot path are values, not exceptions: polling an empty ring and publishing to a full one
+return None.
 """
 
-SHOWN_MAX_BYTES = 60  # of a key in a message
+SHOWN_MAX_BYTES = 60  # of a key in an error text
 
 
 class RingError(Exception):
-    """Any error of a ring."""
+    """Base of all errors of a ring."""
 
 
 class NotARing(RingError):
@@ -48,7 +49,7 @@ class WrongVersion(NotARing):
 
 
 class WrongAbi(NotARing):
-    """The file was made by a build with other sizes."""
+    """The file was created by a build with other structure sizes."""
 
     def __init__(self, path: object, found: int, expected: int) -> None:
         super().__init__(
@@ -67,7 +68,7 @@ class WrongLength(NotARing):
 
 
 class ForeignOwner(RingError):
-    """The file belongs to somebody who is not trusted."""
+    """The file belongs to a user who is not in the accepted list."""
 
     def __init__(self, path: object, owner: int, trusted: object) -> None:
         super().__init__(
@@ -92,21 +93,21 @@ class RegistryFull(RingError):
 
 
 class RingClosed(RingError):
-    """Used after it was closed."""
+    """The ring, reader or writer is already closed."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed" if " " not in what else what)
 
 
 class UsedAfterFork(RingError):
-    """Made before a fork and used in the child."""
+    """The object was created before a fork and is used in the child."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"this {what} was made before a fork; open the ring again in the child")
 
 
 class RecordTooLarge(RingError):
-    """The record does not fit a quarter of the ring."""
+    """The record exceeds a quarter of the ring."""
 
     def __init__(self, length: int, largest: int) -> None:
         super().__init__(
@@ -117,14 +118,14 @@ class RecordTooLarge(RingError):
 
 
 class KeyTooLong(RingError):
-    """The key exceeds what the format can hold."""
+    """The key exceeds the length limit of the format."""
 
     def __init__(self, length: int, largest: int) -> None:
         super().__init__(f"a key of {length} bytes exceeds the {largest} that a record can hold; shorten it")
 
 
 class InvalidTopic(RingError):
-    """The key is not a topic name, and the writer takes topic names only."""
+    """The key is not a topic name, but the writer takes only topic names."""
 
     def __init__(self, key: bytes, why: str) -> None:
         shown = key if len(key) <= SHOWN_MAX_BYTES else key[:SHOWN_MAX_BYTES] + b"..."
@@ -132,7 +133,7 @@ class InvalidTopic(RingError):
 
 
 class NoRoom(RingError):
-    """A claim without room is used as if it had some."""
+    """A claim that got no room is used."""
 
     def __init__(self, length: int) -> None:
         super().__init__(
@@ -142,14 +143,14 @@ class NoRoom(RingError):
 
 
 class ClaimPending(RingError):
-    """The writer is busy."""
+    """Another claim or batch of the writer is not finished."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; a ring takes one claim at a time")
 
 
 class ReaderBusy(RingError):
-    """The reader is in use: by another thread, or by the call that runs this filter."""
+    """The reader is in use by another thread, or by the call that runs this filter."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -158,7 +159,7 @@ class ReaderBusy(RingError):
 
 
 class Overrun(RingError):
-    """The writer lapped this reader.  The cursor already stands at the oldest record: read on."""
+    """The writer lapped this reader.  The cursor now stands at the oldest record; continue reading."""
 
     def __init__(self, lost: int) -> None:
         super().__init__(
@@ -169,7 +170,7 @@ class Overrun(RingError):
 
 
 class OffsetGone(RingError):
-    """The offset is not in the ring.  The cursor stands at the nearest one that is."""
+    """The offset is not in the ring.  The cursor now stands at the nearest offset that is."""
 
     def __init__(self, nearest: int) -> None:
         super().__init__(
@@ -200,4 +201,4 @@ class HeldTooMuch(RingError):
 
 
 class Corrupt(RingError):
-    """A record that cannot be: its writer is broken or hostile, or the memory was damaged."""
+    """A record that no correct writer produces: the writer is faulty or hostile, or the memory is damaged."""

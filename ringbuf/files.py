@@ -1,6 +1,6 @@
-"""Files of a ring: their names, and opening, making and checking them.
+"""Files of a ring: names, creation, opening and header check.
 
-Owns no ring: it gives mappings whose headers have been checked.  Formats: c/layout.h.
+Returns mappings whose headers have been checked; owns no ring.  Formats: c/layout.h.
 """
 
 import errno
@@ -15,21 +15,21 @@ from ringbuf.errors import NotARing, WriterAlive, WrongAbi, WrongLength, WrongVe
 from ringbuf.memory import Mapping
 
 WRITER_LOCK_BYTE = 0
-CURSORS_PATCH_BYTES = 32  # magic to identity
+CURSORS_PATCH_BYTES = 32  # from the magic to the identity
 
 
 def ring_file(path: Path | str) -> Path:
-    """The file that holds the ring `path`."""
+    """Name of the file that holds the ring `path`."""
     return Path(f"{path}.ring")
 
 
 def cursor_file(path: Path | str) -> Path:
-    """The file in which the readers of the ring `path` have their slots."""
+    """Name of the file with the reader slots of the ring `path`."""
     return Path(f"{path}.cursors")
 
 
 def epoch_in(file: Path) -> int:
-    """The epoch that a ring's file has in its header; 0: it cannot be read, or its checksum does not hold."""
+    """The epoch in the header of a ring file; 0 if the file is unreadable or the header checksum is wrong."""
     facts = ffi.new("rb_facts *")
     try:
         with file.open("rb") as opened:
@@ -48,10 +48,10 @@ def identity() -> int:
 
 
 def made_cursors(path: Path, mode: int, ring: Mapping) -> Mapping:
-    """A new cursor file in the place of any other, for `ring`, whose file has `mode`."""
+    """A new cursor file for `ring`, whose file has `mode`; replaces an existing one."""
     file = cursor_file(path)
     file.unlink(missing_ok=True)
-    mode |= (mode & 0o444) >> 1  # who may read the ring may also write its cursors
+    mode |= (mode & 0o444) >> 1  # users who may read the ring may also write its cursors
     cursors = Mapping.create(file, CURSORS_BYTES, mode, populate=True, lock_memory=False, huge_pages=False)
     lib.rb_format_cursors(cursors.pointer, ring.pointer)
     return _restorable(cursors)
@@ -70,7 +70,7 @@ def opened_cursors(path: Path, ring: Mapping) -> Mapping:
 
 
 def cursors_to_read(path: Path, ring: Mapping) -> Mapping | None:
-    """The cursor file of `ring`; None: this user may not write it.  Raises FileNotFoundError, NotARing."""
+    """The cursor file of `ring`; None if this user may not write it.  Raises FileNotFoundError, NotARing."""
     try:
         return opened_cursors(path, ring)
     except OSError as error:
@@ -80,14 +80,16 @@ def cursors_to_read(path: Path, ring: Mapping) -> Mapping | None:
 
 
 def _restorable(cursors: Mapping) -> Mapping:
-    """With a file that another user has shortened, all readers lose are their slots."""
+    """Keep the header restorable: readers then only lose their slots if another user shortens the file."""
     cursors.patch(0, bytes(cursors.view[:CURSORS_PATCH_BYTES]), restore=True)
     return cursors
 
 
 def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
-    """The memory of a ring that nobody writes, with the writer's lock and in the size of its header; and the
-    parts of it that were mended.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
+    """The memory of a ring without a writer, locked for writing and as long as its header says.
+
+    Also returns the names of the repaired parts of the header.  Raises FileNotFoundError, WriterAlive,
+    NotARing and its subclasses.
     """
     memory = Mapping.open(file, writable=True)
     mended = []
@@ -105,7 +107,8 @@ def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
             inspected(memory)
             return memory, mended
         os.truncate(memory.descriptor, size)
-        os.posix_fallocate(memory.descriptor, 0, size)  # a full tmpfs is ENOSPC here, not SIGBUS later
+        # with a full tmpfs: ENOSPC here instead of SIGBUS later
+        os.posix_fallocate(memory.descriptor, 0, size)
     except BaseException:
         memory.close()
         raise
@@ -115,7 +118,7 @@ def locked_whole(file: Path) -> tuple[Mapping, list[str]]:
 
 
 def inspected(memory: Mapping) -> Any:
-    """The facts in the header of a ring (rb_facts).  Raises NotARing and its subclasses."""
+    """The fields of a ring's header (rb_facts).  Raises NotARing and its subclasses."""
     facts = ffi.new("rb_facts *")
     result = lib.rb_inspect(memory.pointer, memory.size, facts)
     if result == lib.RB_OK:

@@ -1,15 +1,16 @@
-"""Mapping: one file of shared memory, mapped; and the locks on its bytes.
+"""Mapping: one file in shared memory, and the locks on its bytes.
 
-Owns the descriptor and the mapping.  Never interprets what is in the file.
+Owns the descriptor and the mapping.  Never interprets the content of the file.
 
-A mapping outlives close() while a Record, Batch or memoryview still exports it: memory in hand is never
+A mapping outlives close() while a Record, Batch or memoryview still exports it.  Memory in use is never
 unmapped.
 
-Locks are open file description locks (Linux): the kernel drops them when the process dies, however it dies,
-and they say nothing about process numbers, which are used again, and differ between containers.  They belong
-to a description of their own, which nothing else duplicates: mmap keeps a duplicate of the one it was given
-for as long as the memory is in use.  A forked child closes its copy at once, so that it never holds a lock of
-its parent, and its mappings are of no use to it but for memory that was in hand.
+Locks are open file description locks (Linux).  The kernel drops them when the process dies in any way.  They
+do not depend on process numbers, which are reused and differ between containers.
+
+The locks belong to a description that nothing else duplicates, because mmap keeps a duplicate of its
+descriptor for as long as the memory is in use.  A forked child closes its copy at once and so never holds a
+lock of its parent.  In the child, only memory that was in use before the fork stays usable.
 """
 
 import errno
@@ -35,16 +36,16 @@ _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 
 
 class _Descriptor:
-    """An open file, closed with the last reference to it.
+    """An open file, closed with the last reference.
 
-    A call of another thread that is under way holds one, so the number does not mean another file by then.
+    A call of another thread holds a reference, so that the number cannot mean another file during the call.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     def close(self) -> None:
-        """Now, whoever holds it."""
+        """Close the file at once, even if other references exist."""
         number, self.number = self.number, -1
         if number >= 0:
             os.close(number)
@@ -53,7 +54,7 @@ class _Descriptor:
 
 
 class _Memory(mmap.mmap):
-    """Pages of a file; a guard (c/fault.c) is removed before they are unmapped."""
+    """Mapped pages of a file.  The guard (c/fault.c) is removed before the pages are unmapped."""
 
     guard: int | None = None
     file: _Descriptor | None = None
@@ -68,9 +69,9 @@ _CLOSED.close()
 
 
 class Mapping:
-    """A file mapped whole, or its beginning.  `view` is its memory; `pointer` the same for C.
+    """A mapping of a whole file or of its beginning.  `view` is the memory; `pointer` is the same for C.
 
-    Any thread may call close() while others use the mapping: they hold the memory, or get RingClosed.
+    Any thread may call close() while others use the mapping.  These hold the memory or get RingClosed.
     """
 
     _all: ClassVar["weakref.WeakSet[Mapping]"] = weakref.WeakSet()
@@ -96,16 +97,18 @@ class Mapping:
     def create(
         cls, path: Path, size: int, mode: int, *, populate: bool, lock_memory: bool, huge_pages: bool
     ) -> Self:
-        """A new file of `size` zero bytes, all allocated: a full tmpfs is ENOSPC here, not SIGBUS later."""
+        """A new file of `size` zero bytes, fully allocated: a full tmpfs gives ENOSPC here, not SIGBUS
+        later.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            os.fchmod(descriptor, mode)  # whatever the umask
+            os.fchmod(descriptor, mode)  # the umask must not reduce it
             if huge_pages:
                 _allocate_huge(descriptor, size)
             os.posix_fallocate(descriptor, 0, size)
             flags = mmap.MAP_SHARED
             if populate:
-                flags |= mmap.MAP_POPULATE  # else each first touch of a page costs microseconds
+                flags |= mmap.MAP_POPULATE  # otherwise each first touch of a page costs microseconds
             if lock_memory:
                 flags |= _MAP_LOCKED
             memory = _Memory(descriptor, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -118,7 +121,7 @@ class Mapping:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool, size_most: int | None = None) -> Self:
-        """An existing file, or its first `size_most` bytes.
+        """Map an existing file, or its first `size_most` bytes.
 
         Raises FileNotFoundError, PermissionError, or NotARing if it is empty.
         """
@@ -136,43 +139,44 @@ class Mapping:
 
     @property
     def descriptor(self) -> int:
-        """Its file, for fstat; -1 once closed, or after a fork."""
+        """Number of the file descriptor; -1 after close() or after a fork."""
         opened = self._opened
         return -1 if opened is None else opened.number
 
     @property
     def pointer(self) -> Any:
-        """The memory, for C, which holds it as long as it is referenced.  Raises RingClosed."""
+        """The memory for C; valid as long as this object is referenced.  Raises RingClosed."""
         pointer = self._pointer
         if pointer is None:
             raise RingClosed(f"{self.path}")
         return pointer
 
     def patch(self, at: int, patch: bytes, *, restore: bool) -> None:
-        """If its file is found shortened, put `patch` at byte `at`, among zeros.
+        """Register `patch` for byte `at`: if the file is found shortened, it is written into the new zero
+        bytes.
 
-        `restore`: in the file, which gets its length back and stays shared; otherwise in private memory.
-        Does nothing for a file that no other user may shorten.
+        `restore`: write into the file, which gets its length back and stays shared; otherwise into private
+        memory.  No effect for a file that no other user may shorten.
         """
         guard = self.memory.guard
         if guard is None:
             return
         if restore:
-            # A description of its own: a duplicate would keep the locks of this one.
+            # A new description, because a duplicate would keep the locks of this one.
             same = f"/proc/self/fd/{self.descriptor}"
             self.memory.file = _Descriptor(os.open(same, os.O_RDWR | os.O_CLOEXEC))
         number = -1 if self.memory.file is None else self.memory.file.number
         lib.rb_guard_patch(guard, number, at, patch, len(patch))
 
     def restore(self) -> None:
-        """Give a file that another user has shortened its length back, if patch() said so."""
+        """Give a shortened file its length back, if patch(restore=True) was called."""
         guard, opened = self.memory.guard, self._opened
         if guard is not None and opened is not None and os.fstat(opened.number).st_size < self.size:
             lib.rb_guard_restore(guard)
 
     @property
     def faults(self) -> int:
-        """How often its file was found shortened by another process."""
+        """Number of times that the file was found shortened by another process."""
         guard = self.memory.guard
         return 0 if guard is None else int(lib.rb_guard_faults(guard))
 
@@ -188,7 +192,10 @@ class Mapping:
         return os.fstat(self.descriptor).st_uid
 
     def lock(self, byte: int) -> bool:
-        """Take the lock on one byte of the file.  False: somebody else has it.  Raises RingClosed."""
+        """Take the lock on one byte of the file.  False if another holder has the lock.
+
+        Raises RingClosed.
+        """
         opened = self._opened
         if opened is None:
             raise RingClosed(f"{self.path}")
@@ -201,13 +208,13 @@ class Mapping:
         return True
 
     def unlock(self, byte: int) -> None:
-        """Give the lock on one byte back; a mapping that is closed has none."""
+        """Release the lock on one byte.  No effect after close()."""
         opened = self._opened
         if opened is not None and opened.number >= 0:
             fcntl.fcntl(opened.number, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
     def close(self) -> None:
-        """Close the descriptor, and with it every lock; unmap, unless records in hand need the memory."""
+        """Close the descriptor, which releases every lock.  Unmap the memory as soon as no record uses it."""
         opened, self._opened = self._opened, None
         if opened is None:
             return
@@ -215,12 +222,12 @@ class Mapping:
         self._pointer = None
         with suppress(BufferError):
             self.view.release()
-        # What is in hand keeps it; it is unmapped with the last reference, behind its guard.
+        # Records in use keep the memory.  The last reference removes the guard and unmaps.
         self.view, self.memory = memoryview(b""), _CLOSED
 
     @classmethod
     def forget_in_child(cls) -> None:
-        """After a fork, in the child: let go of the parent's locks."""
+        """Close the parent's locks in a forked child."""
         for mapping in cls._all:
             if mapping._opened is not None:
                 mapping._opened.close()
@@ -231,14 +238,14 @@ os.register_at_fork(after_in_child=Mapping.forget_in_child)
 
 
 def _others_may_shorten(file: os.stat_result) -> bool:
-    """Whether a user who could not stop this process may write the file."""
+    """True if a user who cannot stop this process may write the file."""
     return bool(file.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) or file.st_uid not in (os.geteuid(), 0)
 
 
 def _allocate_huge(descriptor: int, size: int) -> None:
-    """Touch all pages through a mapping that asks for huge ones: what is allocated otherwise is small.
+    """Touch all pages through a mapping with MADV_HUGEPAGE; other ways of allocation give small pages.
 
-    A wish: where tmpfs gives none, or Linux is older than 5.14, the pages are ordinary.
+    Pages stay ordinary if tmpfs offers no huge ones or Linux is older than 5.14.
     """
     os.ftruncate(descriptor, size)
     with mmap.mmap(descriptor, size) as memory, suppress(OSError):

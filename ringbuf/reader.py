@@ -1,6 +1,6 @@
 """Reader: a cursor over a ring, for loops, for asyncio, and for raw ranges.
 
-The synchronous part is the C type it extends; this adds what runs once per batch.
+The C type that it extends has the synchronous part.  This class adds calls that run once per batch.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from ringbuf.errors import RingClosed
 from ringbuf.memory import Mapping
 from ringbuf.registry import Seat, Unseated
 
-RANGES_MOST = 1024  # as many as one pwritev takes (IOV_MAX)
-LAPS_MOST = 64  # in a row, before a reader that only counts them finds nothing
+RANGES_MOST = 1024  # the limit of one pwritev (IOV_MAX)
+LAPS_MOST = 64  # overruns in a row before a reader with overrun="count" returns nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A run of whole records of one ring and epoch, contiguous, without padding: what an extent holds.
+    """A contiguous run of complete records of one ring and epoch, without padding: the content of one extent.
 
-    Either every record is covered by its own checksum, or it is one record whose payload is not
-    (FLAG_UNCHECKED).  `view` is the memory itself: of a ring, valid until the reader releases it or, if it
-    does not gate, until the writer comes round; look with holds().
+    Either every record is covered by its own checksum, or the run is one record whose payload is not covered
+    (FLAG_UNCHECKED).  `view` is the ring's memory.  It is valid until the reader releases it.  If the reader
+    does not gate, it is valid until the writer overwrites it; check with holds().
     """
 
     position: int  # of the first byte, in the ring
@@ -39,10 +39,10 @@ class Range:
 
 
 class Reader(CReader):
-    """A cursor over a ring.  Made by Ring.reader().
+    """A cursor over a ring, created by Ring.reader().
 
-    Iteration waits for records and never ends; `async for` does so without a thread of its own (Bell).  A
-    reader belongs to one thread or one event loop at a time.
+    Iteration waits for records and never ends.  `async for` does the same without a thread of its own (Bell).
+    A reader belongs to one thread or one event loop at a time.
     """
 
     _mapping: Mapping
@@ -55,14 +55,16 @@ class Reader(CReader):
 
     @property
     def slot(self) -> int:
-        """Number of its slot, in the cursor file or (own=True) in the ring's header; -1: it has none."""
+        """Number of the reader's slot in the cursor file, or with own=True in the ring's header; -1: no
+        slot.
+        """
         return self._seat.slot
 
     def close(self) -> None:
-        """Free the slot.  Records still in hand stay readable memory.
+        """Free the slot.  Records still in use stay readable.
 
         A thread that waits with this reader gets RingClosed within half a second, a task at once.  A reader
-        to which no reference is left, nor to a record of it, is closed by itself.
+        closes itself when neither it nor one of its records is referenced any more.
         """
         super().close()
         self._seat.leave()
@@ -81,8 +83,8 @@ class Reader(CReader):
     def ranges(self, limit_bytes: int, limit: int = RANGES_MOST) -> list[Range]:
         """Raw runs of records from the cursor on: at most `limit`, about `limit_bytes` together.
 
-        At least one record if one is there, else an empty list.  Moves the cursor; a gating reader goes on
-        holding the memory until release(position).  Raises Overrun, Evicted, Corrupt.
+        Returns at least one record if the ring has one, otherwise an empty list.  Moves the cursor.  A gating
+        reader keeps the memory until release(position).  Raises Overrun, Evicted, Corrupt.
         """
         limit = min(limit, RANGES_MOST)
         found = ffi.new("rb_range[]", limit)
@@ -90,32 +92,32 @@ class Reader(CReader):
             count = self._ranges(limit_bytes, ffi.buffer(found))
             if count >= 0:
                 return [self.range_of(it) for it in found[0:count]]
-            self._raise(count)  # but for an overrun that is only counted
+            self._raise(count)  # returns only for an overrun that is counted
         return []
 
     def skip(self) -> bool:
-        """After Corrupt: move the cursor to the next record that verifies, or to the end of the ring.
+        """Move the cursor, after Corrupt, to the next record that verifies, or to the end of the ring.
 
-        Records that are passed over count as lost.  False: nothing is ahead.
+        Skipped records count as lost.  False if no record follows.
         """
         return bool(self._skip() == lib.RB_OVERRUN)
 
     @property
     def is_stuck(self) -> bool:
-        """True if the ring ends further on, although no record stands at the cursor."""
+        """True if the ring's end is ahead of the cursor although no valid record stands at the cursor."""
         return bool(lib.rb_reader_is_stuck(ffi.cast("rb_reader *", self.address)))
 
     def follow(self, trail: Any) -> None:
-        """See Ring.followed_by()."""
-        self._trail = trail  # Kept as long as C has its address.
+        """Use the writer's commit index `trail`; see Ring.followed_by()."""
+        self._trail = trail  # referenced as long as C has its address
         lib.rb_reader_trail(ffi.cast("rb_reader *", self.address), trail)
 
     def raise_for(self, code: int) -> None:
-        """Raises what a result of C means (ringbuf_api.h): Overrun, Evicted, Corrupt."""
+        """Raise the error of a result code of C (ringbuf_api.h): Overrun, Evicted, Corrupt."""
         self._raise(code)
 
     def range_of(self, found: Any) -> Range:
-        """A Range of what C has found in this ring: an rb_range, or what has its fields."""
+        """A Range from an rb_range of this ring, or from an object with the same fields."""
         mask = self._mapping.size - HEADER_BYTES - 1
         begin = HEADER_BYTES + (found.position & mask)
         return Range(
@@ -131,7 +133,7 @@ class Reader(CReader):
     async def arrival(self) -> None:
         """Wait, without blocking the event loop, until there is something to read.
 
-        Raises RingClosed when the reader is closed, also by another task or thread meanwhile.
+        Raises RingClosed if the reader is closed, also by another task or thread during the wait.
         """
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
@@ -141,7 +143,7 @@ class Reader(CReader):
                 arrived.set_result(None)
 
         def ring() -> None:
-            with suppress(RuntimeError):  # the loop has closed meanwhile
+            with suppress(RuntimeError):  # the loop was closed during the wait
                 loop.call_soon_threadsafe(arrive)
 
         bell = Bell.of_process()
@@ -154,7 +156,7 @@ class Reader(CReader):
             raise RingClosed("reader")
 
     async def batches(self, limit: int = 256) -> AsyncIterator[Batch]:
-        """Batches of 1 to `limit` records, as they come, without end."""
+        """Batches of 1 to `limit` records in order of arrival, without end."""
         while True:
             batch = self.read_many(limit)
             if len(batch) > 0:

@@ -1,7 +1,7 @@
-"""Records in bytes: scanning them in C, and one record at a time in Python.
+"""Records as bytes: a scan in C, and an encoder and decoder in Python.
 
-The format is defined in c/record.h.  encode() and decode() say the same in Python: the oracle of the tests,
-and what tools use where speed does not matter.  Never used on a hot path.
+c/record.h defines the format.  encode() and decode() implement it again in Python, as the reference for tests
+and for tools that need no speed.  Never used on a hot path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADER: Final = struct.Struct("<IIQQIHH")  # length, crc32c, offset, timestamp_n
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a walk over records found; `good_bytes` is where the first bad one begins, or the end."""
+    """Result of a scan of records; `good_bytes` is the position of the first bad record, or the end."""
 
     count: int
     good_bytes: int
@@ -31,7 +31,7 @@ class Scan:
     last_offset: int
     first_timestamp_ns: int
     last_timestamp_ns: int
-    bad_length: int  # span of the bad record if its header can be believed, else 0
+    bad_length: int  # bytes of the bad record if its header is plausible, otherwise 0
 
 
 class Decoded(NamedTuple):
@@ -41,7 +41,7 @@ class Decoded(NamedTuple):
     timestamp_ns: int
     key: bytes
     flags: int
-    properties: bytes  # wire form with its length in front, or empty
+    properties: bytes  # in wire form, including their length, or empty
     payload: bytes
 
 
@@ -52,7 +52,7 @@ def crc32c(data: Buffer, seed: int = 0) -> int:
 
 
 def crc32(data: Buffer, seed: int = 0) -> int:
-    """The checksum of zlib, continued from `seed` (0 to begin); faster than that.  Releases the GIL."""
+    """CRC-32 as in zlib, continued from `seed` (0 to begin), but faster.  Releases the GIL."""
     crc = ffi.new("uint32_t *", seed)
     with memoryview(data) as view, view.cast("B") as flat:
         taken = lib.rb_crc32_fold(crc, ffi.from_buffer(flat), flat.nbytes)
@@ -60,21 +60,21 @@ def crc32(data: Buffer, seed: int = 0) -> int:
 
 
 def copied(to: memoryview, data: Buffer) -> None:
-    """Copies `data` to the begin of `to`.  Releases the GIL."""
+    """Copy `data` to the start of `to`.  Releases the GIL."""
     with memoryview(data) as view:
         assert view.nbytes <= to.nbytes
         lib.rb_copy(ffi.from_buffer(to, require_writable=True), ffi.from_buffer(view), view.nbytes)
 
 
 def span(length: int) -> int:
-    """The bytes that a record of `length` takes in a ring or segment."""
+    """Number of bytes that a record of `length` occupies in a ring or segment."""
     return -(-length // RECORD_ALIGN) * RECORD_ALIGN
 
 
 def scan_records(data: Buffer, epoch: int) -> Scan:
-    """Walk a run of records (32-aligned, no padding records) up to the first that does not verify.
+    """Scan a run of records (32-aligned, no padding records) up to the first one that does not verify.
 
-    Any bytes are safe to scan.  Complete means good_bytes == len(data).  Releases the GIL.
+    Any bytes are safe to scan.  The run is complete if good_bytes == len(data).  Releases the GIL.
     """
     found = ffi.new("rb_scan *")
     with memoryview(data) as view:
@@ -91,8 +91,10 @@ def scan_records(data: Buffer, epoch: int) -> Scan:
 
 
 def bytes_of_records(data: Buffer, epoch: int, first_offset: int, count: int) -> int:
-    """How many bytes the first `count` records take, of a run that begins at `first_offset`; all of it if it
-    has fewer.  Raises Corrupt when one of them does not verify.  Releases the GIL.
+    """Number of bytes of the first `count` records of a run that begins at `first_offset`.
+
+    A run with fewer records counts completely.  Raises Corrupt if a record does not verify.  Releases the
+    GIL.
     """
     sizes = ffi.new("rb_decode_sizes *")
     with memoryview(data) as view:
@@ -105,7 +107,7 @@ def bytes_of_records(data: Buffer, epoch: int, first_offset: int, count: int) ->
 
 
 def payload_position(key_length: int, properties_length: int) -> int:
-    """Where the payload begins, from byte 0 of the record."""
+    """Position of the payload, from byte 0 of the record."""
     return -(-(RECORD_HEADER_BYTES + key_length + properties_length) // 8) * 8
 
 
@@ -119,7 +121,7 @@ def encode(
     flags: int = 0,
     properties: bytes = b"",
 ) -> bytes:
-    """One record with its padding to 32, as a writer leaves it in the ring."""
+    """One record with its padding to 32 bytes, as a writer leaves it in the ring."""
     if properties:
         flags |= FLAG_PROPERTIES
     begin = payload_position(len(key), len(properties))
@@ -141,7 +143,7 @@ def _properties_length(data: bytes) -> int:
 
 
 def decode(data: bytes, epoch: int) -> tuple[Decoded, int]:
-    """The record at the start of `data`, and its span.  Raises Corrupt."""
+    """The record at the start of `data`, and the bytes it occupies.  Raises Corrupt."""
     if len(data) < RECORD_HEADER_BYTES:
         raise Corrupt(f"{len(data)} bytes are less than a record header of {RECORD_HEADER_BYTES}")
     length, crc, offset, timestamp_ns, _, key_length, flags = HEADER.unpack_from(data)

@@ -1,13 +1,15 @@
-"""Seat: a reader's slot, and the lock that proves its reader alive.
+"""Reader slots: reservation of a slot, and the lock that proves that its reader is alive.
 
-Slots of other processes are in the cursor file, one lock byte each.  Slots of the writing process itself
-are in the ring's header; they die with the writer's lock.
+Slots of other processes are in the cursor file, with one lock byte each.  Slots of the writing process are in
+the ring's header; they end with the writer's lock.
 
-The file's locks keep other processes out, and not this one: its threads share one open file description.
-So a slot is reserved in this process first, by one atomic step, and locked after that.
+The locks of the file exclude other processes but not threads of this process, which share one open file
+description.  A slot is therefore first reserved in this process by one atomic step, and then locked.
 
-Invariants: a slot is written only by the holder of its lock; a slot whose lock is free belongs to no reader,
-whatever its words are; a slot is reserved by at most one thread.
+Invariants:
+  - Only the holder of a slot's lock writes the slot.
+  - A slot whose lock is free belongs to no reader, whatever its words contain.
+  - At most one thread reserves a slot.
 """
 
 import os
@@ -30,33 +32,36 @@ class Seat:
         self.slot = slot
 
     def leave(self) -> None:
-        """Give the slot back.  Any thread, any number of times, and from finalizers: the first one counts."""
+        """Give the slot back.
+
+        Any thread or finalizer may call this repeatedly; only the first call counts.
+        """
         with suppress(IndexError):
             self._held.pop().give_back(self.slot)
 
 
 class Unseated:
-    """What a reader has that takes no slot."""
+    """Replacement of Seat for a reader without a slot."""
 
     slot = -1
 
     def leave(self) -> None:
-        """There is nothing to give back."""
+        """No effect: there is no slot."""
 
 
 class Registry:
-    """The slots of one file as this process sees them.  For any thread."""
+    """The slots of one file as seen by this process.  Safe for any thread."""
 
     def __init__(self, mapping: Mapping, *, own: bool) -> None:
         self._mapping = mapping
         self.own = own
         self.count = OWN_SLOTS if own else FOREIGN_SLOTS
         self._reserved: dict[int, object] = {}
-        self._changing = threading.RLock()  # take() does not miss a slot that sweep() looks at
+        self._changing = threading.RLock()  # sweep() reserves slots that take() must not miss
 
     @property
     def is_open(self) -> bool:
-        """False once its ring is closed, and in a forked child."""
+        """False after its ring is closed, and in a forked child."""
         return self._mapping.descriptor >= 0
 
     def take(self, name: str) -> Seat:
@@ -71,22 +76,22 @@ class Registry:
         raise RegistryFull(self._mapping.path, self.count)
 
     def give_back(self, slot: int) -> None:
-        """Free a slot of ours.  Takes no lock: finalizers call it, in the middle of anything."""
+        """Free a slot of this process.  Takes no lock, because finalizers may call this at any point."""
         with suppress(RingClosed):
-            pointer = self._mapping.pointer  # before the look at the file: it holds the memory
+            pointer = self._mapping.pointer  # taken before the descriptor is read: keeps the memory mapped
             if self._mapping.descriptor >= 0:
                 lib.rb_slot_free(pointer, self.own, slot)
                 self._unlock(slot)
         del self._reserved[slot]
 
     def sweep(self) -> int:
-        """Free the slots of readers that died; how many.  Raises RingClosed."""
+        """Free the slots of readers that died.  Returns their number.  Raises RingClosed."""
         freed = 0
         pointer = self._mapping.pointer  # keeps the memory mapped if another thread closes the ring
         with self._changing:
             for slot in range(self.count):
                 if self._is_taken(pointer, slot) and self._reserve(slot):
-                    freed += self._is_taken(pointer, slot)  # Else its reader has left it meanwhile.
+                    freed += self._is_taken(pointer, slot)  # 0 if its reader has just given it back
                     self.give_back(slot)
         return freed
 
@@ -96,7 +101,7 @@ class Registry:
         return bool(facts.state != lib.RB_SLOT_FREE)
 
     def _reserve(self, slot: int) -> bool:
-        """Whether the slot is this caller's now, in this process and among all."""
+        """Reserve the slot in this process and lock it in the file.  True if both succeeded."""
         token = object()
         if self._reserved.setdefault(slot, token) is not token:
             return False

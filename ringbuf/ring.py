@@ -1,7 +1,7 @@
 """Ring: the two files of one partition, created, attached or taken over.
 
-It owns both mappings, the writer's lock and the reader registry.  It never reads or writes records itself:
-that is the Writer's and the Reader's.  Layout: c/layout.h.
+Owns both mappings, the writer's lock and the reader slots.  Never reads or writes records: Writer and Reader
+do that.  Layout: c/layout.h.
 """
 
 import errno
@@ -51,8 +51,8 @@ from ringbuf.registry import Registry, Unseated
 
 __all__ = ["Extremes", "Ring", "SlotFacts", "cursor_file", "epoch_in", "ring_file"]
 
-SPIN_NS = 50_000  # waking the other core costs about 30 us, so spinning that long pays
-QUEUE_TIMEOUT_MS = 200  # RocketMQ's waitTimeMillsInSendQueue: fail fast rather than queue
+SPIN_NS = 50_000  # waking the other core costs about 30 us, so a spin of this length pays
+QUEUE_TIMEOUT_MS = 200  # as RocketMQ's waitTimeMillsInSendQueue: fail early instead of queueing
 WRITER_DEFAULTS: Final[dict[str, str | int]] = {
     "when_full": "reject",
     "queue_timeout_ms": QUEUE_TIMEOUT_MS,
@@ -62,7 +62,7 @@ WRITER_DEFAULTS: Final[dict[str, str | int]] = {
 
 
 class Extremes(NamedTuple):
-    """Where a ring begins and ends, and how far the log has synced."""
+    """Begin and end of a ring, and the position up to which the log has synced."""
 
     end_position: int
     end_offset: int
@@ -73,7 +73,7 @@ class Extremes(NamedTuple):
 
 
 class SlotFacts(NamedTuple):
-    """What a reader's slot says.  Of the cursor file: what that reader claims."""
+    """Content of a reader's slot.  In the cursor file, the values are claims of that reader."""
 
     slot: int
     own: bool
@@ -94,13 +94,13 @@ class Ring:
         self._cursors = cursors
         self._writable = writable
         self._writer: Writer | None = None
-        self._writer_arguments: dict[str, str | int] = {}  # of the first writer()
+        self._writer_arguments: dict[str, str | int] = {}  # arguments of the first writer() call
         self._bell: tuple[Any, int] | None = None
-        self._bells: list[Any] = []  # Bells that the writer may still be ringing on another thread.
+        self._bells: list[Any] = []  # bells that the writer may still use on another thread
         self._trail: Any = ffi.NULL
-        self._word: Mapping | None = None  # the header, to refuse by, where another process writes the ring
+        self._word: Mapping | None = None  # the header, for refuse() while another process writes the ring
         self._readers: weakref.WeakSet[Reader] = weakref.WeakSet()
-        self._changing = threading.RLock()  # writer(), reader() and close() of several threads
+        self._changing = threading.RLock()  # serializes writer(), reader() and close() of several threads
         facts = inspected(memory)
         self.name: str = ffi.string(facts.name).decode()
         self.epoch: int = facts.epoch
@@ -110,7 +110,7 @@ class Ring:
         self._own = Registry(memory, own=True)
         self._foreign = None if cursors is None else Registry(cursors, own=False)
         self.check: Check | None = None
-        """The result of the check, of a ring that was taken over by reattach()."""
+        """Result of the check by reattach(); None for a ring that was not taken over."""
 
     @classmethod
     def create(
@@ -125,17 +125,20 @@ class Ring:
         lock_memory: bool = False,
         huge_pages: bool = False,
     ) -> Self:
-        """A new, empty ring, which this process writes.
+        """Create a new, empty ring; this process is its writer.
 
-        `capacity_bytes`: a power of two, 64 KiB to 4 GiB; a record may take a quarter of it.  `epoch`: u32,
-        seeds the checksums and is part of each record's identity: never use one twice for the same name.
-        `mode` is the ring file's; who may read it may also write the cursor file.  `populate` touches all
-        pages now, `lock_memory` keeps them from being swapped, `huge_pages` asks for them (tmpfs must allow
-        it). Raises FileExistsError, RingError, OSError with the remedy.
+        `capacity_bytes`: a power of two, 64 KiB to 4 GiB; a record may take a quarter of it.
+        `epoch`: u32.  It seeds the checksums and is part of each record's identity.  Never use an epoch twice
+        for the same name.
+        `mode`: of the ring file.  Users who may read it may also write the cursor file.
+        `populate`: touch all pages now.  `lock_memory`: keep them from being swapped.  `huge_pages`: request
+        huge pages, which tmpfs must allow.
+
+        Raises FileExistsError, RingError, and OSError with the remedy in its text.
         """
         path = Path(path)
         _check_geometry(path.name, capacity_bytes, epoch)
-        if ring_file(path).exists():  # before its cursor file is replaced
+        if ring_file(path).exists():  # checked before its cursor file is replaced
             raise FileExistsError(
                 errno.EEXIST, "is a ring already; reattach() or unlink()", str(ring_file(path))
             )
@@ -163,7 +166,7 @@ class Ring:
             lib.rb_geometry_copy(memory.pointer)
             memory.path = ring_file(path)
             ring = cls(path, memory, made_cursors(path, mode, memory), writable=True)
-            os.link(temporary, ring_file(path))  # appears whole, and never over another
+            os.link(temporary, ring_file(path))  # appears complete, and never replaces another file
         except BaseException:
             memory.close()
             raise
@@ -173,14 +176,14 @@ class Ring:
 
     @classmethod
     def reattach(cls, path: Path | str, restore: Restore = lambda *_: False) -> Self:
-        """The ring at `path`, which this process goes on writing.
+        """Take over the ring at `path`; this process becomes its writer.
 
-        For a ring whose writer died, at whatever instruction, or was made for this process to write.  Every
-        record is verified first.  Where none verifies, `restore` may fill the place from a copy.  The rest
-        becomes a gap, which readers pass as records that they have lost.  `check` has the result.
+        For a ring whose writer died at any instruction, or that was created for this process.  Every record
+        is verified first.  `restore` may fill a place without valid records from a copy.  Other damage
+        becomes a gap, which readers count as lost records.  `check` has the result.
 
-        A cursor file that is missing or damaged, as its readers can do, is made anew; readers that still map
-        the old one hold nobody back.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
+        A missing or damaged cursor file is replaced; any reader can damage it.  Readers that still map the
+        old file block nobody.  Raises FileNotFoundError, WriterAlive, NotARing and its subclasses.
         """
         path = Path(path)
         memory, mended = locked_whole(ring_file(path))
@@ -198,19 +201,19 @@ class Ring:
             if cursors is not None:
                 cursors.close()
             raise
-        for slot in range(ring._own.count):  # they died with the last writer
+        for slot in range(ring._own.count):  # their readers died with the last writer
             lib.rb_slot_free(memory.pointer, True, slot)
         return ring
 
     @classmethod
     def attach(cls, path: Path | str, *, owners: Collection[int] | None = None) -> Self:
-        """The ring at `path`, to read: its memory is mapped read-only.
+        """Open the ring at `path` for reading; its memory is mapped read-only.
 
-        A user who may not write the cursor file has readers without slots: they do not gate, and look for
-        records now and then instead of being woken.
+        A user who may not write the cursor file gets readers without slots.  These cannot gate, and they poll
+        for records instead of being woken.
 
-        `owners`: uids whose files are trusted; by default one's own and root.  Raises FileNotFoundError,
-        PermissionError, ForeignOwner, NotARing and its subclasses.
+        `owners`: uids whose files are accepted; by default this process's uid and root.  Raises
+        FileNotFoundError, PermissionError, ForeignOwner, NotARing and its subclasses.
         """
         path = Path(path)
         memory = Mapping.open(ring_file(path), writable=False)
@@ -236,14 +239,16 @@ class Ring:
         gates: Literal["all", "listed"] | None = None,
         keys: Literal["any", "topics"] | None = None,
     ) -> Writer:
-        """The ring's one Writer; the same object when asked again.
+        """The ring's only Writer; every call returns the same object.
 
-        Full means that a gating reader is in the way: publish() then returns None at once (reject, the
-        default) or after queue_timeout_ms (block; 200).  A foreign reader in the way for that long is
-        evicted.  `gates`: heed every foreign reader that gates (all), or only those listed by admit().
-        `keys`: any, or "topics", which raises InvalidTopic for a key that is not an MQTT topic name.
+        The ring is full if a gating reader blocks the space.  publish() then returns None at once ("reject",
+        the default) or after `queue_timeout_ms` ("block"; default 200).  A foreign reader that blocks for
+        that long is evicted.
+        `gates`: the foreign gating readers that may block the writer: "all", or only those "listed" by
+        admit().
+        `keys`: "any", or "topics", which raises InvalidTopic for a key that is not an MQTT topic name.
 
-        Later calls leave these out or give the same ones; others raise RingError.
+        Later calls leave the arguments out or repeat them.  Raises RingError for other values.
         """
         self._require_writable()
         given = {"when_full": when_full, "queue_timeout_ms": queue_timeout_ms, "gates": gates, "keys": keys}
@@ -285,13 +290,17 @@ class Ring:
     ) -> Reader:
         """A new reader.
 
-        `name`: up to 31 bytes, for people.  `start`: the end, the oldest record, or an offset (OffsetGone if
-        it is not there).  `gating`: hold the writer back rather than be lapped.  `own`: a slot that only the
-        writing process can take, and that is never evicted (log, bridge).  `overrun`: raise Overrun, or count
-        it in Reader.lost and go on.  `verify`: check every record's checksum: for rings that others write.
-        `early`: be shown what is committed, also where readers are shown what is durable alone: for the log.
-        `spin_ns`: how long a wait spins before it sleeps.  `seated=False`: without a slot: nobody sees it, it
-        cannot gate, and a wait looks now and then instead of being woken; there may be any number of these.
+        `name`: up to 31 bytes, shown to people.
+        `start`: the end, the oldest record, or an offset (OffsetGone if the ring does not have it).
+        `gating`: block the writer instead of being lapped.
+        `own`: use a slot that only the writing process can take and that is never evicted (log, bridge).
+        `overrun`: raise Overrun, or count lost records in Reader.lost and continue.
+        `verify`: check every record's checksum; for rings that other processes write.
+        `early`: return committed records even if readers are shown only durable ones; for the log.
+        `spin_ns`: time that a wait spins before it sleeps.
+        `seated=False`: take no slot.  Such a reader is not listed, cannot gate, and polls instead of being
+        woken.  Their number is unlimited.
+
         Raises RegistryFull; close() a reader to give its slot back.
         """
         if own:
@@ -333,7 +342,7 @@ class Ring:
         return reader
 
     def extremes(self) -> Extremes:
-        """Where the ring begins and ends now."""
+        """Current begin and end of the ring."""
         self._require_open()
         found = ffi.new("rb_extremes *")
         if lib.rb_extremes_read(self._memory.pointer, self._memory.size, found) != lib.RB_OK:
@@ -353,17 +362,18 @@ class Ring:
         lib.rb_durable_store(self._memory.pointer, self._cursor_memory.pointer, position)
 
     def show_durable(self, yes: bool) -> None:
-        """Show readers what is durable alone, whoever they are, or what is committed, as a new ring does.
+        """Show all readers only durable records (True), or all committed records (False, as in a new ring).
 
-        Records that are committed and not durable are then not there yet; those in hand stay readable.
+        Committed records that are not durable are then hidden.  Records already read stay readable.
         """
         self._require_writable()
         lib.rb_shows_durable_set(self._memory.pointer, yes)
 
     def wait_durable(self, position: int, timeout_s: float) -> bool:
-        """Waits, without the GIL, until the log has synced everything below `position`.  False: not in time.
+        """Wait, without the GIL, until the log has synced everything below `position`.  False on timeout.
 
-        Only in the process that writes the ring; from any thread of it.  Handlers of signals run meanwhile.
+        Only in the process that writes the ring, from any of its threads.  Signal handlers run during the
+        wait.
         """
         self._require_writable()
         deadline, found = time.monotonic() + timeout_s, lib.RB_INTERRUPTED
@@ -374,26 +384,28 @@ class Ring:
 
     @property
     def pointer(self) -> Any:
-        """Its memory, for C; valid until close()."""
+        """The ring's memory for C; valid until close()."""
         self._require_open()
         return self._memory.pointer
 
     @property
     def cursors_pointer(self) -> Any:
-        """The memory of its cursor file, for C; valid until close()."""
+        """The memory of the cursor file for C; valid until close()."""
         self._require_open()
         return self._cursor_memory.pointer
 
     def rings(self, bell: Any, index: int) -> None:
-        """The writer rings `bell` (an rb_bell) as number `index` for what it publishes; None: no longer."""
+        """Have the writer ring `bell` (an rb_bell) as number `index` when it publishes; None: stop that."""
         self._bell = None if bell is None else (bell, index)
         if bell is not None and bell not in self._bells:
             self._bells.append(bell)
         self._tell_writer()
 
     def followed_by(self, reader: Reader) -> None:
-        """A gating reader in the writer's process, which takes long runs of records: the writer leaves it a
-        trail (c/trail.h), so that it need not look at each record.
+        """Have the writer record its commits for `reader` in a commit index (c/trail.h).
+
+        For a gating reader in the writer's process that takes long runs: it need not read each record's
+        header.
         """
         if self._trail == ffi.NULL:
             self._trail = ffi.gc(lib.rb_trail_new(), lib.rb_trail_free)
@@ -401,65 +413,70 @@ class Ring:
         reader.follow(self._trail)
 
     def _tell_writer(self) -> None:
-        writer = self._writer  # held: another thread may close the ring
+        writer = self._writer  # referenced here, because another thread may close the ring
         if writer is not None:
             pointer = ffi.cast("rb_writer *", writer.address)
             lib.rb_writer_bell(pointer, *(self._bell or (ffi.NULL, 0)))
             lib.rb_writer_trail(pointer, self._trail)
 
     def admit(self, slot: int) -> None:
-        """Heed the gating reader in a foreign slot (gates="listed")."""
-        writer = self.writer()  # held, as C has its address
+        """Let the gating reader in a foreign slot block the writer (gates="listed")."""
+        writer = self.writer()  # referenced here, because C has its address
         lib.rb_writer_admit(ffi.cast("rb_writer *", writer.address), slot)
 
     def evict(self, slot: int) -> None:
-        """Heed the reader in a foreign slot no longer."""
-        writer = self.writer()  # held, as C has its address
+        """Stop the reader in a foreign slot from blocking the writer."""
+        writer = self.writer()  # referenced here, because C has its address
         lib.rb_writer_evict(ffi.cast("rb_writer *", writer.address), slot)
 
     def sweep(self) -> int:
-        """Free the slots of readers whose process died; how many.  The Writer calls this when full."""
+        """Free the slots of readers whose process died.  Returns their number.
+
+        A Writer on a full ring calls this.
+        """
         return self._foreign.sweep() if self._foreign is not None and self._foreign.is_open else 0
 
     def mend(self) -> int:
-        """Give a cursor file that another user has shortened its length back; see `faults`."""
+        """Restore the length of a cursor file that another user has shortened.  Returns `faults`."""
         if self._cursors is not None:
             self._cursors.restore()
         return self.faults
 
     @property
     def faults(self) -> int:
-        """How often this process has found one of the files shortened by another process."""
+        """Number of times that this process found one of the files shortened by another process."""
         return self._memory.faults + (0 if self._cursors is None else self._cursors.faults)
 
     @property
     def is_lost(self) -> bool:
-        """True if the ring's memory is zeros, because another process has shortened its file."""
+        """True if the ring's memory is only zeros because another process has shortened its file."""
         return self._memory.is_lost
 
     def refuse(self, why: int) -> None:
-        """Have the ring's writer, another process, take no records; `why`: REFUSAL_*, 0: it may again.
+        """Make the ring's writer, another process, refuse records.  `why`: REFUSAL_*; 0 permits records
+        again.
 
-        Its publishes are then refused when its queue timeout is over.  For whoever may write the file, and
-        has the ring by attach().  Raises PermissionError.
+        A publish is then refused after the writer's queue timeout.  For a process that may write the file and
+        has opened the ring with attach().  Raises PermissionError.
         """
         self._require_open()
         if self._word is None:
             if not why and not lib.rb_is_refused(self._memory.pointer):
                 return
-            same = Path(f"/proc/self/fd/{self._memory.descriptor}")  # whatever the name stands for by now
+            # the open file, even if its name means another one now
+            same = Path(f"/proc/self/fd/{self._memory.descriptor}")
             self._word = Mapping.open(same, writable=True, size_most=HEADER_BYTES)
         lib.rb_refuse(self._word.pointer, why, time.monotonic_ns())
 
     def refused(self) -> dict[str, int]:
-        """How many records the writer has refused since the ring was made: because the ring was full, or by
-        refuse(), by cause.
+        """Number of records refused since the ring was created, by cause: a full ring, or a cause of
+        refuse().
         """
         self._require_open()
         return {cause: lib.rb_refused(self._memory.pointer, why) for cause, why in REFUSAL_CAUSES.items()}
 
     def slots(self) -> list[SlotFacts]:
-        """All taken slots, own ones first."""
+        """All taken slots; those of the writing process first."""
         self._require_open()
         facts = ffi.new("rb_slot_facts *")
         found = []
@@ -480,15 +497,15 @@ class Ring:
         return found
 
     def close(self) -> None:
-        """Close the writer and all readers; give up the locks.  The files stay."""
-        if self._memory.forked:  # The lock may be held by a thread that is not in this process.
+        """Close the writer and all readers; release the locks.  The files stay."""
+        if self._memory.forked:  # a thread that the fork did not copy may hold the lock
             self._close()
         else:
             with self._changing:
                 self._close()
 
     def _close(self) -> None:
-        if self._writer is not None:  # First: without gating readers it would go on over what is unread.
+        if self._writer is not None:  # first: it would overwrite unread records once no reader gates
             self._writer.close()
             self._writer = None
         for reader in list(self._readers):
@@ -501,7 +518,7 @@ class Ring:
             self._word.close()
 
     def unlink(self) -> None:
-        """Remove the files.  Whoever has them mapped keeps the memory."""
+        """Remove the files.  Processes that have them mapped keep the memory."""
         ring_file(self.path).unlink(missing_ok=True)
         cursor_file(self.path).unlink(missing_ok=True)
 
