@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bells: bell.h says how they work.
+ * Bells: see bell.h.
  */
 #include "bell.h"
 
@@ -10,7 +10,7 @@
 #include "ring.h"
 
 #define WORDS (RB_BELL_RINGS / 64)
-#define RECHECK_NS 1000000000ll /* a lost wake-up costs at most so much */
+#define RECHECK_NS 1000000000ll /* upper limit of the delay by a lost wake-up */
 
 rb_bell *rb_bell_new(void)
 {
@@ -28,7 +28,7 @@ void rb_bell_free(rb_bell *bell)
 void rb_writer_bell(rb_writer *writer, rb_bell *bell, uint32_t index)
 {
     writer->bell_index = index % RB_BELL_RINGS;
-    /* pairs with the acquire in rb_end_publish(): the number is there before the bell */
+    /* pairs with the acquire in rb_end_publish(): bell_index is stored before the bell */
     atomic_store_explicit(&writer->bell, bell, memory_order_release);
 }
 
@@ -54,7 +54,7 @@ void rb_bell_ring(rb_bell *bell, uint32_t index)
 {
     _Atomic uint64_t *news = &bell->news[index / 64];
     uint64_t bit = (uint64_t)1 << index % 64;
-    if (atomic_load_explicit(news, memory_order_relaxed) & bit) /* whoever set it has seen to the rest */
+    if (atomic_load_explicit(news, memory_order_relaxed) & bit) /* its setter has woken the sleeper */
         return;
     atomic_fetch_or_explicit(news, bit, memory_order_seq_cst);
     uint32_t asleep = atomic_load_explicit(&bell->asleep, memory_order_seq_cst); /* rb_bell_sleep() */
@@ -112,5 +112,5 @@ void rb_bell_drain(rb_bell *bell)
 {
     for (uint32_t i = 0; i < WORDS; i++)
         rb_bell_take(bell, i);
-    atomic_thread_fence(memory_order_seq_cst); /* bell.h: the rings are looked at after this */
+    atomic_thread_fence(memory_order_seq_cst); /* bell.h: the caller checks the rings after this */
 }

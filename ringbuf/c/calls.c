@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the Python types share: installation, arguments, buffers, errors.
+ * Common parts of the Python types: installation, arguments, buffers, errors.
  */
 #include "calls.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Batch: records that a reader hands out together, or those in bytes of a Python object (of()), as columns.
+ * Batch: records that a reader returns together, or records in the bytes of a Python object (of()), as
+ * columns.
  *
- * It copies none of them; it keeps the reader alive and holds room as a Record does (calls_record.c).
+ * A batch copies no record.  It keeps the reader alive and holds memory as a Record does (calls_record.c).
  */
 #include "calls.h"
 
@@ -13,7 +14,7 @@ struct batch_object {
     reader_object *reader; /* owned */
     uint64_t lease;
     Py_ssize_t count, room;
-    /* one allocation, columns one after another */
+    /* one allocation with all columns */
     uint64_t *offsets, *timestamps_ns, *positions;
     uint32_t *payload_positions, *payload_lengths, *key_hashes, *lengths;
     uint16_t *key_lengths, *flags;
@@ -67,8 +68,8 @@ static void batch_view(const batch_object *self, Py_ssize_t i, rb_view *view)
     }
 }
 
-/* A gating reader's batch takes about a quarter of the ring, so that a loop may ask for the next one while it
- * still holds the last. */
+/* A batch of a gating reader takes about a quarter of the ring, so that a loop may request the next one while
+ * it still holds the last. */
 static uint64_t gating_limit(const reader_object *reader)
 {
     return reader->reader.gating ? reader->reader.cursor + reader->reader.capacity / 4 : UINT64_MAX;
@@ -108,8 +109,9 @@ static void place_reader(reader_object *reader, place at)
     reader->reader.lost = at.lost;
 }
 
-/* Reads into the batch.  RB_OK, or what ended it.  Of a filter that raised, the records before it are kept,
- * and the next read asks it again; an interrupt is raised now, and all are read again. */
+/* Read records into the batch.  RB_OK, or the result that ended it.  If a filter raised, earlier records are
+ * kept, and the next read calls the filter again.  An interrupt is raised at once; all records are then read
+ * again later. */
 static int batch_read(reader_object *reader, batch_object *self)
 {
     int result = RB_EMPTY;
@@ -137,7 +139,7 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 {
     uint64_t waiting, unused;
     rb_end_read(reader->reader.header, &unused, &waiting);
-    /* one may be ahead of the end */
+    /* the reader may be ahead of the published end by one record */
     waiting = waiting > reader->reader.offset ? waiting - reader->reader.offset : 1;
     batch_object *self = batch_made(reader, (uint64_t)limit < waiting ? limit : (Py_ssize_t)waiting);
     if (self == NULL)
@@ -156,7 +158,8 @@ PyObject *batch_new(reader_object *reader, Py_ssize_t limit)
 
 /* ---- a batch over bytes ---- */
 
-/* Records in `length` bytes, up to the first whose lengths cannot be: their checksums are for later. */
+/* Number of records in `length` bytes, up to the first with impossible lengths.  Checksums are checked later.
+ * */
 static Py_ssize_t records_in(const uint8_t *bytes, uint64_t length)
 {
     rb_record header;
@@ -168,7 +171,8 @@ static Py_ssize_t records_in(const uint8_t *bytes, uint64_t length)
     return count;
 }
 
-/* Records of one epoch.  Their offsets are dense from `offset` on, or, unless `end` is 0, rise up to it. */
+/* A run of records of one epoch.  Offsets are dense from `offset` on; if `end` is not 0, they rise below it.
+ * */
 typedef struct run {
     uint32_t epoch;
     uint64_t offset, end;
@@ -180,7 +184,7 @@ static bool can_follow(const run *expected, uint64_t offset)
                               : offset >= expected->offset && offset < expected->end;
 }
 
-/* Puts those that verify, and pass the filter, into the batch.  0, or -1 with an exception. */
+/* Put the records that verify and pass the filter into the batch.  0, or -1 with an exception. */
 static int batch_fill(batch_object *self, uint64_t length, run expected, filter_object *match)
 {
     rb_view view;
@@ -225,14 +229,14 @@ static PyObject *batch_of(PyObject *Py_UNUSED(type), PyObject *const *args, Py_s
         return NULL;
     uint64_t length = (uint64_t)reader->ring.len;
     batch_object *self = batch_made(reader, records_in(reader->reader.data, length));
-    Py_DECREF((PyObject *)reader); /* the batch's from now on */
+    Py_DECREF((PyObject *)reader); /* owned by the batch from now on */
     filter_object *match = args[3] == Py_None ? NULL : (filter_object *)args[3];
     if (self != NULL && batch_fill(self, length, (run){(uint32_t)epoch, offset, end}, match) != 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
 
-/* See record_traverse(). */
+/* As record_traverse(). */
 static int batch_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
@@ -281,7 +285,7 @@ static PyObject *batch_valid(batch_object *self, PyObject *Py_UNUSED(ignored))
     return PyBool_FromLong(self->count == 0 || rb_reader_holds(&self->reader->reader, self->positions[0]));
 }
 
-/* A column as a typed memoryview over a copy: 8 or fewer bytes a record, and no lifetime to think of. */
+/* A column as a typed memoryview of a copy: at most 8 bytes per record, with no lifetime to manage. */
 static PyObject *column(const void *values, Py_ssize_t count, Py_ssize_t width, const char *format)
 {
     PyObject *copy = PyBytes_FromStringAndSize(values, count * width), *flat = NULL, *typed = NULL;
@@ -308,7 +312,7 @@ COLUMN(key_hashes, "I")
 COLUMN(key_lengths, "H")
 COLUMN(flags, "H")
 
-/* So that nobody has to look at each for what few have. */
+/* All flags combined: saves callers a loop over the records for rare flags. */
 static PyObject *batch_any_flags(batch_object *self, void *Py_UNUSED(closure))
 {
     unsigned long flags = 0;
@@ -317,7 +321,7 @@ static PyObject *batch_any_flags(batch_object *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLong(flags);
 }
 
-/* For whoever goes over the records in C. */
+/* The memory, for callers that process the records in C. */
 static PyObject *batch_memory(batch_object *self, void *Py_UNUSED(closure))
 {
     if (self->reader->reader.mask != UINT64_MAX) {
@@ -372,7 +376,7 @@ static PyObject *batch_iter(PyObject *object)
     return (PyObject *)self;
 }
 
-/* See record_traverse(). */
+/* As record_traverse(). */
 static int iterator_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * KeyFilter: asks Python once for each distinct key, and remembers the answer.
+ * KeyFilter: calls Python once for each distinct key and caches the answer.
  *
- * Bounded: beyond `capacity` keys, or their bytes, it asks each time and keeps nothing new, and counts that
- * in `unremembered`.  Keys are topics of any client, so the table is hashed under a random key of its own and
- * not by the hash in the record, for which colliding topics are easily made.
+ * The cache is bounded.  Beyond `capacity` keys, or their total bytes, it calls Python each time, caches no
+ * further keys, and counts them in `unremembered`.  Keys are topics of any client, so the table is hashed
+ * under its own random key.  Colliding topics for the hash in the record are easy to construct.
  */
 #include "calls.h"
 #include "hash.h"
@@ -23,14 +23,14 @@ struct filter_object {
     PyObject *decide;
     known_key *known; /* open addressing, a power of two, at most half full */
     uint64_t places, count, capacity, unremembered;
-    uint64_t bytes, bytes_max; /* of the keys */
+    uint64_t bytes, bytes_max; /* total of the keys */
     uint64_t seed[2];
 };
 
 #define PLACES_FIRST 64
 #define CAPACITY_MAX (1ll << 30)
-#define KEY_BYTES 256                       /* of each key, on average */
-#define BYTES_MIN (4ull * RB_KEY_MAX_BYTES) /* so that a small capacity takes some long keys */
+#define KEY_BYTES 256                       /* average budget per key */
+#define BYTES_MIN (4ull * RB_KEY_MAX_BYTES) /* room for some long keys at a small capacity */
 
 static known_key *place_of(known_key *known, uint64_t places, const void *key, uint32_t length, uint64_t hash)
 {
@@ -75,8 +75,8 @@ static void remember(filter_object *self, const char *key, uint32_t length, uint
     self->bytes += length;
 }
 
-/* The key is copied before Python sees it and before it is remembered: it may lie in memory that changes.
- * The table may change, too, while Python is asked. */
+/* The key is copied before Python gets it and before it is cached, because its memory may change.  The table
+ * may also change while Python runs. */
 int filter_judge(filter_object *self, const void *key, uint32_t length)
 {
     known_key *it = place_of(self->known, self->places, key, length, rb_hash(self->seed, key, length));
@@ -128,7 +128,7 @@ static PyObject *filter_clear_known(filter_object *self, PyObject *Py_UNUSED(ign
     Py_RETURN_NONE;
 }
 
-/* 16 random bytes.  0, or -1 with an exception. */
+/* Get 16 random bytes.  0, or -1 with an exception. */
 static int seed_take(uint64_t seed[2])
 {
     PyObject *os = PyImport_ImportModule("os");
@@ -208,7 +208,7 @@ static PyObject *filter_unremembered(filter_object *self, void *Py_UNUSED(closur
     return PyLong_FromUnsignedLongLong(self->unremembered);
 }
 
-/* The longest run of taken places: so many at most are looked at for one key. */
+/* Length of the longest run of taken places: the most places compared for one key. */
 static PyObject *filter_longest(filter_object *self, void *Py_UNUSED(closure))
 {
     uint64_t longest = 0, run = 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arguments `key` and `properties` of a Writer: checked, and hashed once for each key object.
+ * Arguments `key` and `properties` of a Writer: checked, and hashed once per key object.
  */
 #include "calls.h"
 
 #include <string.h>
 
-/* True: `bytes` is one Variable Byte Integer and as many bytes as it says.  Otherwise readers would look for
- * the payload elsewhere. */
+/* True if `bytes` is one Variable Byte Integer followed by exactly as many bytes as it gives.  Otherwise
+ * readers would expect the payload at another position. */
 static bool properties_whole(const uint8_t *bytes, Py_ssize_t length)
 {
     uint64_t value = 0;
@@ -48,8 +48,8 @@ static int invalid_topic(const bytes_view *view, const char *why)
     return -1;
 }
 
-/* 0 if `view` is a topic name that a message may be published to [MQTT-4.7.1-1, 4.7.3-1, 4.7.3-2]; else -1
- * with an exception.  RB_KEY_MAX_BYTES bounds its length. */
+/* Returns 0 if `view` is a valid topic name of a PUBLISH [MQTT-4.7.1-1, 4.7.3-1, 4.7.3-2], otherwise -1 with
+ * an exception.  RB_KEY_MAX_BYTES bounds its length. */
 static int topic_check(PyObject *key, const bytes_view *view)
 {
     size_t length = (size_t)view->length;

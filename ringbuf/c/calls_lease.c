@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Leases of a gating reader, which holds what it has handed out.
+ * Leases of a gating reader: they hold the records that it has returned.
  *
- * Each Record that was polled, and each Batch, takes a lease, which ends when the object dies or is released.
- * The slot's cursor is the end of the oldest lease that is done together with all before it, so records may
- * be released in any order.
+ * Each polled Record and each Batch takes a lease, which ends when the object dies or is released.  The
+ * slot's cursor is the end of the last lease up to which all leases are done.  Records may therefore be
+ * released in any order.
  */
 #include "calls.h"
 
@@ -31,7 +31,7 @@ int leases_grow(reader_object *self)
     return 0;
 }
 
-/* A lease up to the cursor, in the place that leases_grow() has made: nothing else reads since. */
+/* Take a lease up to the cursor.  leases_grow() made its place, and no other call has read since. */
 uint64_t lease_take(reader_object *self)
 {
     if (!self->reader.gating) {
@@ -54,7 +54,8 @@ void lease_end(reader_object *self, uint64_t number)
         rb_reader_tell_lazily(&self->reader, released);
 }
 
-/* Before there is nothing to do: the slot says what is let go, records that the filter skipped included. */
+/* Store the released position in the slot before the reader becomes idle; skipped records count as released.
+ * */
 void reader_settle(reader_object *self)
 {
     uint64_t released = self->lease_first == self->lease_next ? self->reader.cursor : self->reader.released;

@@ -36,7 +36,7 @@ void reader_end(reader_object *self)
     self->reading = false;
 }
 
-/* What a result other than RB_OK and RB_EMPTY means to Python: None to go on, or NULL with the exception. */
+/* Convert a result other than RB_OK and RB_EMPTY: None to continue, or NULL with the exception. */
 PyObject *reader_trouble(reader_object *self, int result)
 {
     uint64_t lost = self->reader.lost - self->told_lost;
@@ -58,8 +58,8 @@ PyObject *reader_trouble(reader_object *self, int result)
 
 /* ---- reading ---- */
 
-/* Begins a read, if one may be made: an overrun in the middle of a batch is told first, and at most half the
- * ring is held by one reader. */
+/* Begin a read if it is permitted: an overrun within the last batch is reported first, and one reader may
+ * hold at most half the ring. */
 static int read_allowed(reader_object *self)
 {
     if (self->reader.lost != self->told_lost && !self->counts_overruns) {
@@ -88,9 +88,10 @@ static int read_begin(reader_object *self)
     return -1;
 }
 
-#define LAPS_MOST 64 /* in a row, before a reader that only counts them says that nothing is there */
+#define LAPS_MOST 64 /* overruns in a row before a counting reader reports no record */
 
-/* 1 accepted, 0 not, -1 an exception; the filter may be replaced and the reader closed meanwhile. */
+/* Returns 1 if the filter accepts, 0 if not, -1 with an exception.  Meanwhile the filter may be replaced and
+ * the reader closed. */
 static int judge(reader_object *self, const rb_view *view)
 {
     filter_object *match = (filter_object *)Py_NewRef((PyObject *)self->match);
@@ -99,11 +100,11 @@ static int judge(reader_object *self, const rb_view *view)
     return accepted < 0 || reader_usable(self) != 0 ? -1 : accepted;
 }
 
-/* Records passed over by a filter between two chances for other threads, as bytes of work: about 0.3 ms. */
+/* Bytes of work on rejected records before other threads may run: about 0.3 ms. */
 #define SLICE_BYTES (512u << 10)
-#define JUDGE_BYTES 64u /* one record; its own bytes come on top where checksums are verified */
+#define JUDGE_BYTES 64u /* cost of one record; plus its bytes if checksums are verified */
 
-/* Lets other threads have the GIL now and then, while a filter passes over many records.  They may close the
+/* Let other threads take the GIL from time to time while a filter rejects many records.  They may close the
  * reader or change its filter, but not read with it (reader_begin()).  0, or -1 with an exception. */
 static int yield(reader_object *self, const rb_view *view)
 {
@@ -116,8 +117,8 @@ static int yield(reader_object *self, const rb_view *view)
     return reader_usable(self);
 }
 
-/* The next record that the filter accepts.  RB_OK, what rb_read says, or RAISED: the cursor stands behind the
- * record that could not be judged. */
+/* Read the next record that the filter accepts.  RB_OK, a result of rb_read(), or RAISED: the cursor is then
+ * past the record for which the filter raised. */
 int reader_next(reader_object *self, rb_view *view)
 {
     for (int laps = 0;;) {
@@ -133,7 +134,7 @@ int reader_next(reader_object *self, rb_view *view)
         int accepted = judge(self, view);
         if (accepted < 0)
             return RAISED;
-        if (!rb_reader_holds(&self->reader, view->position)) { /* the key was written over while judged */
+        if (!rb_reader_holds(&self->reader, view->position)) { /* the key was overwritten during the call */
             self->reader.cursor = cursor;
             self->reader.offset = offset;
             continue;
@@ -179,13 +180,14 @@ static PyObject *reader_read_many(reader_object *self, PyObject *const *args, Py
     return batch;
 }
 
-/* A signal ends a sleep, so its Python handler runs at once.  One that comes just before a sleep waits for
- * the end of this time; a reader without a slot sleeps so often that this is more likely. */
+/* A signal ends a sleep, so its Python handler runs at once.  The handler of a signal just before a sleep
+ * waits for the end of this time.  That is more likely for a reader without a slot, which sleeps more often.
+ * */
 #define WAIT_SLICE_NS 500000000ll
 #define SLOTLESS_SLICE_NS 20000000ll
 
-/* 1 a record is there, 0 the time is up, -1 an exception.  The GIL is kept where there is nothing to wait
- * for: a busy thread would give it back after milliseconds. */
+/* Returns 1 if a record is ready, 0 on timeout, -1 with an exception.  The GIL is kept if no wait is needed:
+ * a busy thread would give it back only after milliseconds. */
 static int reader_await(reader_object *self, int64_t timeout_ns)
 {
     if (rb_peek(&self->reader) != RB_EMPTY)
@@ -205,7 +207,7 @@ static int reader_await(reader_object *self, int64_t timeout_ns)
         Py_END_ALLOW_THREADS
         self->waiting--;
         if (result != RB_TIMEOUT && result != RB_INTERRUPTED)
-            return 1; /* also for trouble: the read after it says what */
+            return 1; /* also for errors: the next read reports them */
         if (PyErr_CheckSignals() != 0 || reader_usable(self) != 0)
             return -1;
         if (deadline != INT64_MAX && monotonic_ns() >= deadline)
@@ -213,7 +215,7 @@ static int reader_await(reader_object *self, int64_t timeout_ns)
     }
 }
 
-/* Any number of threads may wait; but not while the cursor moves. */
+/* Any number of threads may wait, but not while the cursor moves. */
 static int reader_begin_wait(reader_object *self)
 {
     if (reader_usable(self) != 0)
@@ -260,7 +262,7 @@ static PyObject *reader_itself(PyObject *self)
 
 /* ---- seeking ---- */
 
-/* What was handed out before a seek is held no longer: its leases would cover other places. */
+/* End a seek.  Records from before the seek are not held any more: their leases would cover other places. */
 static PyObject *seek_done(reader_object *self, int result)
 {
     self->lease_first = self->lease_next;
@@ -305,7 +307,7 @@ static PyObject *reader_seek_latest(reader_object *self, PyObject *Py_UNUSED(ign
     return seek_done(self, RB_OK);
 }
 
-/* Moves the cursor to the next record that verifies, without the GIL; a result. */
+/* Move the cursor to the next record that verifies, without the GIL.  Returns a result code. */
 static PyObject *reader_skip(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
     int result;
@@ -320,7 +322,8 @@ static PyObject *reader_skip(reader_object *self, PyObject *Py_UNUSED(ignored))
     return PyLong_FromLong(result);
 }
 
-/* Ranges into `array`, a writable buffer of rb_range, without the GIL; how many, or a result. */
+/* Store ranges in `array`, a writable buffer of rb_range, without the GIL.  Returns their number or a result
+ * code. */
 static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer array;
@@ -339,7 +342,7 @@ static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ss
                                   (int)((size_t)array.len / sizeof(rb_range)));
         Py_END_ALLOW_THREADS
         self->detached = false;
-        if (result >= 0 && !self->reader.gating) /* or its slot would say up to a chunk too little for ever */
+        if (result >= 0 && !self->reader.gating) /* otherwise its slot could stay up to a chunk behind */
             reader_settle(self);
         reader_end(self);
         found = PyLong_FromLong(result);
@@ -348,7 +351,7 @@ static PyObject *reader_ranges(reader_object *self, PyObject *const *args, Py_ss
     return found;
 }
 
-/* For what reads through cffi (the log's rounds) and ranges: the exception of a result. */
+/* Raise the exception for a result code of reads through cffi (log rounds, ranges). */
 static PyObject *reader_raise(reader_object *self, PyObject *result)
 {
     long value = PyLong_AsLong(result);
@@ -379,7 +382,7 @@ static PyObject *reader_holds(reader_object *self, PyObject *position)
 #define SPIN_MOST_NS 1000000000ll
 #define CLOSE_LOOK_NS 50000
 
-/* Whether both buffers are as long as what C makes of them. */
+/* Check that both buffers have the length that C requires.  0, or -1 with an exception. */
 static int buffers_fit(const reader_object *self, int own)
 {
     Py_ssize_t wanted = own ? RB_HEADER_BYTES : RB_CURSORS_BYTES;
@@ -431,7 +434,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 reader_object *reader_of_bytes(PyObject *bytes)
 {
-    static const rb_header nothing; /* granted is 0: all that is there holds */
+    static const rb_header nothing; /* granted is 0: all records count as valid */
     allocfunc allocate = (allocfunc)PyType_GetSlot(reader_type, Py_tp_alloc);
     reader_object *self = (reader_object *)allocate(reader_type, 0);
     if (self == NULL)
@@ -458,14 +461,14 @@ static PyObject *reader_close(reader_object *self, PyObject *Py_UNUSED(ignored))
 {
     bool was_open = self->open;
     self->open = false;
-    while (self->detached) { /* it ends by itself, and writes to the slot until then */
+    while (self->detached) { /* the call ends soon, and writes to the slot until then */
         Py_BEGIN_ALLOW_THREADS
         (void)rb_nap(CLOSE_LOOK_NS);
         Py_END_ALLOW_THREADS
     }
     if (was_open && self->forks == forks)
         rb_reader_close(&self->reader);
-    reader_clear((PyObject *)self); /* the filter often knows the owner of the reader */
+    reader_clear((PyObject *)self); /* the filter often references the owner of the reader */
     Py_RETURN_NONE;
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Record: what a reader hands out.  It is no copy: it exports its payload where it lies.
+ * Record: a record returned by a reader.  It is not a copy: it exports the payload in the ring's memory.
  *
- * It keeps the reader alive, and with it the mapping; of a gating reader it also keeps the room, until it
- * dies or is released.  Of a plain reader valid() tells whether the writer has come round meanwhile; bytes()
- * looks after copying, and raises Overrun rather than return what may be torn.
+ * A Record keeps the reader and its mapping alive.  With a gating reader it also holds the memory until it
+ * dies or is released.  With a plain reader, valid() reports whether the writer has overwritten the memory.
+ * bytes() checks this after copying, and raises Overrun instead of returning torn data.
  */
 #include "calls.h"
 
 #include <string.h>
 
-/* Records are made and dropped one after another, by millions: the last few are kept, to be used again. */
+/* Millions of records are created and dropped one after another, so the last few objects are reused. */
 #define SPARE_RECORDS 32
 static record_object *spare[SPARE_RECORDS];
 static int spares;
@@ -34,7 +34,7 @@ PyObject *record_new(reader_object *reader, batch_object *batch, const rb_view *
     return (PyObject *)self;
 }
 
-/* It has no tp_clear: no cycle is made of records, batches and readers alone. */
+/* There is no tp_clear: records, batches and readers form no cycle without other objects. */
 static int record_traverse(PyObject *object, visitproc visit, void *arg)
 {
     record_object *self = (record_object *)object;
@@ -75,7 +75,7 @@ static int record_buffer(PyObject *object, Py_buffer *view, int flags)
                              (Py_ssize_t)self->view.parts.payload_length, 1, flags);
 }
 
-/* A copy of part of the record, or Overrun if the writer has come round. */
+/* A copy of part of the record, or Overrun if the writer has overwritten it. */
 static PyObject *copied(record_object *self, uint32_t position, uint32_t length)
 {
     if (self->reader->forks != forks)
@@ -109,7 +109,7 @@ static Py_ssize_t record_length(PyObject *object)
     return (Py_ssize_t)((record_object *)object)->view.parts.payload_length;
 }
 
-/* One byte where it lies: for a glance, a third of what a memoryview costs. */
+/* One byte, read in place: a third of the cost of a memoryview. */
 static PyObject *record_item(PyObject *object, Py_ssize_t i)
 {
     record_object *self = (record_object *)object;

@@ -2,17 +2,17 @@
  *
  * Writer and Claim.
  *
- * publish returns the record's offset, or None when a gating reader is in the way: full is a state, not an
- * error.  So is a refusal, by the word that the broker puts into the header of a producer's ring: the log has
- * no room for more, say.  It is looked at with each record: one load of a line that stays in the cache.  A
- * foreign reader that is in the way for longer than the queue timeout is evicted; the writer's own
- * (log, bridge) never are.
+ * publish returns the record's offset, or None if a gating reader blocks the space: a full ring is a state,
+ * not an error.  A refusal also returns None: the broker requests it by a word in the header of a producer's
+ * ring, for example because the log has no room.  Reading the word costs one load of a cached line per
+ * record.  A foreign reader that blocks longer than the queue timeout is evicted.  The writer's own readers
+ * (log, bridge) are never evicted.
  */
 #include "calls.h"
 
 #include <string.h>
 
-/* Whether it may still write: no other process does. */
+/* True if this object may still write: it is open, and the process has not forked. */
 static bool is_live(const writer_object *self)
 {
     return self->open && self->forks == forks;
@@ -36,7 +36,7 @@ static int writer_usable(const writer_object *self)
     return -1;
 }
 
-/* bytes_of() of the argument `payload`. */
+/* Get the bytes of the argument `payload`. */
 static int payload_of(PyObject *payload, bytes_view *out)
 {
     if (!PyUnicode_Check(payload) && !PyObject_CheckBuffer(payload)) {
@@ -46,15 +46,15 @@ static int payload_of(PyObject *payload, bytes_view *out)
     return bytes_of(payload, out);
 }
 
-#define SWEEP_NS 10000000ll /* the dead are looked for at most this often */
+#define SWEEP_NS 10000000ll /* shortest interval of searches for dead readers */
 
-/* A reader that died in the way is found by its lock, at once.  RB_OK: there is room now; or RB_FULL,
- * or RAISED. */
+/* Free the slots of dead readers, found by their locks.  RB_OK: the ring has room now; or RB_FULL, or RAISED.
+ * */
 static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t now)
 {
     if (is_live(self) && now - self->swept_ns >= SWEEP_NS) {
         self->swept_ns = now;
-        PyObject *on_full = Py_NewRef(self->on_full); /* close() lets go of it */
+        PyObject *on_full = Py_NewRef(self->on_full); /* close() drops its reference */
         PyObject *swept = PyObject_CallNoArgs(on_full);
         Py_DECREF(on_full);
         if (swept == NULL)
@@ -64,7 +64,7 @@ static int sweep(writer_object *self, uint64_t length, uint32_t prefix, int64_t 
     return is_live(self) ? rb_room(&self->writer, length, prefix) : RB_FULL;
 }
 
-/* Sweeps, and if the ring's policy is to block, waits for room, sweeping on.  Lets other threads run. */
+/* Sweep; if the policy is to block, wait for room and sweep repeatedly.  Other threads may run. */
 static int full_wait(writer_object *self, uint64_t length, uint32_t prefix)
 {
     int64_t now = monotonic_ns(), deadline = now + (self->blocks ? self->queue_timeout_ns : 0);
@@ -83,7 +83,7 @@ static int full_wait(writer_object *self, uint64_t length, uint32_t prefix)
     return result == RAISED || writer_live(self) == 0 ? result : RAISED;
 }
 
-/* After RB_FULL: sweeps, waits, evicts or gives up, as the ring's policy says.  RB_OK: try again. */
+/* Sweep, wait, evict or give up after RB_FULL, according to the policy.  RB_OK: try again. */
 static int full(writer_object *self, uint64_t length, uint32_t prefix)
 {
     self->busy = true;
@@ -111,11 +111,11 @@ static uint32_t refusal_now(const writer_object *self)
     return rb_refusal(header, (uint64_t)monotonic_ns(), (uint64_t)self->queue_timeout_ns);
 }
 
-/* 0 and *payload set, 1 full or refused, -1 with an exception. */
+/* Returns 0 with *payload set, 1 if full or refused, -1 with an exception. */
 static int claim(writer_object *self, const rb_key *key, uint64_t length, uint16_t flags, uint64_t now,
                  uint8_t **payload)
 {
-    if (writer_usable(self) != 0) /* once more: arguments may run Python */
+    if (writer_usable(self) != 0) /* again: arguments may have run Python */
         return -1;
     uint32_t why = refusal_now(self);
     if (why != 0) {
@@ -176,7 +176,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
     int result = claim(self, &key, (uint64_t)payload.length, flags, wall_clock_ns(), &room);
     uint64_t offset = self->writer.offset;
     if (result == 0) {
-        memmove(room, payload.bytes, (size_t)payload.length); /* it may lie in this ring */
+        memmove(room, payload.bytes, (size_t)payload.length); /* the payload may be in this ring */
         rb_commit(&self->writer, (uint64_t)payload.length, true);
         rb_end_publish(&self->writer);
     }
@@ -188,7 +188,7 @@ static PyObject *writer_publish(writer_object *self, PyObject *const *args, Py_s
 
 static const char *const publish_many_names[] = {"payloads", "key", "flags"};
 
-/* One time stamp and one publication of the end for the whole sequence. */
+/* Publish a sequence with one timestamp and one publication of the end. */
 static PyObject *writer_publish_many(writer_object *self, PyObject *const *args, Py_ssize_t count,
                                      PyObject *keywords)
 {
@@ -222,7 +222,7 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
         if (result != 0)
             break;
     }
-    if (is_live(self)) /* what a sequence does in Python may have closed it, or forked */
+    if (is_live(self)) /* Python code of the sequence may have closed it, or forked */
         rb_end_publish(&self->writer);
     return result < 0 ? NULL : PyLong_FromSsize_t(done);
 }
@@ -231,8 +231,8 @@ static PyObject *writer_publish_many(writer_object *self, PyObject *const *args,
 
 typedef struct claim_object {
     PyObject_HEAD
-    writer_object *writer; /* owned to the end: views may outlive the commit, and need the mapping */
-    uint8_t *payload;      /* NULL: there was no room, or the writer was refused */
+    writer_object *writer; /* owned until the end: views may outlive the commit and need the mapping */
+    uint8_t *payload;      /* NULL: no room, or refused */
     uint64_t length;
     bool done;             /* committed, aborted, or without room */
 } claim_object;
@@ -317,7 +317,7 @@ static PyObject *claim_abort(claim_object *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* None without room, as publish() returns. */
+/* Returns None without room, as publish() does. */
 static PyObject *claim_enter(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     return Py_NewRef(((claim_object *)self)->payload == NULL ? Py_None : self);
@@ -328,7 +328,7 @@ static int claim_true(PyObject *self)
     return ((claim_object *)self)->payload != NULL;
 }
 
-/* Commit on a clean end, abort on an exception; nothing if the block did either itself. */
+/* Commit at a normal end, abort after an exception.  No effect if the block did either. */
 static PyObject *claim_exit(claim_object *self, PyObject *const *args, Py_ssize_t count)
 {
     if (self->done)
@@ -370,8 +370,8 @@ static int claim_put(PyObject *self, Py_ssize_t i, PyObject *value)
     return 0;
 }
 
-/* A claim that is dropped was never there.  It has no tp_traverse, which would cost each claim some ns: no
- * writer leads to the objects that keep claims. */
+/* A dropped claim leaves no record.  The type has no tp_traverse, which would cost some ns per claim: writers
+ * have no references to objects that keep claims. */
 static void claim_dealloc(PyObject *self)
 {
     claim_object *it = (claim_object *)self;
@@ -452,7 +452,7 @@ static int writer_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* on_full knows the ring, which knows this writer. */
+/* Break the reference cycle: on_full references the ring, which references this writer. */
 static int writer_clear(PyObject *self)
 {
     writer_object *it = (writer_object *)self;
@@ -484,7 +484,7 @@ static PyObject *writer_close(writer_object *self, PyObject *Py_UNUSED(ignored))
 
 static PyObject *writer_address(writer_object *self, void *Py_UNUSED(closure))
 {
-    if (self->busy) /* admit and evict are wanted just then, and are safe */
+    if (self->busy) /* admit and evict are needed just then, and are safe */
         return PyLong_FromVoidPtr(&self->writer);
     return writer_usable(self) != 0 ? NULL : PyLong_FromVoidPtr(&self->writer);
 }

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Check of a ring that a former life left, before anybody writes it: every record is verified.
+ * Check of a ring that another writer left, before it gets a new writer: every record is verified.
  *
- *   rb_check_begin()  finds the oldest record that is kept: by the index, against the records themselves
- *   rb_check_next()   verifies from there on, up to the end or to damage: bytes that hold no record
- *   rb_check_lose()   makes a gap (record.h) of damage that the caller could not fill from a log
- *   rb_check_end()    writes the header anew where it differs from what the records prove
+ *   rb_check_begin()  finds the oldest retained record, by the index and the records themselves
+ *   rb_check_next()   verifies from there on, up to the end or to damage: bytes without a valid record
+ *   rb_check_lose()   turns damage that the caller could not fill from a log into a gap (record.h)
+ *   rb_check_end()    corrects the header where it contradicts the records
  *
- * The records decide.  The words of the header are checked against them.  A damaged end is replaced by the
- * place where the last record ends that follows; a damaged watermark by the other one, or by one that is safe
- * for whatever the writer may have been doing.  Every entry of the index is made from the records.
+ * The records decide; the header's words are checked against them.  A damaged end is replaced by the end of
+ * the last record in sequence.  A damaged watermark is replaced by the other one, or by one that is safe for
+ * every state of the last writer.  The index is rebuilt completely from the records.
  *
- * A damaged ring can make this slow only to a bound: what is looked at in search of a record is counted.
+ * The time for a damaged ring is bounded: bytes read in the search for a record are counted.
  */
 #include "ring.h"
 
 #include <string.h>
 
-#define SEARCH_TIMES 4 /* the capacity: bytes whose checksum is calculated in vain */
-/* A claim and its padding, at most. */
+#define SEARCH_TIMES 4 /* times the capacity: limit for bytes of failed checksums */
+/* Largest size of a claim with its padding. */
 #define IN_FLIGHT(ring) ((ring)->capacity / 2 + 2 * (ring)->chunk + RB_RECORD_ALIGN)
-#define PIECE_MAX_BYTES (1u << 29) /* of a gap marker */
+#define PIECE_MAX_BYTES (1u << 29) /* largest span of one gap marker */
 
 typedef struct view {
     rb_header *header;
@@ -34,7 +34,7 @@ typedef struct place {
     uint64_t position, offset;
 } place;
 
-/* What the header said once: another process may still be able to write it. */
+/* The header's values as read before: another process may still change the header. */
 static view view_of(void *memory, rb_check *check)
 {
     return (view){memory,
@@ -46,7 +46,7 @@ static view view_of(void *memory, rb_check *check)
                   &check->budget};
 }
 
-/* Pays for a look at so many bytes that may be in vain. */
+/* Charge `bytes` to the search budget.  False if the budget is exhausted. */
 static bool afford(const view *ring, uint64_t bytes)
 {
     if (bytes > *ring->budget)
@@ -62,7 +62,7 @@ static uint64_t room_at(const view *ring, uint64_t position)
     return ring->capacity - (position & ring->mask);
 }
 
-/* Whether a record with these lengths can stand at `position`. */
+/* True if a record with these lengths can stand at `position`. */
 static bool is_plausible(const view *ring, uint64_t position, rb_record *header, rb_parts *parts)
 {
     uint64_t bad;
@@ -85,7 +85,7 @@ typedef enum kind {
     GAP
 } kind;
 
-/* What stands at *at and continues what is before; *at is moved behind it. */
+/* Classify the bytes at *at as the continuation of the sequence, and move *at past them. */
 static kind step(const view *ring, place *at, rb_record *header)
 {
     const uint8_t *bytes = ring->data + (at->position & ring->mask);
@@ -112,7 +112,7 @@ static kind step(const view *ring, place *at, rb_record *header)
 
 /* ---- the oldest record, and the watermark ---- */
 
-/* Whether both can be places of one ring: numbers and positions rise together, within one lap. */
+/* True if both can be places of one ring: offsets and positions rise together, within one lap. */
 static bool agree(const view *ring, place a, place b)
 {
     place low = a.position <= b.position ? a : b, high = a.position <= b.position ? b : a;
@@ -127,7 +127,7 @@ typedef struct known {
     uint32_t count;
 } known;
 
-/* Entries of the index that lead somewhere; with the number that the record there has, if it verifies. */
+/* Collect the valid entries of the index; `verified` if the record there verifies. */
 static void read_index(const view *ring, known *out)
 {
     uint64_t entries = ring->capacity / ring->chunk;
@@ -163,7 +163,7 @@ static uint32_t witnesses(const view *ring, place at)
     return count;
 }
 
-/* As number `kept` or before, among those that are kept: by position. */
+/* Insert `at` into the first `kept` entries, which are sorted by position. */
 static void keep_sorted(known *index, uint32_t kept, place at, bool verified)
 {
     for (; kept > 0 && index->at[kept - 1].position > at.position; kept--) {
@@ -174,8 +174,8 @@ static void keep_sorted(known *index, uint32_t kept, place at, bool verified)
     index->verified[kept] = verified;
 }
 
-/* Keeps the entries that agree with the one that most others agree with.  A position says in which lap its
- * record was written, which the record itself does not.  False: none leads to a record. */
+/* Keep the entries that agree with the entry that most others agree with.  Only a position identifies the lap
+ * of a record; the record itself does not.  False if no entry leads to a record. */
 static bool keep_agreeing(const view *ring, known *index)
 {
     uint32_t best = 0, best_score = 0;
@@ -205,13 +205,13 @@ static place header_end(const view *ring)
     return end;
 }
 
-/* Whether the header's end lies ahead of `at`, as far as numbers can tell. */
+/* True if the header's end may lie ahead of `at`, judged by offsets and positions. */
 static bool is_ahead(const view *ring, place at, place end)
 {
     return end.position > at.position && end.offset > at.offset && agree(ring, at, end);
 }
 
-/* About where the ring ends: where no record follows the newest that is known; or the header's end. */
+/* Approximate end of the ring: the end of the sequence after the newest known record, or the header's end. */
 static place about_end(const view *ring, const known *index)
 {
     place at = {0, ring->header->geometry.first_offset}, end = header_end(ring);
@@ -224,7 +224,7 @@ static place about_end(const view *ring, const known *index)
     return is_ahead(ring, at, end) ? end : at;
 }
 
-/* Chooses check->granted; records below *doubtful may have been overwritten since. */
+/* Choose check->granted.  Records below *doubtful may have been overwritten. */
 static void choose_granted(const view *ring, rb_check *check, place end, uint64_t *doubtful)
 {
     uint64_t granted = atomic_load_explicit(&ring->header->granted, memory_order_relaxed);
@@ -247,7 +247,7 @@ static void choose_granted(const view *ring, rb_check *check, place end, uint64_
     *doubtful = upper > ring->capacity ? upper - ring->capacity : 0;
 }
 
-/* Whether records follow one another without damage from `at` up to `to`, or beyond. */
+/* True if records follow each other without damage from `at` up to `to` or beyond. */
 static bool follows(const view *ring, place at, uint64_t to)
 {
     rb_record header;
@@ -259,7 +259,7 @@ static bool follows(const view *ring, place at, uint64_t to)
     return true;
 }
 
-/* Records before `to`, from `from` on: the first that leads exactly there. */
+/* The first place from `from` on whose records lead exactly to `to`. */
 static place before(const view *ring, uint64_t from, place to)
 {
     for (uint64_t position = from; position < to.position; position += RB_RECORD_ALIGN) {
@@ -276,14 +276,14 @@ static place before(const view *ring, uint64_t from, place to)
             ;
         if (at.position == to.position && at.offset == to.offset)
             return first;
-        if (at.position > position) /* records on the way there lead no further */
+        if (at.position > position) /* records in between lead no further */
             position = at.position - RB_RECORD_ALIGN;
     }
     return to;
 }
 
-/* The oldest place that is kept, else the end.  An entry of the index that leads to no record is believed
- * only where no records lead past it: else the entry is what was damaged. */
+/* The oldest retained place, otherwise the end.  An index entry that leads to no record counts only if no
+ * records lead past it; otherwise the entry itself was damaged. */
 static place oldest_indexed(const view *ring, const known *index, uint64_t floor, uint64_t doubtful,
                             place end)
 {
@@ -306,7 +306,7 @@ static place oldest_indexed(const view *ring, const known *index, uint64_t floor
     return said.position < first.position && said.offset < first.offset ? before(ring, from, said) : first;
 }
 
-/* Without an index: the first place from `floor` on that holds a record which agrees with the end. */
+/* Search without an index: the first place from `floor` on with a record that agrees with the end. */
 static place found_by_search(const view *ring, uint64_t floor, place end)
 {
     for (uint64_t position = floor; position < end.position; position += RB_RECORD_ALIGN) {
@@ -321,7 +321,7 @@ static place found_by_search(const view *ring, uint64_t floor, place end)
     return end;
 }
 
-/* A ring that keeps all that it ever held needs no index. */
+/* A ring that still has all records since its creation needs no index. */
 static place oldest_without_index(const view *ring, place end, uint64_t floor)
 {
     place first = {0, ring->header->geometry.first_offset};
@@ -336,7 +336,7 @@ int rb_check_begin(void *memory, uint64_t bytes, rb_check *check)
     known index;
     uint64_t doubtful;
     memset(check, 0, sizeof *check);
-    check->capacity = *(const volatile uint64_t *)&geometry->capacity_bytes; /* once: it may be hostile */
+    check->capacity = *(const volatile uint64_t *)&geometry->capacity_bytes; /* read once: hostile */
     check->epoch = geometry->epoch;
     if (!rb_capacity_fits(check->capacity) || bytes < RB_HEADER_BYTES ||
         bytes - RB_HEADER_BYTES < check->capacity)
@@ -353,7 +353,7 @@ int rb_check_begin(void *memory, uint64_t bytes, rb_check *check)
     choose_granted(&ring, check, end, &doubtful);
     uint64_t floor = check->granted > ring.capacity ? check->granted - ring.capacity : 0;
     if (!has_index && check->rebuilt)
-        return RB_CORRUPT; /* neither the index nor the end leads anywhere */
+        return RB_CORRUPT; /* neither the index nor the end leads to a record */
     place first = has_index ? oldest_indexed(&ring, &index, floor, doubtful, end)
                             : oldest_without_index(&ring, end, floor);
     check->floor = floor;
@@ -377,7 +377,7 @@ static void note_in_index(const view *ring, rb_check *check, uint64_t position, 
     check->index_ns[entry] = header->timestamp_ns;
 }
 
-/* The place behind the record at `at` if its length is to be believed, because what follows fits. */
+/* Find the place after the record at `at`, if the data there confirms the record's length. */
 static bool behind_itself(const view *ring, place at, place *out)
 {
     rb_record header, next;
@@ -392,7 +392,7 @@ static bool behind_itself(const view *ring, place at, place *out)
     return found == RECORD;
 }
 
-/* The next place behind `at` that holds a record which can follow; false: none before `end`. */
+/* Find the next place after `at` with a record that can follow.  False if there is none before `end`. */
 static bool search(const view *ring, place at, place end, place *out)
 {
     place behind;
@@ -416,7 +416,7 @@ static bool search(const view *ring, place at, place end, place *out)
     return false;
 }
 
-/* What a writer that was killed has committed and not told is behind the end, and whole. */
+/* Records that a killed writer has committed but not published lie after the end and are complete. */
 int rb_check_next(void *memory, rb_check *check)
 {
     view ring = view_of(memory, check);
@@ -451,7 +451,7 @@ int rb_check_next(void *memory, rb_check *check)
 
 /* ---- gaps ---- */
 
-/* A marker over `span` bytes of the same lap.  Each place in it leads to its end. */
+/* Write a marker over `span` bytes of one lap.  Each place inside leads to the marker's end. */
 static void write_gap(const view *ring, uint64_t position, uint64_t span, place lost, uint64_t count)
 {
     uint8_t *bytes = ring->data + (position & ring->mask);
@@ -461,7 +461,7 @@ static void write_gap(const view *ring, uint64_t position, uint64_t span, place 
     rb_gap_put(bytes, ring->epoch, (rb_gap){span, lost.offset, count});
 }
 
-/* Over [from, to), which may go round the end of the ring. */
+/* Write markers over [from, to), which may wrap around the end of the ring. */
 static void write_gaps(const view *ring, place from, place to)
 {
     uint64_t count = to.offset - from.offset;
@@ -491,12 +491,12 @@ static void store(rb_check *check, _Atomic uint64_t *word, uint64_t value)
 {
     if (atomic_load_explicit(word, memory_order_relaxed) == value)
         return;
-    if (check->lost == 0) /* else it led to what is a gap now */
+    if (check->lost == 0) /* otherwise the entry led to a record that is a gap now */
         check->rebuilt |= RB_REBUILT_INDEX;
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
-/* Entries of chunks that hold records; others are not looked at while they claim nothing that is kept. */
+/* Store the entries of chunks with records.  Other entries are kept unless they claim a retained position. */
 static void write_index(const view *ring, rb_check *check)
 {
     uint64_t entries = ring->capacity / ring->chunk;
@@ -514,7 +514,8 @@ static void write_index(const view *ring, rb_check *check)
     }
 }
 
-/* Bytes that a claim or a record given up has left at the oldest places: nothing leads there by intent. */
+/* Turn leftovers of a claim or of a released record at the oldest places into gaps: no sequence leads there.
+ * */
 static void clear_floor(const view *ring, const rb_check *check)
 {
     place first = {check->first_position, check->first_offset};
@@ -533,10 +534,10 @@ void rb_check_end(void *memory, rb_check *check)
     atomic_store_explicit(&end->pair[count & 1].offset, check->offset, memory_order_relaxed);
     /* pairs with the acquire in rb_end_read() */
     atomic_store_explicit(&end->count, count, memory_order_release);
-    /* whatever stood there is no record: the chain ends */
+    /* no record stands after the last one: the sequence ends here */
     memset(ring.data + (check->position & ring.mask), 0, sizeof(uint32_t));
     uint64_t least = check->position == 0 ? 0 : check->position + RB_RECORD_ALIGN;
-    if (check->granted < least) /* records that were committed and not told lie beyond */
+    if (check->granted < least) /* committed but unpublished records may lie beyond */
         check->granted = least;
     atomic_store_explicit(&ring.header->reserve, check->granted, memory_order_relaxed);
     atomic_store_explicit(&ring.header->granted, check->granted, memory_order_relaxed);

@@ -2,17 +2,17 @@
  *
  * CRC-32C (Castagnoli, reflected polynomial 0x82f63b78; RFC 3720 appendix B.4).
  *
- * By the processor's instruction where it has one, 8 bytes a step.  From 3 * LANE bytes on, three lanes run
- * at once, because the instruction takes three cycles and starts one each cycle; the lanes are joined by a
- * table that moves a checksum across LANE zero bytes.  By a table of 256 words elsewhere.
+ * The processor's instruction is used where available, 8 bytes per step.  From 3 * LANE bytes on, three lanes
+ * run at once, because the instruction takes three cycles and one starts per cycle.  A table that moves a
+ * checksum across LANE zero bytes joins the lanes.  Other processors use a table of 256 words.
  *
- * Where the processor multiplies four pairs of polynomials at once (VPCLMULQDQ), long runs are folded, 256
- * bytes a step: a block of 128 bits is replaced by what it leaves, modulo the polynomial, in the block a step
- * behind it.  Bytes that are copied are checksummed in the same pass, and written around the caches: whoever
- * copies so much hands it to the disk and reads it no more.
+ * On a processor that multiplies four pairs of polynomials at once (VPCLMULQDQ), long runs are folded, 256
+ * bytes per step.  A block of 128 bits is replaced by its remainder modulo the polynomial in the block one
+ * step later.  Copied bytes are checksummed in the same pass and written past the caches, because they go to
+ * the disk and are not read again.
  *
- * The checksum of zlib, which drained files have beside ours, is the same with another polynomial, and folded
- * alike, at many times the speed of zlib itself.  What does not fold is left to that.
+ * The checksum of zlib, which drained files also have, uses another polynomial.  It is folded in the same
+ * way, many times faster than zlib itself.  zlib handles the bytes that do not fold.
  */
 #include <stdint.h>
 #include <string.h>
@@ -89,9 +89,9 @@ HARDWARE static uint32_t by_hardware(uint32_t crc, const uint8_t *p, size_t leng
 
 static uint32_t (*run)(uint32_t, const uint8_t *, size_t) = by_table;
 
-/* ---- while they are copied ---- */
+/* ---- checksum during a copy ---- */
 
-#define PIECE_BYTES (6 * LANE) /* copied, and read again while the first cache has it */
+#define PIECE_BYTES (6 * LANE) /* copied, then read again from the first-level cache */
 
 static uint32_t copy_in_pieces(uint32_t crc, uint8_t *to, const uint8_t *p, size_t length)
 {
@@ -141,7 +141,8 @@ static uint64_t power(uint32_t polynomial, unsigned n)
     return (uint64_t)value << 32;
 }
 
-/* A product of reflected halves stands one bit too far; and the first half, 64 bits before the second. */
+/* Factors: a product of reflected halves is shifted by one bit, and the first half is 64 bits ahead of the
+ * second. */
 static void fold_prepare(uint64_t across[2], uint32_t polynomial, unsigned bits)
 {
     across[0] = power(polynomial, bits + 63);
@@ -165,7 +166,7 @@ FOLDED static inline __m512i folded(__m512i blocks, __m512i across, __m512i onto
     return _mm512_ternarylogic_epi64(first, _mm512_clmulepi64_epi128(blocks, across, 0x11), onto, 0x96);
 }
 
-/* The next line; and it goes to `to`, at the start of a line, unless that is NULL. */
+/* Load the next line; also store it at `to`, at the start of a line, unless `to` is NULL. */
 FOLDED static inline __m512i line_at(uint8_t *to, const uint8_t *p, size_t at)
 {
     __m512i line = _mm512_loadu_si512(p + at);
@@ -174,7 +175,7 @@ FOLDED static inline __m512i line_at(uint8_t *to, const uint8_t *p, size_t at)
     return line;
 }
 
-/* The bytes in `rest` have the checksum that those at `p` have with `crc` before them.  `length` is a
+/* Fold the bytes at `p`, preceded by `crc`, into `rest`, which then has the same checksum.  `length` is a
  * multiple of STEP_BYTES, and not 0. */
 FOLDED static inline __attribute__((always_inline)) void
 fold(const factors *by, uint32_t crc, uint8_t *to, const uint8_t *p, size_t length, uint8_t rest[LINE_BYTES])
@@ -213,7 +214,7 @@ FOLDED static uint32_t copy_folding(uint32_t crc, uint8_t *to, const uint8_t *p,
     uint8_t left[LINE_BYTES];
     fold(&ours, crc, to + head, p + head, whole, left);
     crc = by_hardware(0, left, sizeof left);
-    _mm_sfence(); /* who is told of the copy finds it, also where stores are not in order */
+    _mm_sfence(); /* orders the streaming stores before a later notification of the copy */
     memcpy(to + head + whole, p + head + whole, rest);
     return by_hardware(crc, p + head + whole, rest);
 }

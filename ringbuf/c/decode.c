@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs of records, as drained files hold them, into columns in Arrow's memory layout.
+ * Conversion of runs of records, as in drained files, into columns in Arrow's memory layout.
  *
- * Two passes: the first checks every record and counts, so that Python allocates each buffer once, at its
- * size; the second fills.  Called for some megabytes at a time, the second finds its input in the cache.
+ * Two passes: the first checks and counts every record, so that Python allocates each buffer once, at its
+ * size.  The second fills the buffers.  With some megabytes per call, the second pass finds its input in the
+ * cache.
  *
- * The bytes are hostile: a file from anywhere.  Every length is checked against its room before it is used,
- * and the second pass checks again, against what was allocated: the bytes may be a mapped file that somebody
- * still writes.  Plain reads and writes of the caller's memory; no allocation, no system call.
+ * The bytes are hostile: a file from any source.  Every length is checked against its room before use.  The
+ * second pass checks again, against the allocated sizes, because the bytes may be a mapped file that is still
+ * being written.  Plain reads and writes of the caller's memory; no allocation, no system call.
  */
 #include "decode.h"
 
@@ -47,7 +48,8 @@ static void set_bit(uint8_t *bitmap, uint64_t row, bool on)
     bitmap[row >> 3] = (uint8_t)(on ? bitmap[row >> 3] | mask : bitmap[row >> 3] & ~mask);
 }
 
-/* Appends `length` bytes to a column of which *filled of `room` are taken.  False: they do not fit. */
+/* Append `length` bytes to a column with `room` bytes, of which *filled are used.  False if they do not fit.
+ * */
 static inline bool append(int32_t *ends, uint8_t *column, uint64_t row, uint64_t *filled, uint64_t room,
                           const uint8_t *bytes, uint32_t length)
 {

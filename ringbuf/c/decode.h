@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records into columns, for C: see decode_api.h, which holds every declaration of this part.
+ * Conversion of records into columns, for C: decode_api.h has every declaration of this part.
  */
 #ifndef BRIM_DECODE_H
 #define BRIM_DECODE_H

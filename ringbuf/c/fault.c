@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Guards of mapped files that another user may shorten: a touch of memory behind the new end would end this
- * process (SIGBUS), and named files cannot be sealed against that.
+ * Guards of mapped files that another user may shorten.  An access beyond the new end would end this process
+ * (SIGBUS), and named files cannot be sealed against this.
  *
- * A guard says what its memory becomes instead.  With a descriptor, the file gets its length back, some
- * times: zeros, and the patch in its header.  Otherwise private zeros take the place of the whole mapping,
- * with the patch, for good: the memory is then shared with no other process.
+ * A guard defines the replacement of its memory.  With a descriptor, the file gets its length back, up to
+ * RESTORES_MAX times: zeros, and the patch in its header.  Otherwise private zeros with the patch replace the
+ * whole mapping for good; the memory is then not shared with other processes.
  *
- * The handler makes system calls only (mmap, fallocate, pwrite), touches no memory that may be missing, and
- * takes no lock.  A fault elsewhere, or of another kind (hardware, kill), goes to the handler that was there
- * before.
+ * The handler only makes system calls (mmap, fallocate, pwrite), accesses no memory that may be missing, and
+ * takes no lock.  A fault elsewhere or of another kind (hardware, kill) is passed to the previous handler.
  *
- * Invariant: a guard is removed before its memory is unmapped, and its descriptor closed after that.
+ * Invariant: a guard is removed before its memory is unmapped; its descriptor is closed after that.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,8 +22,8 @@
 
 #include "ring.h"
 
-#define RESTORES_MAX 64  /* of one guard: a process that shortens the file for ever wins, and gains little */
-#define PAGE_BYTES 4096u /* at least; a mapping ends where its last page does */
+#define RESTORES_MAX 64  /* per guard: then the memory becomes private */
+#define PAGE_BYTES 4096u /* smallest page size; a mapping ends at a page boundary */
 
 enum { WHOLE = 0, REPLACING = 1, LOST = 2 };
 
@@ -39,21 +38,21 @@ typedef struct guard {
 } guard;
 
 static guard guards[RB_GUARDS];
-static _Atomic int used; /* guards ever taken: the handler looks no further */
+static _Atomic int used; /* number of guards ever used: limit of the handler's search */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 static _Atomic bool passing_on;
 
 static bool restore(guard *it)
 {
-    int descriptor = atomic_load_explicit(&it->descriptor, memory_order_acquire); /* rb_guard_restore() */
+    int descriptor = atomic_load_explicit(&it->descriptor, memory_order_acquire); /* see rb_guard_patch() */
     return descriptor >= 0 &&
            atomic_fetch_add_explicit(&it->restored, 1, memory_order_relaxed) < RESTORES_MAX &&
            fallocate(descriptor, 0, 0, (off_t)it->bytes) == 0 && /* never shortens */
            pwrite(descriptor, it->patch, it->patch_bytes, (off_t)it->patch_at) == (ssize_t)it->patch_bytes;
 }
 
-/* Another thread that faults meanwhile returns, and faults again until this is done. */
+/* Another thread that faults meanwhile returns, and faults again until the replacement is done. */
 static bool replace(guard *it, void *begin)
 {
     uint32_t whole = WHOLE;
@@ -80,14 +79,14 @@ static guard *guard_of(uintptr_t address)
     return NULL;
 }
 
-/* To the handler that was there before.  If that passes it on to this one, it ends here. */
+/* Call the previous handler.  If that one calls this handler again, the default action ends the process. */
 static void pass_on(int number, siginfo_t *info, void *context)
 {
     bool takes_info = before.sa_flags & SA_SIGINFO;
     bool handles = takes_info || (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN);
     if (!handles || atomic_exchange(&passing_on, true)) {
         signal(number, SIG_DFL); /* the fault happens again */
-        if (info->si_code <= 0)  /* it was no fault: kill(2) */
+        if (info->si_code <= 0)  /* not a fault but kill(2) */
             raise(number);
         return;
     }
@@ -108,7 +107,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
-/* Again when others have installed theirs: it is then what ours passes on to. */
+/* Install the handler, again if another one was installed since; that one is then the previous handler. */
 static int install(void)
 {
     struct sigaction now, ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};

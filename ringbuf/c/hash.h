@@ -2,8 +2,8 @@
  *
  * Keyed hash for tables whose keys come from clients.
  *
- * Folded multiplication of 16 bytes a step, as in wyhash, under a random key: without the key, colliding
- * names cannot be made up.  Values are for one process only and belong to no format.
+ * Folded multiplication of 16 bytes per step, as in wyhash, under a random key.  Without the key, a client
+ * cannot construct colliding names.  Values are private to a process and part of no format.
  */
 #ifndef BRIM_HASH_H
 #define BRIM_HASH_H

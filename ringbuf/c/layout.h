@@ -3,53 +3,60 @@
  * The memory of a ring: two files in the runtime directory.
  *
  *   NAME.ring      header (16 KiB, below), then `capacity_bytes` of records.  Written by one process.
- *                  Readers map it read-only; its mode keeps other users from doing more.
- *   NAME.cursors   64 slots in which readers of other processes say where they are.  Writable by them,
- *                  therefore hostile: every word is read once and clamped, and none can stop a writer that
- *                  was not told to heed that slot, nor for longer than its queue timeout.  A file that is
- *                  shortened is made as long again, and costs its readers what their slots said (fault.c).
+ *                  Readers map it read-only; its mode keeps other users from writing.
+ *   NAME.cursors   64 slots with the cursors of readers in other processes.  These may write it, so it is
+ *                  hostile: every word is read once and clamped.  A slot can block only a writer that admits
+ *                  it, and not longer than the queue timeout.  A file that was shortened gets its length back
+ *                  (fault.c); its readers lose the content of their slots.
  *
- * Both have the time when the ring was made and a random number: its identity.  The cursor file of another
- * ring, though it has the same name, is not used.
+ * Both files contain the creation time of the ring and a random number: the ring's identity.  The cursor file
+ * of another ring with the same name is not used.
  *
- * Ring header, by line of 128 bytes (two 64-byte cache lines: x86 prefetches pairs, Apple's and some other
- * ARM cores have lines of 128), one writer to each line:
+ * Ring header in lines of 128 bytes, with one writer to each line.  128 bytes are two 64-byte cache lines,
+ * which x86 prefetches together, and one line of Apple's and some other ARM cores.
  *
- *   0x0000  geometry       constant once `magic` is there; magic is stored last, with release
- *   0x0080  end            where the next record goes, as two {position, offset} pairs and a count that
- *                          says which holds: a writer killed between two stores leaves the other pair whole
- *   0x0100  reserve        how far the writer is about to take; who joins looks at it.  Beside it how many
- *                          records the writer has refused, by cause
- *   0x0180  wake           futex word, raised when a record is there and somebody sleeps; beside it which own
- *                          slots sleep, and how often one that gates was placed (the cursor file has both
- *                          words for its own slots): else the writer goes by what it knows of their cursors
- *   0x0200  durable        position up to which the log has synced; 0 without a log; beside it how many wait
- *   0x0280  granted        the lap watermark: everything below granted - capacity may be overwritten; never
- *                          ahead of reserve.  A line of its own: readers look at it with each record, and
- *                          would make the writer wait at the fence behind reserve.  Beside it, because
- *                          readers look here anyway: whether they are shown what is durable alone, and
- *                          what the log may not take yet, because it rests on what another has not synced
- *   0x0300  refusal        why the ring shall take no records, or 0: the one word that is not the writer's.
- *                          Where the writer is a local producer, the broker stores it, which made the file
- *                          and keeps the log; cursor files, which every reader may write, are no place for it
+ *   0x0000  geometry       constant once `magic` is set; magic is stored last, with release
+ *   0x0080  end            position of the next record: two {position, offset} pairs and a count that selects
+ *                          the valid pair.  A writer killed between two stores leaves the other pair intact
+ *   0x0100  reserve        position up to which the writer is about to take memory; joining readers check it.
+ *                          Then the number of records the writer has refused, by cause
+ *   0x0180  wake           futex word, incremented when a record is ready and a reader sleeps.  Then the bits
+ * of
+ *                          the own slots that sleep, and a count of own gating readers placed by a seek; the
+ *                          cursor file has both words for its slots.  Without a change of the count, the
+ *                          writer relies on the cursors it has read before
+ *   0x0200  durable        position up to which the log has synced; 0 without a log.  Then the number of
+ * waiters
+ *   0x0280  granted        lap watermark: everything below granted - capacity may be overwritten; never above
+ *                          reserve.  It has its own line because readers read it with each record and would
+ *                          delay the writer at the fence after reserve.  Then two more words that readers
+ * need:
+ *                          the switch to show only durable records, and the position from which the log
+ *                          must not take records yet because they depend on another log's sync
+ *   0x0300  refusal        cause for which the ring must take no records, or 0: the only word that another
+ *                          process writes.  If a local producer is the writer, the broker stores it; the
+ * broker
+ *                          created the file and keeps the log.  Every reader may write cursor files, so they
+ *                          are not safe for it
  *   0x0400  own slots      8 of 128 bytes: cursors of the writing process itself (log, bridge, ZeroMQ)
  *   0x1000  index          256 entries of 32 bytes: the first record that begins in each chunk
- *   0x3000  geometry again  a copy, for the writer that takes the ring over and finds the first one damaged;
- *                          zeros in a ring that was made before there was one, until it is taken over
+ *   0x3000  geometry again  a copy, for a new writer that finds the first one damaged; zeros in a ring from
+ *                          before the copy existed, until a writer takes it over
  *   0x4000  records
  *
  * Invariants
- *   1. A record is there when its length is not 0.  The word where the next record will begin is 0 before
- *      the length of this one is stored: a reader needs no other word to find the end.
- *   2. end never runs ahead of what is there; after a kill it may lag by the records of one publish_many.
- *      Recovery walks on from it, as long as lengths are not 0, offsets follow and checksums hold.
- *   3. granted is stored, and fenced, before the first byte that it gives up is overwritten; reserve before
- *      the gating cursors are looked at, so that one who joins sees it, or is seen.
+ *   1. A record is committed when its length is not 0.  The word at the next record's position is set to 0
+ *      before the length of this record is stored.  A reader needs no other word to find the end.
+ *   2. end is never ahead of the committed records.  After a kill it may be behind by the records of one
+ *      publish_many.  Recovery continues from end while lengths are not 0, offsets follow and checksums hold.
+ *   3. granted is stored and fenced before the first byte below the new watermark is overwritten.  reserve is
+ *      stored before the gating cursors are read, so that the writer or the joining reader sees the other.
  *   4. A record never wraps: a padding record fills the end of the ring.
  *
- * Version 2 added the identity; version 1 has 0 there, and is raised when a writer takes the ring over.
+ * Version 2 added the identity.  Version 1 has 0 there and is upgraded when a writer takes the ring over.
  *
- * Rule for change: raise RB_FORMAT_VERSION; a reader refuses another version, naming both.
+ * Rule for changes: raise RB_FORMAT_VERSION.  A reader refuses another version; its error names both
+ * versions.
  */
 #ifndef BRIM_LAYOUT_H
 #define BRIM_LAYOUT_H
@@ -62,7 +69,7 @@
 #define RB_MAGIC 0x474e49524d495242ull         /* "BRIMRING" */
 #define RB_CURSORS_MAGIC 0x534352554d495242ull /* "BRIMURCS" */
 
-/* Two builds that lay these structures out in another way refuse each other's files. */
+/* Layout of the structures: builds with different words refuse each other's files. */
 #define RB_ABI_WORD                                                                                          \
     (0x01u | (uint32_t)RB_RECORD_ALIGN << 8 | (uint32_t)RB_LINE_BYTES << 16 | (uint32_t)sizeof(void *) << 24)
 
@@ -75,14 +82,14 @@ typedef struct rb_geometry {
     uint64_t capacity_bytes; /* a power of two */
     uint64_t chunk_bytes;    /* step of reserve and of the index; a power of two */
     uint64_t created_ns;
-    uint64_t first_offset;   /* offset of the first record this ring ever held */
-    char name[64];           /* UTF-8, zero-terminated: what `brim ls` shows */
+    uint64_t first_offset;   /* offset of the first record that this ring ever had */
+    char name[64];           /* UTF-8, zero-terminated; shown to people */
     uint32_t identity;       /* random */
-    uint32_t crc;            /* of the bytes before it, magic counted as RB_MAGIC */
+    uint32_t crc;            /* of the bytes before this field, with magic taken as RB_MAGIC */
 } rb_geometry;
 
 typedef struct rb_end {
-    _Atomic uint64_t count; /* pair[count & 1] holds */
+    _Atomic uint64_t count; /* pair[count & 1] is valid */
     struct {
         _Atomic uint64_t position, offset;
     } pair[2];
@@ -90,11 +97,11 @@ typedef struct rb_end {
 
 typedef struct rb_slot {
     _Atomic uint32_t state;    /* RB_SLOT_* */
-    uint32_t pid;              /* for people; nothing is decided by it */
-    _Atomic uint64_t cursor;   /* position; for a gating reader what it has released */
-    _Atomic uint64_t offset;   /* offset at the cursor: lag without a walk */
-    _Atomic uint64_t lost;     /* records it was told it lost */
-    char name[32];             /* for people */
+    uint32_t pid;              /* shown to people; no decision depends on it */
+    _Atomic uint64_t cursor;   /* position; of a gating reader: everything below is released */
+    _Atomic uint64_t offset;   /* offset at the cursor: gives the lag without reading records */
+    _Atomic uint64_t lost;     /* lost records that the reader has been told of */
+    char name[32];             /* shown to people */
     uint8_t unused[64];
 } rb_slot;
 
@@ -111,16 +118,16 @@ typedef struct rb_header {
     _Alignas(RB_LINE_BYTES) rb_geometry geometry;
     _Alignas(RB_LINE_BYTES) rb_end end;
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t reserve;
-    _Atomic uint64_t refused[RB_REFUSALS]; /* by RB_REFUSAL_*; for people */
+    _Atomic uint64_t refused[RB_REFUSALS]; /* by RB_REFUSAL_*; shown to people */
     _Alignas(RB_LINE_BYTES) _Atomic uint32_t wake;
     uint32_t unused;
-    _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or slept when its process died */
-    _Atomic uint64_t own_joined;   /* raised after an own slot that gates has got its cursor by a seek */
-    _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable; /* its lower half is a futex word, too */
-    _Atomic uint32_t durable_waiters; /* threads of the writing process that sleep on it */
+    _Atomic uint64_t own_sleepers; /* bit i: own slot i sleeps, or did so when its process died */
+    _Atomic uint64_t own_joined;   /* incremented after an own gating slot got its cursor by a seek */
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t durable; /* the lower half is also a futex word */
+    _Atomic uint32_t durable_waiters; /* threads of the writing process that sleep on `durable` */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t granted;
-    _Atomic uint32_t shows_durable; /* 1: readers are shown what is durable, 0: what is committed */
-    _Atomic uint64_t held; /* the log takes nothing yet that begins at this - 1 or behind it; 0: it does */
+    _Atomic uint32_t shows_durable; /* 1: readers see durable records, 0: committed records */
+    _Atomic uint64_t held; /* the log must not take records at or after `held` - 1; 0: no limit */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t refusal; /* RB_REFUSAL_* | ms of the monotonic clock << 8 */
     _Alignas(1024) rb_slot own[RB_OWN_SLOTS];
     _Alignas(4096) rb_index_entry index[RB_INDEX_ENTRIES];
@@ -131,9 +138,9 @@ typedef struct rb_cursors {
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t magic;
     uint32_t format_version;
     uint32_t abi_word;
-    uint64_t created_ns; /* with identity: the ring's */
+    uint64_t created_ns; /* creation time and identity are the ring's */
     uint32_t identity;
-    /* bit i: slot i sleeps; taken back by the writer's wake */
+    /* bit i: slot i sleeps; cleared by the writer's wake */
     _Alignas(RB_LINE_BYTES) _Atomic uint64_t sleepers;
     _Atomic uint64_t joined;
     _Alignas(4096) rb_slot slot[RB_FOREIGN_SLOTS];

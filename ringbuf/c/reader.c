@@ -2,11 +2,11 @@
  *
  * A reader of a ring: a cursor.  It never writes to the ring, only to its slot.
  *
- * A plain reader may be lapped.  It reads first and looks at `granted` afterwards (a sequence lock): if the
- * writer had given itself leave to overwrite the place by then, nothing that was read counts.  Because every
- * length is checked against the ring before it is used, garbage read meanwhile does no harm.
+ * A plain reader may be lapped.  It reads first and checks `granted` afterwards (a sequence lock).  If the
+ * writer was permitted to overwrite the place by then, the data read is discarded.  Every length is checked
+ * against the ring before use, so garbage is harmless.
  *
- * A gating reader stores in its slot what it has released; the writer stays a ring behind that.
+ * A gating reader stores its released position in its slot.  The writer stays within one ring length of it.
  */
 #include "ring.h"
 
@@ -26,12 +26,12 @@ void rb_reader_tell(rb_reader *reader, uint64_t released)
         return;
     atomic_store_explicit(&reader->slot->offset, reader->offset, memory_order_relaxed);
     atomic_store_explicit(&reader->slot->lost, reader->lost, memory_order_relaxed);
-    /* pairs with the acquire in slot_limit(): our reads of what we give up are done */
+    /* pairs with the acquire in slot_limit(): this reader's reads of the released bytes are done */
     atomic_store_explicit(&reader->slot->cursor, released, memory_order_release);
 }
 
-/* A store that the writer looks at costs both sides a cache miss, so a chunk is let go at a time.  A writer
- * that waits for room is not kept from it: there is more than a chunk for this reader to read then. */
+/* A store that the writer reads costs both sides a cache miss, so it is made once per chunk.  A writer that
+ * waits for room still gets it: this reader then has more than a chunk to read. */
 void rb_reader_tell_lazily(rb_reader *reader, uint64_t released)
 {
     reader->released = released;
@@ -45,21 +45,22 @@ void rb_reader_release(rb_reader *reader, uint64_t position)
         rb_reader_tell(reader, position);
 }
 
-/* Puts the cursor at `position` and says whether it is still safe there: a gating reader is then heeded. */
+/* Put the cursor at `position`.  True if the position is still safe; the slot of a gating reader then blocks.
+ * */
 static bool place(rb_reader *reader, uint64_t position, uint64_t offset)
 {
     reader->cursor = position;
     reader->offset = offset;
     rb_reader_tell(reader, position);
-    if (reader->gating) /* pairs with the acquire in gates_changed(): who sees it, sees the cursor */
+    if (reader->gating) /* pairs with the acquire in gates_changed(): the cursor precedes the count */
         atomic_fetch_add_explicit(reader->joined, 1, memory_order_release);
     atomic_thread_fence(memory_order_seq_cst); /* pairs with the first fence in reserve_try() */
     return atomic_load_explicit(&reader->header->reserve, memory_order_relaxed) <=
            position + reader->capacity;
 }
 
-/* Some tries suffice: each failure means the writer went round more than a whole chunk meanwhile.  A
- * hostile one can make them all fail; no loop here waits for it to stop. */
+/* A few tries are enough: at each failure the writer has moved by more than a chunk meanwhile.  A hostile
+ * writer can make all tries fail; no loop here waits for it to stop. */
 #define PLACE_TRIES 64
 
 void rb_seek_latest(rb_reader *reader)
@@ -76,7 +77,8 @@ typedef struct entry {
     uint64_t position, offset, timestamp_ns;
 } entry;
 
-/* The first record that begins in `chunk`.  False: none, or written over while read. */
+/* Read the index entry of the first record that begins in `chunk`.  False if there is none, or it changed
+ * meanwhile. */
 static bool index_read(const rb_reader *reader, uint64_t chunk, entry *out)
 {
     uint64_t entries = reader->capacity / reader->chunk;
@@ -102,8 +104,8 @@ static int pass_gap(rb_reader *reader, uint32_t length);
 
 typedef bool (*entry_test)(const entry *it, uint64_t wanted);
 
-/* The first index entry at or above what is safe; or, with a test, the last one that passes it before the
- * first that fails.  False: no entry at all. */
+/* Find the first index entry that is safe to read; with a test, the last entry before the first one that
+ * fails the test.  False if there is no entry. */
 static bool index_find(const rb_reader *reader, entry_test test, uint64_t wanted, entry *found)
 {
     uint64_t floor = oldest_safe(reader), first = floor / reader->chunk, end, unused;
@@ -156,7 +158,7 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
         rb_seek_latest(reader);
         return offset == reader->offset ? RB_OK : RB_EMPTY;
     }
-    if (offset == end && place(reader, position, end)) /* the same end: a later one may be past the offset */
+    if (offset == end && place(reader, position, end)) /* use this end: a later one may be past the offset */
         return RB_OK;
     if (!index_find(reader, offset_not_after, offset, &it) || it.offset > offset ||
         !place(reader, it.position, it.offset)) {
@@ -172,7 +174,7 @@ int rb_seek_offset(rb_reader *reader, uint64_t offset)
     }
     uint32_t length;
     uint64_t ahead = reader->cursor;
-    if (next_length(reader, &ahead, &length) == RB_GAP) { /* what is sought was the first of it */
+    if (next_length(reader, &ahead, &length) == RB_GAP) { /* the wanted record is the first one of the gap */
         reader->cursor = ahead;
         pass_gap(reader, length);
     }
@@ -212,7 +214,7 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
     const rb_header *header = memory;
     memset(reader, 0, sizeof *reader);
     uint64_t capacity =
-        *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once: it may be hostile */
+        *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* read once: it may be hostile */
     if (!rb_capacity_fits(capacity) || bytes < RB_HEADER_BYTES || bytes - RB_HEADER_BYTES < capacity)
         return RB_CORRUPT;
     reader->header = header;
@@ -228,7 +230,7 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
         reader->sleeper_bit = (uint64_t)1 << slot;
         reader->joined = own ? &((rb_header *)slots)->own_joined : &((rb_cursors *)slots)->joined;
         rb_seek_latest(reader);
-        /* pairs with the acquire in slot_limit(): the cursor is there before the slot counts */
+        /* pairs with the acquire in slot_limit(): the cursor is stored before the slot blocks */
         atomic_store_explicit(&reader->slot->state, reader->gating ? RB_SLOT_GATING : RB_SLOT_PLAIN,
                               memory_order_release);
     }
@@ -239,8 +241,8 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
 void rb_reader_close(rb_reader *reader)
 {
     if (reader->slot != NULL && !reader->closed)
-        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_limit() */
-    reader->closed = true; /* the pointers stay: another thread may be waiting with them */
+        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* see slot_limit() */
+    reader->closed = true; /* the pointers stay: another thread may still wait with them */
 }
 
 static bool gate_lost(const rb_reader *reader)
@@ -260,8 +262,8 @@ static int lapped(rb_reader *reader)
     return RB_OVERRUN;
 }
 
-/* The length word at *position, which is moved behind padding.  RB_OK, RB_GAP: it is of a gap marker,
- * RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
+/* Read the length word at *position, and move *position past padding.  RB_OK, RB_GAP (the word of a gap
+ * marker), RB_EMPTY, RB_OVERRUN, RB_CORRUPT. */
 static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *found)
 {
     for (int laps = 0; laps < 2; laps++) {
@@ -282,16 +284,16 @@ static int next_length(const rb_reader *reader, uint64_t *position, uint32_t *fo
     return RB_CORRUPT;
 }
 
-/* Whether the log, which is the reader that comes early, may not have the record at `position` yet. */
+/* True if the log must not take the record at `position` yet.  The log is the reader with `early`. */
 static bool is_held(const rb_reader *reader, uint64_t position)
 {
-    /* pairs with the release in held_store(): it is before the commit of what is held */
+    /* pairs with the release in held_store(): `held` is stored before the commit of the record */
     uint64_t held = atomic_load_explicit(&reader->header->held, memory_order_acquire);
     return held != 0 && held <= position + 1;
 }
 
-/* Whether the record at `position` is there, and a power cut could undo it, in a ring that shows none such.
- * The log syncs whole records, so what begins below its word is durable to its end. */
+/* True if the ring shows only durable records and the record at `position` is not durable.  The log syncs
+ * whole records, so a record that begins below `durable` is durable to its end. */
 static bool is_hidden(const rb_reader *reader, uint64_t position)
 {
     if (reader->early)
@@ -309,11 +311,12 @@ int rb_peek(const rb_reader *reader)
         return RB_EVICTED;
     int result = next_length(reader, &position, &length);
     if (result == RB_GAP)
-        result = RB_OK; /* something is to be told */
+        result = RB_OK; /* rb_read() will report the gap */
     return result == RB_OK && is_hidden(reader, position) ? RB_EMPTY : result;
 }
 
-/* Steps over the gap marker at the cursor: what stood there was damaged when the ring was taken over. */
+/* Step over the gap marker at the cursor.  It replaces records that were damaged when the ring was taken
+ * over. */
 static int pass_gap(rb_reader *reader, uint32_t length)
 {
     rb_gap gap;
@@ -330,7 +333,7 @@ static int pass_gap(rb_reader *reader, uint32_t length)
     return RB_GAP;
 }
 
-/* The record at the cursor; unless `hides`, also one that is hidden.  RB_GAP: the cursor has passed one. */
+/* Read the record at the cursor; hidden records only if not `hides`.  RB_GAP: the cursor has passed a gap. */
 static int read_next(rb_reader *reader, rb_view *out, bool hides)
 {
     uint32_t length;
@@ -373,23 +376,23 @@ int rb_read(rb_reader *reader, rb_view *out)
 
 /* ---- ranges ---- */
 
-/* A record at the start of the ring continues nothing, even when the one before it filled the ring exactly
- * and positions go on: a range is contiguous in memory. */
+/* A range is contiguous in memory.  A record at the start of the ring therefore never continues one, even if
+ * the record before it filled the ring exactly. */
 static bool continues(const rb_reader *reader, const rb_range *range, const rb_view *view, bool alone)
 {
     return !alone && !(view->header.flags & RB_FLAG_UNCHECKED) && (view->position & reader->mask) != 0 &&
            view->position == range->position + range->length;
 }
 
-#define AHEAD_BYTES 2048 /* fetched before it is looked at: the writer's core, or none, has it */
+#define AHEAD_BYTES 2048 /* prefetch distance: the data is in the cache of the writer's core, or in none */
 
-/* Whether anything is held from the log: it then takes records one by one. */
+/* True if the log must not take some records yet.  It then reads records one by one. */
 static bool holds_any(const rb_reader *reader)
 {
     return reader->early && atomic_load_explicit(&reader->header->held, memory_order_acquire) != 0;
 }
 
-/* Up to where the records of this lap may be shown to the reader. */
+/* End of the records of this lap that the reader may see. */
 static uint64_t shown_end(const rb_reader *reader)
 {
     uint64_t lap = (reader->cursor | reader->mask) + 1;
@@ -406,7 +409,7 @@ typedef struct step_copy {
 
 #define TAIL_TRIES 4
 
-/* The end of what the writer has published.  False: it writes that all the time. */
+/* Read the end of the published records.  False if the writer changes it all the time. */
 static bool tail_read(const rb_trail *trail, step_copy *out)
 {
     for (int i = 0; i < TAIL_TRIES; i++) {
@@ -426,8 +429,8 @@ static bool tail_read(const rb_trail *trail, step_copy *out)
     return false;
 }
 
-/* The first step of this lap behind the next `limit` bytes, or the last before, up to which all is plain.
- * False: none that helps.  *is_tail: nothing has been published behind it. */
+/* Find the first step of this lap after the next `limit` bytes, or the last one before, with only checked
+ * records up to it.  False if no step helps.  *is_tail: no record is published after it. */
 static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, step_copy *out, bool *is_tail)
 {
     if (reader->trail == NULL)
@@ -447,7 +450,7 @@ static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, st
         const rb_step *step = &reader->trail->step[chunk & (RB_INDEX_ENTRIES - 1)];
         /* pairs with the release in leave_step() */
         uint64_t position = atomic_load_explicit(&step->position, memory_order_acquire);
-        if (position / reader->chunk != chunk) /* none begins in it, or not yet */
+        if (position / reader->chunk != chunk) /* no record begins in the chunk, or not yet */
             continue;
         if (position >= end || position > wanted + limit || step->plain_from > reader->cursor)
             break;
@@ -459,7 +462,7 @@ static bool step_ahead(const rb_reader *reader, uint64_t limit, uint64_t end, st
     return found;
 }
 
-/* What read_next() makes sure of; a record without properties needs no look at more than its header. */
+/* The checks of read_next().  A record without properties needs only its header. */
 static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint64_t room)
 {
     rb_parts parts;
@@ -468,10 +471,10 @@ static inline bool is_whole(const rb_record *header, const uint8_t *bytes, uint6
     return header->length <= room && rb_payload_position(header->key_length, 0) <= header->length;
 }
 
-/* Adds what follows the range, up to about `limit` bytes more, as long as it is plain records of this lap.
- * What else stands there is left to read_next().  The trail tells how far that goes; what it does not tell
- * is looked at record by record, and what can be asked once for all of them is asked behind them.  How many
- * bytes; or RB_OVERRUN.  *all: nothing has been published behind them. */
+/* Extend the range by up to about `limit` bytes of checked records of this lap; read_next() handles all
+ * others.  The commit index covers most of them; the rest is read record by record.  Checks that hold for all
+ * at once are made at the end.  Returns the number of bytes, or RB_OVERRUN.  *all: no record is published
+ * after them. */
 static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *all)
 {
     *all = false;
@@ -492,7 +495,7 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *
         /* pairs with the release in rb_commit() and pad_to_end() */
         uint32_t length = atomic_load_explicit(WORD(bytes), memory_order_acquire);
         memcpy(&header, bytes, sizeof header);
-        header.length = length; /* 0: not whole */
+        header.length = length; /* 0: not committed; is_whole() then fails */
         if (length & RB_PADDING_BIT || header.offset != offset || header.flags & RB_FLAG_UNCHECKED ||
             !is_whole(&header, bytes, reader->capacity - (position & reader->mask)))
             break;
@@ -502,7 +505,7 @@ static int64_t extend(rb_reader *reader, rb_range *range, uint64_t limit, bool *
     }
     if (!rb_reader_holds(reader, range->position))
         return lapped(reader);
-    if (holds_any(reader)) { /* once more: it is said before what is held is there */
+    if (holds_any(reader)) { /* again: `held` is stored before the held record is committed */
         *all = false;
         return 0;
     }
@@ -525,7 +528,7 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
         rb_view view;
         uint64_t cursor = reader->cursor, offset = reader->offset, lost = reader->lost;
         int result = read_next(reader, &view, true);
-        if (result == RB_GAP && count > 0) { /* told by the next call */
+        if (result == RB_GAP && count > 0) { /* the next call reports it */
             reader->cursor = cursor;
             reader->offset = offset;
             reader->lost = lost;
@@ -533,7 +536,7 @@ int rb_reader_ranges(rb_reader *reader, uint64_t limit_bytes, rb_range *out, int
         }
         if (result == RB_EMPTY || (result != RB_OK && count > 0 && result != RB_OVERRUN))
             break;
-        if (result != RB_OK) /* an overrun spoils the ranges before it too */
+        if (result != RB_OK) /* an overrun invalidates the earlier ranges, too */
             return result == RB_GAP ? RB_OVERRUN : result;
         if (count == 0 || !continues(reader, &out[count - 1], &view, alone)) {
             if (count == room) {

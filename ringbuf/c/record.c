@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records in bytes, wherever those come from: a ring, a segment, a drained file.  Every length is taken as
- * hostile: checked against the room before it is used, and read once.
+ * Records as bytes, from a ring, a segment or a drained file.  Every length is treated as hostile: read once,
+ * and checked against the room before use.
  */
 #include "record.h"
 
 #include <string.h>
 
-/* The MQTT Variable Byte Integer at `bytes` and the property bytes after it: their length together, or 0 if
- * they reach beyond `room`. */
+/* Length of the MQTT Variable Byte Integer at `bytes` plus the property bytes after it; 0 if they exceed
+ * `room`. */
 static uint32_t properties_length(const uint8_t *bytes, uint64_t room)
 {
     uint32_t value = 0;
@@ -76,7 +76,7 @@ void rb_gap_put(uint8_t *bytes, uint32_t epoch, rb_gap gap)
     memcpy(bytes, &length, sizeof length);
 }
 
-#define COUNT_MAX (1u << 27) /* records of 32 bytes in the largest ring */
+#define COUNT_MAX (1u << 27) /* number of 32-byte records in the largest ring */
 
 int rb_gap_at(const uint8_t *bytes, uint32_t length, uint64_t room, uint32_t epoch, rb_gap *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring's header: making it, checking it, and what both sides read from it.  No system calls, no
- * allocation: everything here works on the caller's memory.
+ * Header of a ring: creation, check, and the values that both sides read.  No system calls and no allocation:
+ * all functions work on the caller's memory.
  */
 #include "ring.h"
 
@@ -54,7 +54,7 @@ int rb_format(void *memory, uint64_t capacity_bytes, uint32_t epoch, uint64_t fi
     atomic_store_explicit(&header->end.pair[0].offset, first_offset, memory_order_relaxed);
     for (int i = 0; i < RB_INDEX_ENTRIES; i++)
         atomic_store_explicit(&header->index[i].position, RB_NO_POSITION, memory_order_relaxed);
-    /* pairs with the acquire in rb_inspect(): whoever sees the magic sees the rest */
+    /* pairs with the acquire in rb_inspect(): a reader that sees the magic sees the other fields */
     atomic_store_explicit(&geometry->magic, RB_MAGIC, memory_order_release);
     return RB_OK;
 }
@@ -84,7 +84,7 @@ int rb_geometry_mend(void *memory)
     return 1;
 }
 
-#define VERSION_BEFORE 1u /* without an identity */
+#define VERSION_BEFORE 1u /* version without an identity */
 
 int rb_upgrade(void *memory, uint32_t identity)
 {
@@ -96,7 +96,7 @@ int rb_upgrade(void *memory, uint32_t identity)
     geometry.format_version = RB_FORMAT_VERSION;
     geometry.identity = identity;
     geometry.crc = geometry_crc(&geometry);
-    memcpy(&header->copy, &geometry, sizeof geometry); /* first: who is killed now leaves one that holds */
+    memcpy(&header->copy, &geometry, sizeof geometry); /* first: if killed now, one of the two stays valid */
     atomic_thread_fence(memory_order_seq_cst);
     memcpy((uint8_t *)&header->geometry + sizeof geometry.magic,
            (const uint8_t *)&geometry + sizeof geometry.magic, sizeof geometry - sizeof geometry.magic);
@@ -158,8 +158,8 @@ int rb_inspect_cursors(const void *memory, uint64_t file_bytes, const void *ring
     return same ? RB_OK : RB_CORRUPT;
 }
 
-/* Bounded: a writer of another process may be hostile and count for ever.  What it then reads is a pair of
- * two moments, from which a reader polls what does not follow, and says so. */
+/* Bounded, because a hostile writer in another process may change the count forever.  The reader then gets a
+ * pair of two moments, and its next read reports the mismatch. */
 #define END_TRIES 1000
 
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset)
@@ -196,7 +196,7 @@ int rb_extremes_read(const void *memory, uint64_t bytes, rb_extremes *out)
 void rb_durable_store(void *memory, void *cursors, uint64_t position)
 {
     rb_header *header = memory;
-    /* pairs with the acquire of whoever waits for durability: the log's sync is before it */
+    /* pairs with the acquire of each thread that waits for durability: the log's sync comes before */
     atomic_store_explicit(&header->durable, position, memory_order_release);
     /* pairs with the fences in rb_durable_wait() and in say_asleep(), as in rb_end_publish() */
     atomic_thread_fence(memory_order_seq_cst);
@@ -218,7 +218,7 @@ void rb_refuse(void *memory, uint32_t why, uint64_t now_ns)
 {
     _Atomic uint64_t *word = &((rb_header *)memory)->refusal;
     uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
-    uint64_t since = before != 0 ? before >> WHY_BITS : now_ns / MS_NS; /* another reason, the same time */
+    uint64_t since = before != 0 ? before >> WHY_BITS : now_ns / MS_NS; /* a new cause keeps the start time */
     atomic_store_explicit(word, why != 0 ? since << WHY_BITS | why : 0, memory_order_relaxed);
 }
 
@@ -228,7 +228,7 @@ uint32_t rb_refusal(const rb_header *header, uint64_t now_ns, uint64_t patience_
     uint64_t since = word >> WHY_BITS, now = now_ns / MS_NS, why = word & (((uint64_t)1 << WHY_BITS) - 1);
     if (why == 0 || why >= RB_REFUSALS)
         return 0;
-    /* `since` of the future is that of a machine that has been started again, or a clock of its own */
+    /* a `since` in the future is from before a restart of the machine, or from another clock */
     return since > now || now - since >= patience_ns / MS_NS ? (uint32_t)why : 0;
 }
 
@@ -284,6 +284,6 @@ void rb_slot_name(void *memory, int own, int slot, const char *name, uint32_t pi
 void rb_slot_free(void *memory, int own, int slot)
 {
     rb_slot *it = rb_slot_of(memory, own, slot);
-    if (it != NULL) /* pairs with the acquire in slot_limit(): a freed slot holds nobody back */
+    if (it != NULL) /* pairs with the acquire in slot_limit(): a freed slot blocks no writer */
         atomic_store_explicit(&it->state, RB_SLOT_FREE, memory_order_release);
 }

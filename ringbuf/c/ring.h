@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The writer and reader of one ring, for C.  Both live in their process's own memory; only what layout.h
- * describes is shared.  Neither allocates, neither makes a system call but to wake a sleeper.
+ * The writer and reader of one ring, for C.  Both are private memory of their process; only the structures of
+ * layout.h are shared.  Neither allocates.  System calls only wake sleepers and, in wait.c, wait.
  *
- * One thread at a time may use a writer, or a reader; calls.c holds the GIL, the MQTT loop its thread.
+ * Only one thread at a time may use a writer or a reader.  calls.c ensures this by the GIL, the MQTT loop by
+ * its thread.
  */
 #ifndef BRIM_RING_H
 #define BRIM_RING_H
@@ -19,50 +20,50 @@ struct rb_writer {
     uint8_t *data;
     rb_cursors *cursors; /* hostile; never NULL */
     uint64_t capacity, mask, chunk;
-    uint64_t tail, offset;  /* where and with which number the next record begins */
-    uint64_t reserve;       /* up to here gates have allowed writing: header->granted */
-    _Atomic uint64_t gates; /* foreign slots that are heeded, one bit each; other threads admit and evict */
-    bool listed;            /* gates holds only what was admitted */
-    uint64_t permitted; /* gating readers let it go this far, as long as the next three are as they were */
+    uint64_t tail, offset;  /* position and offset of the next record */
+    uint64_t reserve;       /* gating readers permitted writing up to here: header->granted */
+    _Atomic uint64_t gates; /* bits of foreign slots that may block; other threads admit and evict */
+    bool listed;            /* gates has only slots that were admitted */
+    uint64_t permitted; /* permitted end, valid while the next three are unchanged */
     uint64_t joined, own_joined, heeded;
     uint64_t end_count;
     uint64_t indexed; /* chunks below this have their index entry */
-    uint64_t newest_ns, plain_from; /* of the records that it has committed: see rb_step */
+    uint64_t newest_ns, plain_from; /* of the committed records: see rb_step */
     uint64_t claim_ns;              /* timestamp of the claim under way */
     uint32_t epoch, crc_seed;
     uint32_t claimed;        /* payload position of the claim under way, 0: none */
     uint64_t claim_at;       /* its position */
     uint64_t claim_room;     /* its payload bytes */
     uint64_t largest;        /* longest record with its header, capacity / 4 */
-    _Atomic(rb_bell *) bell; /* rung for what is published; NULL: nobody asks */
+    _Atomic(rb_bell *) bell; /* rung at each publish; NULL: no bell */
     uint32_t bell_index;
-    _Atomic(rb_trail *) trail; /* where it leaves steps; NULL: nobody follows */
+    _Atomic(rb_trail *) trail; /* commit index that it fills; NULL: no follower */
 };
 
-/* Takes over the ring at `memory` (`bytes` long, already inspected): new, or left by a writer that died.
- * Walks on from `end` over whatever was committed after it.  The caller has made sure that no other writer
- * lives; others may still change the file, so what the header says is held against `bytes` once more:
- * RB_CORRUPT. */
+/* Take over the ring at `memory` (`bytes` long, already inspected): a new one, or one whose writer died.
+ * Recovery continues from `end` over records committed after it.  The caller has made sure that no other
+ * writer is alive.  Other processes may still change the file, so the header is checked against `bytes`
+ * again: RB_CORRUPT. */
 int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursors);
 
 typedef struct rb_key {
     const void *bytes;
     uint32_t length;
     uint32_t hash;          /* rb_crc32c(0, bytes, length) */
-    const void *properties; /* wire form with its length in front, or NULL */
+    const void *properties; /* wire form with its length first, or NULL */
     uint32_t properties_length;
 } rb_key;
 
-/* Room for a payload of `length` bytes: header, key and properties are written, *payload is where to put it.
- * RB_FULL, RB_TOO_LARGE, RB_PENDING. */
+/* Claim room for a payload of `length` bytes: writes header, key and properties, and sets *payload.  Returns
+ * RB_OK, RB_FULL, RB_TOO_LARGE, RB_PENDING. */
 int rb_claim(rb_writer *writer, const rb_key *key, uint64_t length, uint16_t flags, uint64_t timestamp_ns,
              uint8_t **payload);
-/* Makes the claim a record of `actual` payload bytes, at most what was claimed.  Its offset is
- * writer->offset before the call.  `checked`: the payload is in the checksum.  The caller must then call
+/* Turn the claim into a record of `actual` payload bytes, at most the claimed length.  Its offset is
+ * writer->offset before the call.  `checked`: the checksum covers the payload.  The caller must then call
  * rb_end_publish(), at once or after a batch. */
 void rb_commit(rb_writer *writer, uint64_t actual, bool checked);
 void rb_abort(rb_writer *writer);
-/* Publishes end and wakes sleepers. */
+/* Publish the end and wake sleepers. */
 void rb_end_publish(rb_writer *writer);
 
 /* rb_claim + copy + rb_commit(checked), without rb_end_publish. */
@@ -74,7 +75,7 @@ static inline const rb_record *rb_writer_record(const rb_writer *writer, uint64_
     return (const rb_record *)(writer->data + (position & writer->mask));
 }
 
-/* Whether the record at `position` has not been given up to the writer yet: for what keeps positions. */
+/* True if the record at `position` is not yet released for overwriting.  For code that keeps positions. */
 static inline bool rb_writer_keeps(const rb_writer *writer, uint64_t position)
 {
     return writer->reserve <= position + writer->capacity;
@@ -83,21 +84,21 @@ static inline bool rb_writer_keeps(const rb_writer *writer, uint64_t position)
 struct rb_reader {
     const rb_header *header;
     const uint8_t *data;
-    rb_slot *slot;              /* its own until it is closed; NULL for a reader that nobody sees */
-    _Atomic uint64_t *sleepers; /* where it says that it sleeps, and its bit; NULL without a slot */
+    rb_slot *slot;              /* owned until close; NULL for a reader without a slot */
+    _Atomic uint64_t *sleepers; /* word with this reader's sleep bit; NULL without a slot */
     uint64_t sleeper_bit;
-    _Atomic uint64_t *joined; /* where it says that it has been placed */
+    _Atomic uint64_t *joined; /* count of readers that were placed by a seek */
     uint64_t capacity, mask, chunk;
     uint64_t cursor, offset; /* the next record's */
-    uint64_t released;       /* gating: what it holds no longer; plain: the cursor */
-    uint64_t told;           /* of that, what is stored in the slot */
+    uint64_t released;       /* gating: everything below is released; plain: the cursor */
+    uint64_t told;           /* value of `released` that is stored in the slot */
     uint64_t lost;           /* records, in all */
     uint32_t epoch, crc_seed;
-    const rb_trail *trail; /* of the writer, which is in this process; or NULL */
+    const rb_trail *trail; /* commit index of a writer in this process, or NULL */
     bool gating;
-    bool closed; /* the slot may be another's by now: it is not touched any more */
-    bool verify; /* check each record's checksum: rings that others write */
-    bool early;  /* is shown what is committed, also where readers wait for what is durable */
+    bool closed; /* the slot may belong to another reader: do not touch it */
+    bool verify; /* check each record's checksum: for rings that other processes write */
+    bool early;  /* reads committed records even if others see only durable ones */
 };
 
 typedef struct rb_view {
@@ -107,75 +108,77 @@ typedef struct rb_view {
     uint64_t position;
 } rb_view;
 
-/* Joins at the latest record.  `memory` has `bytes`, header included, and has been inspected; what the
- * header says since is held against them, because its writer may be hostile: RB_CORRUPT.  `slots` is the
- * mapping that holds slot number `slot`: the ring's own memory if `own`, else the cursor file's; the caller
- * holds the slot's lock.  slot < 0: a reader without a slot, that cannot gate and naps instead of sleeping.
- */
+/* Open a reader at the end of the ring.  `memory` has `bytes`, header included, and has been inspected.  Its
+ * writer may be hostile, so the header is checked against `bytes` again: RB_CORRUPT.  `slots` is the mapping
+ * with slot number `slot`: the ring's memory if `own`, otherwise the cursor file's.  The caller holds the
+ * slot's lock.  slot < 0: a reader without a slot, which cannot gate and polls instead of sleeping. */
 int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *slots, bool own, int slot,
                    bool gating);
 void rb_reader_close(rb_reader *reader);
 
-/* The record at the cursor; the cursor moves behind it.  RB_OK, RB_EMPTY, RB_OVERRUN (the cursor now stands
- * at the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
+/* Read the record at the cursor and move the cursor past it.  Returns RB_OK, RB_EMPTY, RB_OVERRUN (the cursor
+ * now stands at the oldest record and reader->lost has grown), RB_EVICTED, RB_CORRUPT. */
 int rb_read(rb_reader *reader, rb_view *out);
-/* Is a record there?  As rb_read says, but changes nothing, so that a thread may wait while another closes.
- */
+/* Result that rb_read() would return, without changing anything.  A thread may wait with it while another
+ * closes the reader. */
 int rb_peek(const rb_reader *reader);
-/* Whether what was read at `position` is still that: pairs with the last fence in reserve_try(). */
+/* True if the bytes read at `position` are still valid.  The fence pairs with the last fence in
+ * reserve_try(). */
 static inline bool rb_reader_holds(const rb_reader *reader, uint64_t position)
 {
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&reader->header->granted, memory_order_relaxed) <=
            position + reader->capacity;
 }
-/* Tells the slot how far this reader is: at once, or once a chunk. */
+/* Store the reader's progress in its slot: at once, or lazily once per chunk. */
 void rb_reader_tell(rb_reader *reader, uint64_t released);
 void rb_reader_tell_lazily(rb_reader *reader, uint64_t released);
 
-/* The oldest record that can be found: the first that begins in a chunk of which nothing has been given up.
- * Up to a chunk of older ones may still be held, and are read by who stands there; no index entry leads to
- * them. */
+/* Move to the oldest record that can be found: the first one of the oldest chunk that is fully retained.  Up
+ * to a chunk of older records may still be valid and readable for readers that stand there, but no index
+ * entry leads to them. */
 void rb_seek_oldest(rb_reader *reader);
 void rb_seek_latest(rb_reader *reader);
-/* RB_EMPTY: beyond the end; RB_OVERRUN: before the oldest that can be found, where the cursor now stands. */
+/* Returns RB_EMPTY if `offset` is beyond the end, RB_OVERRUN if it is before the oldest record that can be
+ * found; the cursor then stands at that end of the ring. */
 int rb_seek_offset(rb_reader *reader, uint64_t offset);
-void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* the first at or after; else the end */
+void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* to the first record at or after it, or the end */
 
-/* RB_OK if a claim would succeed now; RB_FULL, RB_TOO_LARGE, RB_PENDING. */
+/* Returns RB_OK if a claim would succeed now; otherwise RB_FULL, RB_TOO_LARGE, RB_PENDING. */
 int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix);
 
-/* Wakes whoever sleeps.  Part of rb_end_publish(); alone only to shut down. */
+/* Wake all sleepers.  Part of rb_end_publish(); called directly only for shutdown. */
 void rb_wake(rb_writer *writer);
 void rb_sleepers_wake(rb_header *header, rb_cursors *cursors);
 
-/* Evicts every foreign gating reader that stands in the way of `need`, as claim_need() says it: how many. */
+/* Evict every foreign gating reader that blocks the room of claim_need().  Returns their number. */
 int rb_evict_stalled(rb_writer *writer, uint64_t length, uint32_t prefix);
 
-/* wait.c.  Waits until a record is there for `reader`: spins `spin_ns`, then sleeps until `timeout_ns` from
- * now, looking again each second whatever happens.  RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or what rb_peek()
- * says. */
+/* wait.c.  Wait until `reader` has a record: spin for `spin_ns`, then sleep until `timeout_ns` from now.  The
+ * ring is checked again at least once per second.  Returns RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or an error of
+ * rb_peek(). */
 int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns);
-/* Waits until a claim would succeed.  RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or what else rb_room() says. */
+/* Wait until a claim would succeed.  Returns RB_OK, RB_TIMEOUT, RB_INTERRUPTED, or an error of rb_room(). */
 int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t timeout_ns);
 
-/* Shared among the files of ringbuf/c. */
+/* Internal to ringbuf/c. */
 bool rb_capacity_fits(uint64_t capacity);
 uint64_t rb_chunk_bytes(uint64_t capacity);
 void rb_end_read(const rb_header *header, uint64_t *position, uint64_t *offset);
 rb_slot *rb_slot_of(void *memory, bool own, int slot);
-/* Why the writer shall refuse what is published now, RB_REFUSAL_*, or 0: it was not told so, or not for as
- * long as `patience_ns`. */
+/* Cause for which the writer must refuse records now, RB_REFUSAL_*.  0 if there is none, or if it is set for
+ * less than `patience_ns`. */
 uint32_t rb_refusal(const rb_header *header, uint64_t now_ns, uint64_t patience_ns);
-void rb_refused_count(rb_header *header, uint32_t why); /* by the writer alone */
+void rb_refused_count(rb_header *header, uint32_t why); /* only for the writer */
 void rb_futex_wake(_Atomic uint32_t *word);
-/* As a futex word: its changes are those of the whole, but for 4 GiB exactly. */
+/* The lower half as a futex word.  It changes with every change of the whole word, except by a multiple of 4
+ * GiB. */
 static inline _Atomic uint32_t *rb_low_half(_Atomic uint64_t *word)
 {
     return (_Atomic uint32_t *)(void *)word; /* little-endian: record.h */
 }
-void rb_memory_clear(void *pages, size_t bytes); /* private pages: they are zeros, and take no memory */
-/* Both: RB_OK, or RB_INTERRUPTED by a signal. */
+void rb_memory_clear(void *pages, size_t bytes); /* private pages become zeros and use no memory */
+/* Both return RB_OK, or RB_INTERRUPTED after a signal. */
 int rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns);
 int rb_nap(int64_t ns);
 

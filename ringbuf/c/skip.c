@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A reader before damage in a ring that is being written: it passes over what cannot be a record, and counts
- * that.  Damage that a former life left is repaired before anybody reads (check.c).
+ * Recovery of a reader from damage in a ring that has a writer: skips the damage and counts the lost records.
+ * Damage from an earlier writer is repaired before any reader opens the ring (check.c).
  */
 #include "ring.h"
 
 #include <string.h>
 
-#define SEARCH_TIMES 4 /* the capacity: bytes whose checksum is calculated in vain */
+#define SEARCH_TIMES 4 /* times the capacity: limit for bytes of failed checksums */
 
 static const uint8_t *at(const rb_reader *reader, uint64_t position)
 {
@@ -21,11 +21,11 @@ int rb_reader_is_stuck(const rb_reader *reader)
     rb_end_read(reader->header, &end, &offset);
     if (end <= reader->cursor || offset <= reader->offset)
         return false;
-    memcpy(&length, at(reader, reader->cursor), sizeof length); /* below the end all was committed before */
+    memcpy(&length, at(reader, reader->cursor), sizeof length); /* below the end all is committed */
     return length == 0 && rb_reader_holds(reader, reader->cursor);
 }
 
-/* Whether a record that verifies stands at `position`, and can follow what is before the cursor. */
+/* True if a record that verifies stands at `position` and its offset can follow the cursor's. */
 static bool can_follow(const rb_reader *reader, uint64_t position, uint64_t *budget, rb_record *header)
 {
     rb_parts parts;

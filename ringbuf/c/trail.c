@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Trails: trail.h says what they are for.
+ * Commit index: see trail.h.
  */
 #include "trail.h"
 
@@ -13,7 +13,7 @@ rb_trail *rb_trail_new(void)
 {
     rb_trail *trail = aligned_alloc(_Alignof(rb_trail), sizeof *trail);
     if (trail != NULL)
-        memset(trail, 0, sizeof *trail); /* position 0 is in no chunk that is looked for */
+        memset(trail, 0, sizeof *trail); /* no reader looks for a chunk at position 0 */
     return trail;
 }
 
@@ -24,7 +24,7 @@ void rb_trail_free(rb_trail *trail)
 
 void rb_writer_trail(rb_writer *writer, rb_trail *trail)
 {
-    /* pairs with the acquire in leave_step() and leave_tail(): its zeros are there before it is */
+    /* pairs with the acquire in leave_step() and leave_tail(): the zeros are stored before the pointer */
     atomic_store_explicit(&writer->trail, trail, memory_order_release);
 }
 

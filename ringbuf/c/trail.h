@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A trail: what the writer of a ring says of it, chunk by chunk, to a gating reader in the same process, so
- * that this one takes runs of records without a look at each.  Memory of this process alone: no part of any
- * format.
+ * Commit index ("trail"): positions of records per chunk, for a gating reader in the writer's process.  With
+ * it the reader takes runs of records without reading each header.  The memory is private to the process and
+ * part of no format.
  *
- * Each chunk of the ring has a step, written when its first record is claimed: every record before that is
- * there by then.  A reader uses no step of a chunk that its own cursor is in, or of one before it; and the
- * writer comes to that step again a ring later, which is behind what the reader has released.
+ * Each chunk of the ring has a step.  The writer stores it at the claim of the chunk's first record, when all
+ * earlier records are committed.  A reader never uses the step of its cursor's chunk or of an earlier one.
+ * The writer reuses a step one ring length later, which is behind the reader's released position.
  *
- * The tail is a step behind the last record of all that has been published.  It is written over and over, so
- * there are two, and a count that says which holds: a reader that finds the count changed afterwards has read
- * nothing.
+ * The tail is a step behind the last published record.  It is overwritten all the time, so there are two, and
+ * a count selects the valid one.  A reader that finds the count changed after its read discards the result.
  */
 #ifndef BRIM_TRAIL_H
 #define BRIM_TRAIL_H
@@ -19,17 +18,17 @@
 
 typedef struct rb_step {
     _Atomic uint64_t position; /* of the first record that begins in the chunk; stored last */
-    uint64_t offset;           /* its number */
-    uint64_t before_ns;        /* the timestamp of the one before it */
-    uint64_t plain_from;       /* from this position on all records before it are covered by checksums */
+    uint64_t offset;           /* offset of that record */
+    uint64_t before_ns;        /* timestamp of the record before it */
+    uint64_t plain_from;       /* from here up to `position`, checksums cover all payloads */
 } rb_step;
 
-typedef struct rb_tail { /* as a step */
+typedef struct rb_tail { /* same fields as a step */
     _Atomic uint64_t position, offset, before_ns, plain_from;
 } rb_tail;
 
 struct rb_trail {
-    _Alignas(RB_LINE_BYTES) _Atomic uint64_t count; /* tail[count & 1] holds; stored last */
+    _Alignas(RB_LINE_BYTES) _Atomic uint64_t count; /* tail[count & 1] is valid; stored last */
     rb_tail tail[2];
     _Alignas(RB_LINE_BYTES) rb_step step[RB_INDEX_ENTRIES];
 };

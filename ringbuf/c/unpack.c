@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msgpack payloads into columns in Arrow's memory layout: once over each payload, nothing built in between.
+ * Conversion of msgpack payloads into columns in Arrow's memory layout: one pass over each payload, without
+ * intermediate objects.
  *
- * Payloads are hostile: whoever may publish wrote them.  Every length is checked against what is left before
- * it is used; a count of elements that are not there ends the payload at once, for each takes a byte at
- * least; and what is nested is descended into only as far as the paths of the fields go, else passed over
- * without recursion.  Plain reads and writes of the caller's memory; no allocation, no system call.
+ * Payloads are hostile: any publisher may have written them.  Every length is checked against the remaining
+ * bytes before use.  Each element takes at least one byte, so a count without its elements ends the payload
+ * at once.  Recursion is limited to the paths of the fields; other nested values are skipped without
+ * recursion.  Plain reads and writes of the caller's memory; no allocation, no system call.
  */
 #include "unpack.h"
 
@@ -18,10 +19,10 @@ enum kind { NIL, BOOLEAN, INTEGER, UNSIGNED, FLOAT, STRING, BINARY, EXTENSION, A
 
 typedef struct item {
     enum kind kind;
-    uint64_t number;      /* INTEGER: as two's complement; UNSIGNED: one above INT64_MAX */
+    uint64_t number;      /* INTEGER: as two's complement; UNSIGNED: above INT64_MAX */
     double real;          /* FLOAT */
     const uint8_t *bytes; /* STRING, BINARY, EXTENSION */
-    uint32_t length;      /* of bytes; ARRAY and MAP: values that follow */
+    uint32_t length;      /* number of bytes; ARRAY and MAP: number of elements */
 } item;
 
 typedef struct key {
@@ -32,8 +33,8 @@ typedef struct key {
 
 typedef struct unpacker {
     const uint8_t *at, *end;
-    uint64_t row, seen, there; /* bits of fields: of this row, met; and met with a value */
-    uint32_t culprit;          /* the field that an outcome is about */
+    uint64_t row, seen, there; /* bits of fields found in this row, and found with a value */
+    uint32_t culprit;          /* number of the field that caused the outcome */
     uint32_t count;
     rb_unpack_field *fields;
     key keys[RB_UNPACK_FIELDS_MAX][RB_UNPACK_DEPTH_MAX];
@@ -47,7 +48,7 @@ static uint64_t big_endian(const uint8_t *at, uint32_t size)
     return value;
 }
 
-/* `size` bytes as a number, and behind them; false: they are not there. */
+/* Take `size` bytes as a number, and move past them.  False if the payload ends before. */
 static inline bool take(unpacker *from, uint32_t size, uint64_t *out)
 {
     if ((uint64_t)(from->end - from->at) < size)
@@ -57,7 +58,7 @@ static inline bool take(unpacker *from, uint32_t size, uint64_t *out)
     return true;
 }
 
-/* An item of `length` bytes; an extension has its type in front of them. */
+/* Take an item of `length` bytes; an extension has its type in front of them. */
 static bool bytes_of(unpacker *from, item *out, enum kind kind, uint64_t length)
 {
     uint64_t all = length + (kind == EXTENSION);
@@ -95,7 +96,7 @@ static bool real_of(unpacker *from, item *out, uint32_t size)
     return true;
 }
 
-/* An integer of `size` bytes. */
+/* Take an integer of `size` bytes. */
 static bool number_of(unpacker *from, item *out, uint32_t size, bool is_signed)
 {
     if (!take(from, size, &out->number))
@@ -106,7 +107,7 @@ static bool number_of(unpacker *from, item *out, uint32_t size, bool is_signed)
     return true;
 }
 
-/* What begins with a byte of 0xc0 .. 0xdf. */
+/* Take an item that begins with a byte of 0xc0 .. 0xdf. */
 static bool other(unpacker *from, uint8_t first, item *out)
 {
     static const uint8_t widths[] = {1, 2, 4};
@@ -131,7 +132,7 @@ static bool other(unpacker *from, uint8_t first, item *out)
     return first != 0xc1;
 }
 
-/* The next item; of an array or a map only its head.  False: none is there. */
+/* Take the next item; of an array or a map only its head.  False if the payload ends before. */
 static inline bool next(unpacker *from, item *out)
 {
     if (from->at == from->end)
@@ -149,7 +150,7 @@ static inline bool next(unpacker *from, item *out)
     return values_of(from, out, first < 0x90 ? MAP : ARRAY, first & 15);
 }
 
-/* Passes over as many items, with all that is in them. */
+/* Skip `items` items, with all nested ones. */
 static bool skip(unpacker *from, uint64_t items)
 {
     item ignored;
@@ -182,7 +183,7 @@ static uint16_t append(rb_unpack_field *field, const item *value)
     return RB_UNPACKED;
 }
 
-/* The value of a field into its column. */
+/* Store the value of a field in its column. */
 static uint16_t put(rb_unpack_field *field, uint64_t row, const item *value)
 {
     bool whole = value->kind == INTEGER, real = value->kind == FLOAT;
@@ -224,7 +225,7 @@ static uint16_t read_value(unpacker *from, uint32_t field)
     return put(&from->fields[field], from->row, &value);
 }
 
-/* Which of the `wanted` fields have this key at that depth. */
+/* The subset of the `wanted` fields that have this key at that depth. */
 static inline uint64_t having(const unpacker *from, uint64_t wanted, uint32_t depth, const item *name)
 {
     uint64_t found = 0;
@@ -236,7 +237,7 @@ static inline uint64_t having(const unpacker *from, uint64_t wanted, uint32_t de
     return found;
 }
 
-/* A map in which the `wanted` fields are; recursion ends with their paths. */
+/* Read a map that may have the `wanted` fields; recursion ends with their paths. */
 static uint16_t read_map(unpacker *from, uint64_t wanted, uint32_t depth)
 {
     item map, name;
@@ -274,14 +275,14 @@ static uint16_t read_payload(unpacker *from, uint64_t all)
     return outcome < RB_UNPACK_TYPE ? outcome : (uint16_t)(outcome | from->culprit << RB_UNPACK_BITS);
 }
 
-/* Whether one of two paths begins the other: keys carry their lengths, so bytes tell. */
+/* True if one path is the beginning of the other.  Keys carry their lengths, so comparing bytes is enough. */
 static bool overlap(const rb_unpack_field *one, const rb_unpack_field *two)
 {
     uint32_t common = one->path_length < two->path_length ? one->path_length : two->path_length;
     return common == 0 || memcmp(one->path, two->path, common) == 0;
 }
 
-/* Splits the paths into keys.  False: they are not what the header asks for. */
+/* Split the paths into keys.  False if they violate the rules of the header. */
 static bool prepare(unpacker *from)
 {
     for (uint32_t i = 0; i < from->count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * msgpack payloads into columns, for C: see unpack_api.h, which holds every declaration of this part.
+ * Conversion of msgpack payloads into columns, for C: unpack_api.h has every declaration of this part.
  */
 #ifndef BRIM_UNPACK_H
 #define BRIM_UNPACK_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting and waking by futex (Linux), and giving memory back: the only system calls of ringbuf.
+ * Waits and wake-ups by futex (Linux), and return of memory: the only system calls of ringbuf.
  *
- * Not FUTEX_PRIVATE: the word is in a file that several processes map; waiting needs only to read it, so a
- * read-only mapping will do.  Nobody waits without end: a lost wake-up costs at most RECHECK_NS.
+ * FUTEX_PRIVATE is not used, because several processes map the file with the word.  A wait only reads the
+ * word, so a read-only mapping is sufficient.  Every wait is bounded: a lost wake-up costs at most
+ * RECHECK_NS.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -17,9 +18,9 @@
 #include "ring.h"
 
 #define RECHECK_NS 1000000000ll
-#define NAP_NS 200000ll  /* of a reader without a slot, and of a writer that waits for room */
-#define LOOK_NS 250000ll /* at the most, of a publisher that waits for the disk */
-#define SPIN_LOOK 32     /* looks at the ring between two looks at the clock */
+#define NAP_NS 200000ll  /* polling interval of readers without a slot, and of writers that wait for room */
+#define LOOK_NS 250000ll /* longest spin of a publisher that waits for the disk */
+#define SPIN_LOOK 32     /* checks of the ring between two reads of the clock */
 
 #if defined(__x86_64__)
 #define PAUSE() __builtin_ia32_pause()
@@ -70,8 +71,9 @@ int rb_futex_wait(const _Atomic uint32_t *word, uint32_t seen, int64_t ns)
     return result != 0 && errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
 
-/* Says that this reader sleeps.  After it, a look at the ring decides: if that finds nothing, the writer's
- * next look at the sleepers finds us (fences here and in rb_end_publish()). */
+/* Announce that this reader sleeps.  The caller then checks the ring again.  If the check finds no record,
+ * the writer's next check of the sleepers finds this reader: this fence pairs with those in rb_end_publish()
+ * and rb_durable_store(). */
 static void say_asleep(rb_reader *reader)
 {
     atomic_fetch_or_explicit(reader->sleepers, reader->sleeper_bit, memory_order_seq_cst);
@@ -122,7 +124,7 @@ int rb_reader_wait(rb_reader *reader, int64_t spin_ns, int64_t timeout_ns)
 /* ---- many readers at once ---- */
 
 #define WAITERS_MAX 128
-#define MANY_NAP_NS 1000000ll /* between looks at readers for which there is no waiter */
+#define MANY_NAP_NS 1000000ll /* interval of checks of readers beyond WAITERS_MAX */
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
@@ -144,7 +146,7 @@ static int anybody_ready(rb_reader **readers, int count)
 static int waitv(struct waiter *waiters, int count, int64_t ns)
 {
     struct timespec time;
-    if (count == 1) /* any Linux can */
+    if (count == 1) /* works on every Linux */
         return rb_futex_wait((const _Atomic uint32_t *)(uintptr_t)waiters->address, (uint32_t)waiters->value,
                              ns);
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -152,7 +154,7 @@ static int waitv(struct waiter *waiters, int count, int64_t ns)
     time = timespec_of(until);
     if (syscall(SYS_futex_waitv, waiters, count, 0, &time, CLOCK_MONOTONIC) >= 0)
         return RB_OK;
-    if (errno == ENOSYS || errno == EPERM) /* Linux before 5.16, or a sandbox that forbids it */
+    if (errno == ENOSYS || errno == EPERM) /* Linux before 5.16, or a sandbox without the call */
         return rb_nap(at_most(ns, NAP_NS));
     return errno == EINTR ? RB_INTERRUPTED : RB_OK;
 }
@@ -169,7 +171,7 @@ int rb_readers_wait(rb_reader **readers, int count, uint32_t *doorbell, uint32_t
                 naps = NAP_NS;
                 continue;
             }
-            if (used == WAITERS_MAX - 1) { /* one is the doorbell's */
+            if (used == WAITERS_MAX - 1) { /* the last one is for the doorbell */
                 naps = at_most(naps, MANY_NAP_NS);
                 continue;
             }
@@ -204,9 +206,9 @@ void rb_doorbell_ring(uint32_t *doorbell)
 
 /* ---- a publisher that waits for the disk ---- */
 
-/* Looks on while the disk is about to answer: to be woken by the kernel takes a good part of the time that a
- * sync takes, and the log's thread would have gone to sleep meanwhile.  Who had to wait for long does not
- * look on, nor where there is one processor, which the log's thread needs. */
+/* Spin while the disk is about to answer.  A wake-up by the kernel takes a good part of the time of a sync,
+ * and the log's thread would go to sleep meanwhile.  A thread with long waits does not spin, nor does a
+ * machine with one processor, which the log's thread needs. */
 static bool durable_soon(const rb_header *header, uint64_t position, int64_t until)
 {
     static _Atomic long processors;
@@ -246,7 +248,7 @@ int rb_durable_wait(void *memory, uint64_t position, int64_t timeout_ns)
     rb_header *header = memory;
     if (atomic_load_explicit(&header->durable, memory_order_acquire) >= position) /* rb_durable_store() */
         return RB_OK;
-    static _Thread_local int64_t took_ns; /* this thread's waits, about */
+    static _Thread_local int64_t took_ns; /* moving average of this thread's waits */
     int64_t started = now_ns(), until = deadline_after(timeout_ns);
     bool looks = took_ns <= LOOK_NS;
     int result = RB_OK;
@@ -281,6 +283,6 @@ int rb_writer_wait(rb_writer *writer, uint64_t length, uint32_t prefix, int64_t 
 
 void rb_memory_clear(void *pages, size_t bytes)
 {
-    if (madvise(pages, bytes, MADV_DONTNEED) != 0) /* locked memory stays */
+    if (madvise(pages, bytes, MADV_DONTNEED) != 0) /* fails for locked memory */
         memset(pages, 0, bytes);
 }

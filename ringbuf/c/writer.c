@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The one writer of a ring.  claim, fill, commit; then rb_end_publish() for one record or for many.
+ * The only writer of a ring.  Order of calls: claim, fill, commit; then rb_end_publish() for one or many
+ * records.
  *
- * A writer may be killed at any instruction.  What the next one finds is exact, because
- *   - a record is there when its length is, and that is the last store to it (commit);
- *   - the word where the next length will be is 0 before that (invariant 1 of layout.h);
- *   - the index entry of a chunk is written before the record is there: if that never happens, the next
- *     writer puts a record with the same offset at the same place, and the entry is true again.
+ * A writer may be killed at any instruction.  The next writer still finds an exact state:
+ *   - The length of a record is the last store to it (commit).  With it, the record is complete.
+ *   - The word of the next length is set to 0 before that (invariant 1 of layout.h).
+ *   - The index entry of a chunk is written before its record is committed.  If the commit never happens, the
+ *     next writer puts a record with the same offset at the same place, and the entry is correct again.
  */
 #include "ring.h"
 
@@ -19,16 +20,17 @@ static uint8_t *at(const rb_writer *writer, uint64_t position)
     return writer->data + (position & writer->mask);
 }
 
-/* ---- gates: how far readers let the writer go ---- */
+/* ---- gates: limits that gating readers set for the writer ---- */
 
-/* How far the slot lets the writer go.  Its words are read once; a cursor outside the ring holds nobody back:
- * ahead of the tail there is nothing to keep, behind it is already gone. */
+/* Position up to which the slot permits writing.  Its words are read once.  A cursor outside the ring blocks
+ * nothing: no record is ahead of the tail, and records behind the ring are already overwritten. */
 static uint64_t slot_limit(const rb_writer *writer, const rb_slot *slot)
 {
     /* pairs with the release in rb_reader_open() */
     if (atomic_load_explicit(&slot->state, memory_order_acquire) != RB_SLOT_GATING)
         return UINT64_MAX;
-    /* pairs with the release in rb_reader_tell(): its last reads of what it gave up come before our writes */
+    /* pairs with the release in rb_reader_tell(): the reader's last reads of released bytes precede our
+     * writes */
     uint64_t cursor = atomic_load_explicit(&slot->cursor, memory_order_acquire);
     if (cursor > writer->tail || cursor + writer->capacity < writer->reserve)
         return UINT64_MAX;
@@ -45,7 +47,7 @@ static uint64_t slots_limit(const rb_writer *writer, const rb_slot *slots, uint6
     return least;
 }
 
-/* A slot that was evicted counts again when another reader gates in it: that one did nothing wrong. */
+/* Let an evicted slot block again when another reader gates in it: the new reader has not stalled. */
 static void gates_refill(rb_writer *writer)
 {
     for (int i = 0; i < RB_FOREIGN_SLOTS; i++)
@@ -53,7 +55,7 @@ static void gates_refill(rb_writer *writer)
             atomic_fetch_or_explicit(&writer->gates, (uint64_t)1 << i, memory_order_relaxed);
 }
 
-/* Whether a gating reader was placed, or another set of slots is to be heeded, since the last time. */
+/* True if a gating reader was placed, or the set of blocking slots was changed, since the last call. */
 static bool gates_changed(rb_writer *writer)
 {
     /* both pair with the release in place() of reader.c */
@@ -69,7 +71,8 @@ static bool gates_changed(rb_writer *writer)
     return !same;
 }
 
-/* Cursors only rise but when a reader is placed, so what was permitted once stays so until that. */
+/* Cursors only rise unless a reader is placed.  A permission therefore stays valid until the next placement.
+ * */
 static bool gates_permit(rb_writer *writer, uint64_t to)
 {
     if (!gates_changed(writer) && to <= writer->permitted)
@@ -80,8 +83,8 @@ static bool gates_permit(rb_writer *writer, uint64_t to)
     return to <= writer->permitted;
 }
 
-/* Says where the next record goes.  A fence follows before the next time (in reserve_try or
- * rb_end_publish), so that a reader never takes half of a pair for whole. */
+/* Store the position of the next record.  A fence follows before the next call (in reserve_try or
+ * rb_end_publish), so that a reader never combines halves of two pairs. */
 static void end_store(rb_writer *writer)
 {
     rb_end *end = &writer->header->end;
@@ -93,7 +96,7 @@ static void end_store(rb_writer *writer)
     writer->end_count = count;
 }
 
-/* Whether records were committed since the end was last stored. */
+/* True if records were committed since the end was stored. */
 static bool end_lags(const rb_writer *writer)
 {
     const rb_end *end = &writer->header->end;
@@ -101,12 +104,12 @@ static bool end_lags(const rb_writer *writer)
            writer->tail;
 }
 
-/* Announces that everything below `to` - capacity will be overwritten, makes sure that nobody who gates
- * still holds it, and takes it.  Two scans, because a reader may join between the first and the store: it
- * stores its cursor, fences, then looks at reserve; we store reserve, fence, then look at the cursors.  One
- * of us sees the other.  If we see the reader, nothing is taken; it must not look lapped, so what it reads
- * it holds against `granted`.  The end goes first, so that a batch longer than the ring never leaves it at
- * what was given up. */
+/* Announce that everything below `to` - capacity will be overwritten, check that no gating reader holds it,
+ * and take it.  Two scans are needed, because a reader may join between the first scan and the store.  The
+ * reader stores its cursor, fences, then reads reserve; the writer stores reserve, fences, then reads the
+ * cursors.  One of them sees the other.  If the writer sees the reader, it takes nothing.  The reader must
+ * not look lapped then, so it checks its reads against `granted`.  The end is stored first, so that it never
+ * points below the watermark during a batch longer than the ring. */
 static bool reserve_try(rb_writer *writer, uint64_t to)
 {
     if (!gates_permit(writer, to))
@@ -120,7 +123,7 @@ static bool reserve_try(rb_writer *writer, uint64_t to)
     }
     writer->reserve = to;
     atomic_store_explicit(&writer->header->granted, to, memory_order_relaxed);
-    /* pairs with the fence in rb_reader_holds(): who reads a byte written after this, sees granted */
+    /* pairs with the fence in rb_reader_holds(): a reader of a byte written after this sees granted */
     atomic_thread_fence(memory_order_release);
     return true;
 }
@@ -157,8 +160,8 @@ int rb_writer_evict(rb_writer *writer, int slot)
 
 /* ---- claim, commit, abort ---- */
 
-/* The position that must be reserved before a record of `span` can be written, with the word that ends the
- * chain after it; *pad is what has to be skipped at the end of the ring. */
+/* Position that must be reserved before a record of `span` can be written, including the zero length word
+ * after it.  *pad is the number of bytes to skip at the end of the ring. */
 static uint64_t claim_need(const rb_writer *writer, uint64_t span, uint64_t *pad)
 {
     uint64_t to_end = writer->capacity - (writer->tail & writer->mask);
@@ -191,7 +194,7 @@ int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix)
     uint64_t need = claim_need(writer, rb_span(total), &pad);
     if (need <= writer->reserve || reserve_advance(writer, need))
         return RB_OK;
-    if (end_lags(writer)) /* in the middle of a batch: who is in the way may be asleep before it */
+    if (end_lags(writer)) /* within a batch: the blocking reader may sleep before it */
         rb_end_publish(writer);
     rb_bell *bell = atomic_load_explicit(&writer->bell, memory_order_acquire); /* rb_writer_bell() */
     if (bell != NULL)
@@ -204,7 +207,7 @@ static void store_length(const rb_writer *writer, uint64_t position, uint32_t le
     atomic_store_explicit(WORD(at(writer, position)), length, order);
 }
 
-/* A padding record is a commit of its own: the chain stays whole if the claim after it is never committed. */
+/* A padding record is committed on its own: the chain stays intact if the next claim is never committed. */
 static void pad_to_end(rb_writer *writer, uint64_t pad)
 {
     uint64_t next = writer->tail + pad;
@@ -224,7 +227,7 @@ static void leave_step(rb_writer *writer, uint64_t chunk)
     step->offset = writer->offset;
     step->before_ns = writer->newest_ns;
     step->plain_from = writer->plain_from;
-    /* pairs with the acquire in step_ahead(): it and all records before it are there */
+    /* pairs with the acquire in step_ahead(): the step's fields and all earlier records are visible */
     atomic_store_explicit(&step->position, writer->tail, memory_order_release);
 }
 
@@ -236,13 +239,13 @@ static void leave_tail(rb_writer *writer)
         return;
     uint64_t count = atomic_load_explicit(&trail->count, memory_order_relaxed) + 1;
     rb_tail *tail = &trail->tail[count & 1];
-    atomic_thread_fence(memory_order_release); /* pairs with the fence in tail_read(): the last count is there
-                                                  before what it said holds no more */
+    /* pairs with the fence in tail_read(): the last count is visible before its pair is overwritten */
+    atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&tail->position, writer->tail, memory_order_relaxed);
     atomic_store_explicit(&tail->offset, writer->offset, memory_order_relaxed);
     atomic_store_explicit(&tail->before_ns, writer->newest_ns, memory_order_relaxed);
     atomic_store_explicit(&tail->plain_from, writer->plain_from, memory_order_relaxed);
-    /* pairs with the acquire in tail_read(): all records before it are there */
+    /* pairs with the acquire in tail_read(): all earlier records are visible */
     atomic_store_explicit(&trail->count, count, memory_order_release);
 }
 
@@ -253,7 +256,7 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
         return;
     rb_index_entry *entry = &writer->header->index[chunk & (entries - 1)];
     atomic_store_explicit(&entry->position, RB_NO_POSITION, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* the old position is gone before its fields change */
+    atomic_thread_fence(memory_order_release); /* the old position is cleared before its fields change */
     atomic_store_explicit(&entry->offset, writer->offset, memory_order_relaxed);
     atomic_store_explicit(&entry->timestamp_ns, timestamp_ns, memory_order_relaxed);
     /* pairs with the acquire in index_read() */
@@ -262,11 +265,11 @@ static void index_chunk(rb_writer *writer, uint64_t timestamp_ns)
     writer->indexed = chunk + 1;
 }
 
-/* Header (without length), key and properties, and zeros wherever no byte of those or of the payload will
- * be: what leaves the process holds no leftovers.  The length word stays 0 throughout.
+/* Write the header (without length), key and properties, and zeros in all bytes that neither they nor the
+ * payload will fill: no leftover memory may leave the process.  The length word stays 0 throughout.
  *
- * The last three header fields go in one store, because the checksum reads them back as one word at once: a
- * load that several stores must be joined for waits until all are done. */
+ * The last three header fields are stored together, because the checksum reads them as one word.  A load that
+ * combines several stores must wait until all of them are done. */
 static uint32_t write_prefix(rb_writer *writer, const rb_key *key, uint64_t span, uint16_t flags,
                              uint64_t timestamp_ns)
 {
@@ -321,7 +324,7 @@ void rb_commit(rb_writer *writer, uint64_t actual, bool checked)
     if (!checked)
         record->flags |= RB_FLAG_UNCHECKED;
     if (actual != writer->claim_room)
-        memset(bytes + length, 0, span - length); /* the claim put its zeros further on */
+        memset(bytes + length, 0, span - length); /* the claim wrote its zeros after a longer payload */
     uint32_t covered = checked ? length : writer->claimed;
     record->crc = rb_crc32c(writer->crc_seed, bytes + offsetof(rb_record, offset),
                             covered - offsetof(rb_record, offset));
@@ -341,14 +344,15 @@ void rb_abort(rb_writer *writer)
     writer->claimed = 0;
 }
 
-/* Several threads may: the bits go before `wake` changes, and who sets one looks at `wake` before that. */
+/* Several threads may call this: the bits are cleared before `wake` changes, and a reader that sets a bit
+ * reads `wake` before. */
 void rb_sleepers_wake(rb_header *header, rb_cursors *cursors)
 {
     if (atomic_load_explicit(&header->own_sleepers, memory_order_relaxed) == 0 &&
         atomic_load_explicit(&cursors->sleepers, memory_order_relaxed) == 0)
         return;
-    /* Taken back here, so that the bit of a reader that died asleep costs one system call, not one a
-     * record. */
+    /* Cleared here, so that the bit of a reader that died asleep costs one system call, not one per record.
+     * */
     atomic_store_explicit(&header->own_sleepers, 0, memory_order_relaxed);
     atomic_store_explicit(&cursors->sleepers, 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&header->wake, 1, memory_order_seq_cst);
@@ -364,8 +368,8 @@ void rb_end_publish(rb_writer *writer)
 {
     end_store(writer);
     leave_tail(writer);
-    /* pairs with the fence in rb_reader_wait(): a reader that has said it sleeps, and sees no record, is
-     * seen */
+    /* pairs with the fence in say_asleep(): a reader that has announced its sleep and sees no record is seen
+     * here */
     atomic_thread_fence(memory_order_seq_cst);
     rb_wake(writer);
     rb_bell *bell = atomic_load_explicit(&writer->bell, memory_order_acquire); /* rb_writer_bell() */
@@ -387,7 +391,7 @@ int rb_append(rb_writer *writer, const rb_key *key, const void *payload, uint64_
 
 /* ---- taking over ---- */
 
-/* Steps over one committed record or padding at the tail.  False: the chain ends here. */
+/* Step over one committed record or padding at the tail.  False at the end of the chain. */
 static bool recover_step(rb_writer *writer)
 {
     const uint8_t *bytes = at(writer, writer->tail);
@@ -398,7 +402,7 @@ static bool recover_step(rb_writer *writer)
     if (header.length == 0)
         return false;
     if (header.length & RB_PADDING_BIT) {
-        uint64_t pad = header.length & ~RB_PADDING_BIT; /* a gap marker is of an older lap */
+        uint64_t pad = header.length & ~RB_PADDING_BIT; /* a gap marker belongs to an older lap */
         writer->tail += pad == room ? pad : 0;
         return pad == room;
     }
@@ -425,7 +429,7 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
     memset(writer, 0, sizeof *writer);
     if (bytes < RB_HEADER_BYTES)
         return RB_CORRUPT;
-    uint64_t capacity = *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* once */
+    uint64_t capacity = *(const volatile uint64_t *)&header->geometry.capacity_bytes; /* read once */
     if (!rb_capacity_fits(capacity) || bytes - RB_HEADER_BYTES < capacity)
         return RB_CORRUPT;
     writer->header = header;
@@ -436,13 +440,13 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
     writer->chunk = rb_chunk_bytes(capacity);
     writer->largest = writer->capacity / 4;
     writer->epoch = writer->crc_seed = header->geometry.epoch;
-    atomic_store_explicit(&header->durable_waiters, 0, memory_order_relaxed); /* of a process that died */
+    atomic_store_explicit(&header->durable_waiters, 0, memory_order_relaxed); /* from a dead process */
     atomic_store_explicit(&header->held, 0, memory_order_relaxed);
     atomic_store_explicit(&writer->gates, UINT64_MAX, memory_order_relaxed);
     writer->end_count = atomic_load_explicit(&header->end.count, memory_order_relaxed);
     rb_end_read(header, &writer->tail, &writer->offset);
     writer->reserve = atomic_load_explicit(&header->granted, memory_order_relaxed);
-    /* announced, never taken */
+    /* announced by the last writer, but never taken */
     atomic_store_explicit(&header->reserve, writer->reserve, memory_order_release);
     if (writer->tail > writer->reserve || writer->reserve > writer->tail + writer->capacity)
         return RB_CORRUPT;
@@ -451,7 +455,7 @@ int rb_writer_open(rb_writer *writer, void *memory, uint64_t bytes, void *cursor
     if (writer->reserve > 0)
         store_length(writer, writer->tail, 0, memory_order_relaxed);
     recover_index(writer);
-    writer->plain_from = writer->tail; /* nobody has told what is before */
+    writer->plain_from = writer->tail; /* unknown for earlier records */
     rb_end_publish(writer);
     return RB_OK;
 }
