@@ -241,7 +241,7 @@ int rb_reader_open(rb_reader *reader, const void *memory, uint64_t bytes, void *
 void rb_reader_close(rb_reader *reader)
 {
     if (reader->slot != NULL && !reader->closed)
-        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* see slot_limit() */
+        atomic_store_explicit(&reader->slot->state, RB_SLOT_FREE, memory_order_release); /* slot_limit() */
     reader->closed = true; /* the pointers stay: another thread may still wait with them */
 }
 

@@ -142,7 +142,7 @@ void rb_seek_latest(rb_reader *reader);
 /* Returns RB_EMPTY if `offset` is beyond the end, RB_OVERRUN if it is before the oldest record that can be
  * found; the cursor then stands at that end of the ring. */
 int rb_seek_offset(rb_reader *reader, uint64_t offset);
-void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* to the first record at or after it, or the end */
+void rb_seek_time(rb_reader *reader, uint64_t timestamp_ns); /* to the first record at or after it, or end */
 
 /* Returns RB_OK if a claim would succeed now; otherwise RB_FULL, RB_TOO_LARGE, RB_PENDING. */
 int rb_room(rb_writer *writer, uint64_t length, uint32_t prefix);
