@@ -1,16 +1,15 @@
-"""The MQTT hot path, as Python sees it: the C engine with its types, and the loop that drives its sockets.
+"""MQTT engine for Python: the C engine with its types, and the loop that drives its sockets.
 
-Owns the translation between Python and ringbuf/c/mqtt: limits in, counters out, names for the codes.  Decides
+Owns the translation between Python and ringbuf/c/mqtt: limits in, counters out, names for the codes. Decides
 nothing.
 
-The C side parses, stores, routes and sends.  It stops at whatever it may not decide and leaves an Event; the
-broker answers by calling the engine, and the connection goes on at the next poll.  One thread at a time may
-use an engine: the one that polls.
+The C side parses, stores, routes and sends. It stops at each decision that is Python's, and leaves an Event.
+The broker answers by calling the engine, and the connection continues at the next poll. One thread at a time
+may use an engine: the one that polls.
 
-A topic is a small int, valid until topics_recycle() or topics_age() returns its name.  A session or
-connection is a handle, never 0, that knows when it is stale: calls about one that is gone return False, 0 or
-None.  A tag says what is known of a route: options in its lower eight bits (edge.terms), the number of a
-grant above.
+A topic is a small int, valid until topics_recycle() or topics_age() returns its name. A session or connection
+is a handle, never 0; calls with the handle of an ended one return False, 0 or None. A tag describes a route:
+options in its lower eight bits (edge.terms), the number of a grant above.
 """
 
 from __future__ import annotations
@@ -68,16 +67,15 @@ OK: int = lib.RB_OK
 FULL: int = lib.RB_FULL
 
 
-# (kind, connection, detail, data): one thing for Python to decide.  `connection` is 0 for those of a source
-# ring.
+# (kind, connection, detail, data): one decision for Python. `connection` is 0 for events of a source ring.
 Event: TypeAlias = tuple[int, int, int, bytes]
 
-# (listener, address family, 16 bytes of which the family tells how many count, port)
+# (listener, address family, 16 bytes of address, of which the family uses the first, port)
 Peer: TypeAlias = tuple[int, int, bytes, int]
 
 
 class SessionFacts(NamedTuple):
-    """What the hot path knows of a session.  `dropped` is indexed by DropCause."""
+    """Queue and counters of a session. `dropped` is indexed by DropCause."""
 
     queued: int
     in_flight: int
@@ -86,49 +84,46 @@ class SessionFacts(NamedTuple):
 
 
 class Engine(SpillEngine, Protocol):
-    """The C type (ringbuf/c/mqtt/engine_calls.c).  Short calls that keep the GIL; one thread at a time."""
+    """The C type (ringbuf/c/mqtt/engine_calls.c). Short calls that keep the GIL; one thread at a time."""
 
     @property
     def address(self) -> int:
-        """Of the mq_engine; valid while this object lives."""
+        """Address of the mq_engine; valid while this object lives."""
 
     @property
     def counters_address(self) -> int:
-        """Of its mq_counters."""
+        """Address of its mq_counters."""
 
     @property
     def limits_address(self) -> int:
-        """Of its mq_limits."""
+        """Address of its mq_limits."""
 
     # Rings.  The engine keeps the Writer or Reader alive.
 
     def add_ring(self, writer: Writer, gate: int, logged: bool, /) -> int:
-        """A source that topics can be stored in.
-
-        `gate`: GATE_*, what acknowledgements wait for; `logged`: what it overwrites is in the log, and
-        sessions that still need it leave a COLD event.  A ring that shows what is durable (Ring.show_durable)
-        has its records routed and retained when they are.
+        """Add a source that topics can be stored in. `gate`: GATE_*, what acknowledgements wait for.
+        `logged`: overwritten records are in the log, and sessions that still need them leave a COLD event. If
+        the ring shows what is durable (Ring.show_durable), its records are routed and retained only when they
+        are durable.
         """
 
     def refuse(self, source: int, reason: int, /) -> None:
-        """The log of this ring takes no records: once queue_timeout_ms is over, its publishers are refused
-        with this reason code; 0: it takes them again.
-        """
+        """Refuse publishers with this REFUSAL_* after queue_timeout_ms: the log fails; 0: accept them."""
 
     def upstream(self, source: int, offset: int, lost_from: int, lost_to: int, /) -> None:
-        """The sinks have every record below `offset`, but for the offsets lost_from to lost_to - 1."""
+        """All sinks have every record below `offset`, except the offsets lost_from to lost_to - 1."""
 
     def add_reader(self, reader: Reader, /) -> int:
-        """A source that another process writes: its records are routed as they come."""
+        """Add a source that another process writes: its records are routed as they arrive."""
 
     def remove_source(self, source: int, /) -> None:
-        """Forget a ring; what sessions still wait for of it is dropped, and counted as overrun."""
+        """Remove a ring. Its records that sessions still wait for are dropped, and counted as overrun."""
 
     def judge_source(self, source: int, /) -> None:
-        """Answers a SOURCE event: the topic is in the table now.  Without it the record is skipped."""
+        """Answer a SOURCE event: the topic is in the table now. Otherwise the record is skipped."""
 
     def wake_sources(self) -> None:
-        """Source rings have records; with a loop, Loop.wake() says so."""
+        """Report that source rings have records; with a loop, Loop.wake() does that."""
 
     # Connections.
 
@@ -144,326 +139,321 @@ class Engine(SpillEngine, Protocol):
         alias_max: int,
         /,
     ) -> bool:
-        """CONNECT was accepted: deliver to it what is the session's.
-
-        Trusted: it may publish anything.  `window`: QoS 1 and 2 messages in flight to it, at least 1;
-        `packet_max_bytes`: the longest packet it takes, 0: any; `alias_max`: topic aliases we may use.
+        """Deliver the records of a session to an accepted connection. `trusted`: it may publish to every
+        topic. `window`: QoS 1 and 2 messages in flight, at least 1. `packet_max_bytes`: Maximum Packet Size,
+        0: none; `alias_max`: topic aliases that the broker may use.
         """
 
     def send(self, connection: int, data: bytes, /) -> bool:
-        """Put bytes behind what is waiting to be sent."""
+        """Append bytes to the output of a connection."""
 
     def vow(self, connection: int, /) -> None:
-        """What it is told next rests on the journal as it is then, and waits where that is synced."""
+        """Hold back later output until the journal entries of now are synced, if a log syncs the journal."""
 
     def close(self, connection: int, /) -> bool:
-        """Close it, after one attempt to send what waits.  No CLOSED event follows."""
+        """Close a connection after one attempt to send its output. No CLOSED event follows."""
 
     def is_open(self, connection: int, /) -> bool:
-        """Whether it is neither closed nor closing."""
+        """True if a connection is neither closed nor closing."""
 
     def hold(self, connection: int, /) -> bool:
-        """Called while its event is handled: it does not go on at the next poll, but after resume()."""
+        """Called while an event is handled: the connection continues after resume(), not at the next poll."""
 
     def resume(self, connection: int, /) -> bool:
-        """Let a held connection go on."""
+        """Continue a held connection."""
 
     def converse(self, connection: int, /) -> bool:
-        """CONNECT has come and more is wanted first: every packet before attach() becomes an event."""
+        """Turn every packet before attach() into an event: CONNECT has arrived and AUTH packets follow."""
 
     def peer(self, connection: int, /) -> Peer | None:
-        """Where it comes from."""
+        """Peer address of a connection."""
 
     def judge(self, connection: int, topic: int, allowed: bool, /) -> bool:
-        """Answers a TOPIC event; remembered for this connection until forget_verdicts()."""
+        """Answer a TOPIC event. The answer holds for this connection until forget_verdicts()."""
 
     def skip(self, connection: int, reason: int, /) -> bool:
-        """Answers a TOPIC event: drop the PUBLISH and count it.
-
-        `reason`, 0x80..0xFF, is what the acknowledgement of an MQTT 5 client says; others get a plain one.
-        Topic Name Invalid is remembered for the topic alias that it came with.
+        """Answer a TOPIC event: drop the PUBLISH and count it. `reason`, 0x80..0xFF, is the reason code for
+        an MQTT 5 client; others get a plain acknowledgement. Topic Name Invalid is remembered for the topic
+        alias of the PUBLISH.
         """
 
     def forget_verdicts(self) -> None:
-        """The rules have changed: judge every client and topic anew."""
+        """Forget all authorizations, because the rules have changed."""
 
     def events(self, queued: int = 32, /) -> list[Event]:
-        """Events that were not returned before: of packets, new topics and ended connections the
-        oldest `queued` (0 to 32), of all other kinds everything.
-
-        The next poll or step resumes the connections of these events, and of no others: an event that
-        something adds meanwhile is returned by the next call.
+        """Events that were not returned before. Of packets, new topics and ended connections the oldest
+        `queued` (0 to 32); of all other kinds every event. The next poll or step resumes only the connections
+        of these events. Later events are for the next call.
         """
 
     def state(self) -> dict[str, int | bool]:
-        """Connections by why they are not read, events that wait, flags of the journal: for a log line."""
+        """For a log line: connections by why they are not read, waiting events, flags of the journal."""
 
-    # A connection without a socket: for tests, and for transports that others run.
+    # Connections without a socket: for tests, and for transports outside the loop.
 
     def open(self, listener: int, /) -> int:
         """A new connection."""
 
     def feed(self, connection: int, data: bytes, /) -> int:
-        """How many bytes were taken; it takes none while an event of it waits."""
+        """Number of bytes that were taken: none while an event of the connection waits."""
 
     def pull(self, connection: int, /) -> bytes:
-        """What is to be sent now, a block at a time."""
+        """Output of the connection, one block at a time."""
 
     def forget(self, connection: int, /) -> None:
-        """Free one that is closed, with what was not pulled."""
+        """Free a closed connection and the rest of its output."""
 
     def step(self, now_ms: int, now_ns: int, /) -> int:
-        """Number of events.  What a poll does besides sockets, at that monotonic and wall time."""
+        """Do the work of a poll without sockets, at that monotonic and wall time. Number of events."""
 
     # Sessions.
 
     def session_open(self, queue_max: int, drop_newest: bool, owner: bytes, /) -> int:
-        """Room for `queue_max` waiting records; it counts for `owner`, a key of edge.owners."""
+        """Open a session with room for `queue_max` waiting records; it counts for `owner` (edge.owners)."""
 
     def session_owner(self, session: int, owner: bytes, /) -> bool:
-        """Let it count for `owner` from now on, with all that it has."""
+        """Count a session and all that it has for `owner` from now on."""
 
     def session_author(self, session: int, author: bytes, /) -> bool:
-        """Set who publishes what it retains: edge.authors."""
+        """Set the author (edge.authors) of the messages that a session retains."""
 
     def session_lasts(self, session: int, lasts: bool, /) -> bool:
-        """Count it among those that outlast their connection, or no longer."""
+        """Count a session among those that outlast their connection, or no longer."""
 
     def session_filters(self, session: int, size_bytes: int, /) -> bool:
-        """Set the bytes that its subscriptions count for."""
+        """Set the bytes that the subscriptions of a session count for."""
 
     def session_may(self, session: int, table: int, more: int, /) -> bool:
-        """True if the owner of the session may take `more` of a Table.  A refusal is counted."""
+        """True if the owner of the session may take `more` of a Table. A refusal is counted."""
 
     def owner_may(self, owner: bytes, table: int, more: int, /) -> bool:
-        """The same; of Table.CONNECTIONS: one that is there, and counts for its address so far."""
+        """As session_may(), by owner. Of Table.CONNECTIONS: for one that counts for its address so far."""
 
     def owner_refused(self, table: int, /) -> tuple[bytes, int] | None:
-        """The owner that was refused last, and its part of the table; None: there is none, or it is gone."""
+        """The owner that was refused last, and its part of the table; None if there was none
+        or it has gone.
+        """
 
     def owners_top(self, table: int, count: int, /) -> list[tuple[bytes, int]]:
         """Up to 64 owners and their parts of the table, largest first."""
 
     def session_close(self, session: int, /) -> bool:
-        """Forget it, and close its connection."""
+        """End a session, and close its connection."""
 
     def session_facts(self, session: int, /) -> tuple[int, int, int, tuple[int, ...]] | None:
-        """Its queue and counters: the fields of SessionFacts."""
+        """Queue and counters of a session: the fields of SessionFacts."""
 
     def cold_front(self, session: int, /) -> tuple[int, int] | None:
-        """(source, position) of what it gets next, if only the log has that."""
+        """(source, position) of the next record of a session, if only the log has it."""
 
     def thaw(
         self, session: int, source: int, wanted: int, position: int, records: bytes | memoryview, /
     ) -> bool:
-        """Gives back records of `source` that the log has, as they stood in the ring from `position` on.
-
-        They were read from position `wanted` on: what the session waits for between there and `position` is
-        given up, and counted as overrun.  The engine copies what the session needs, some at a time; bytes
-        whose lengths do not hold are given up, too.
+        """Give back records of `source` from the log, as they stood in the ring from `position` on. They were
+        read from position `wanted` on: records between there and `position` are given up, and counted as
+        overrun. The engine copies what the session needs, some at a time. Bytes with invalid lengths are
+        given up.
         """
 
     def warm(self, session: int, /) -> bool:
-        """Answers a COLD event, after thaw(): its delivery goes on."""
+        """Answer a COLD event, after thaw(): the delivery of the session continues."""
 
-    # What a restart must know (ringbuf/c/mqtt/journal.h), written by edge.state.
+    # State for a restart (ringbuf/c/mqtt/journal.h), written by edge.state.
 
     def session_keep(self, session: int, kept: bool, /) -> bool:
-        """What happens to it, or to the queue of a group, goes into the journal from now on, or no longer."""
+        """Write changes of a session, or of a group's queue, to the journal, or no longer."""
 
     def journal_open(self, writer: Writer, position: int, vows: bool, in_log_bytes: int, /) -> None:
-        """Write it there from then on; `vows`: it is told when synced; so much may be in its log alone."""
+        """Write the journal there from now on. `vows`: output waits until the journal is synced.
+        `in_log_bytes`: so many bytes of the journal may be only in its log.
+        """
 
     def journal_close(self) -> None:
-        """Write nothing any more."""
+        """Stop writing the journal."""
 
     def journal_note(self, note: bytes, /) -> bool:
-        """Append a note of Python's.  False: no room, or it is too long: only a checkpoint says it."""
+        """Append a note of Python. False if it does not fit: a checkpoint must replace it."""
 
     def journal_is_short(self) -> bool:
-        """Half of it is in use, and only a checkpoint makes room: the rest is for messages."""
+        """True if half of the journal is in use. Only a checkpoint makes room; the rest is for messages."""
 
     def journal_end(self, at_once: bool, /) -> int | None:
-        """Where it goes on behind a checkpoint of now, before which nobody is told what had not gone into the
-        ring.  None: it is not open, or has room soon and asks again, unless it is to be `at_once`.
+        """Position at which the journal continues after a checkpoint of now. Output waits for entries not yet
+        written. None: the journal is closed, or has room soon and requests a checkpoint again, unless
+        `at_once`.
         """
 
     def journal_sections(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """Entries for a checkpoint, about `most` bytes of them, and with what to go on, from 0 to None."""
+        """About `most` bytes of entries for a checkpoint, and the value to continue with: 0 to None."""
 
     def journal_checkpointed(self, position: int, due_bytes: int, /) -> None:
-        """What stands before `position` is needed no longer; the next is due after so many bytes."""
+        """Free the journal before `position`. The next checkpoint is due after `due_bytes`."""
 
     def source_position(self, source: int, /) -> int:
-        """Everything below has been routed."""
+        """Position below which everything has been routed."""
 
     def sources_floors(self, first: int, most: int, /) -> tuple[bytes, int | None]:
-        """Lowest positions waited for, uint64 by source, of about `most` records; goes on as sections do."""
+        """Lowest needed positions, uint64 by source, of about `most` records; continues as above."""
 
     def retained_sweep(self, all_there_is: bool, /) -> None:
-        """Begin with the topics that retain something else since the last sweep, or anything at all."""
+        """Begin with the topics whose retained message has changed since the last sweep, or with all."""
 
     def retained_changes(self, most: int, /) -> tuple[bytes, bytes, bool]:
-        """Records of what they retain now, about `most` bytes, without payload for nothing; authors of them,
-        as edge/state/retained_file.py has them; True: there are more.
+        """About `most` bytes of retained records (without payload: cleared), and their authors. Formats as in
+        edge/state/retained_file.py. True: more records follow.
         """
 
     def retained_authors(self, first: int, most: int, /) -> tuple[list[tuple[int, bytes]], int | None]:
-        """Topics from place `first` of the table on whose retained message has an author, with that, at most
-        `most`; the place to go on from, None at the end.
+        """Up to `most` topics with authors of their retained messages, from place `first` of the table on.
+        The second value is the place to continue from, None at the end.
         """
 
     def retained_withhold(self, topic: int, author: bytes, withheld: bool, /) -> bool:
-        """Withhold the retained message of the topic from subscribers, or deliver it again.
-
-        False: the topic retains no message of `author`, and nothing has changed.
+        """Withhold the retained message of the topic from subscribers, or deliver it again. False: the topic
+        retains no message of `author`, and nothing has changed.
         """
 
-    # A restart: before anything is served.
+    # A restart: before any client is served.
 
     def add_past(self, logged: bool, /) -> int:
-        """A source that stands for a ring, or an epoch, that is no more; `logged`: the log may have of it."""
+        """Add a source for a ring or epoch that has ended. `logged`: the log may have its records."""
 
     def restore_begin(self) -> None:
-        """Limits of queues do not hold until restore_end()."""
+        """Suspend the limits of queues until restore_end()."""
 
     def restore_session(self, number: int, session: int, /) -> None:
-        """That session is what entries mean by `number` from now on."""
+        """Use `session` for entries with this number from now on."""
 
     def restore_source(self, number: int, source: int, end: int, routed: int, /) -> None:
-        """That source is what entries mean by `number`.
-
-        What was stored in it ends at position `end`; what is below `routed` was routed before.
+        """Use `source` for entries with this number. Its records end at position `end`; those below `routed`
+        were routed before.
         """
 
     def restore_batch(self, entries: bytes, /) -> bool:
-        """Do again what they say.  False: from some place on they cannot be read."""
+        """Apply entries. False if they are unreadable from some place on."""
 
     def restore_mark(self, number: int, /) -> int:
-        """Position below which all was routed, of the source with that number."""
+        """Position below which all records were routed, of the source with that number."""
 
     def restore_route(
         self, source: int, position: int, records: memoryview | None, begin: int, /
     ) -> tuple[int, bytes | None]:
-        """Route records from position `begin` on, of those that stand from `position` on.
-
-        None: to the end of a ring of our own.  With the name of a topic: it is not known, call again with the
-        position that came with it.
+        """Route records from position `begin` on; `records` begin at `position`, None: to the end of a ring
+        of this broker. If the second value is a topic name, the topic is unknown: call again with the first
+        value as `begin`.
         """
 
     def restore_settle(self, session: int, /) -> bytes | None:
-        """Find topics and identifiers of what was restored for it.  A name: it is not known, call again."""
+        """Find topics and identifiers of a restored session. A name: that topic is unknown, call again."""
 
     def restore_refuse(self) -> None:
-        """Do without topics that are not known."""
+        """Drop records of topics that are unknown."""
 
     def restore_resume(self, source: int, position: int, /) -> None:
-        """Of a ring that others write, records below were routed in an earlier life."""
+        """Records of a producer ring below this position were routed before the restart."""
 
     def restore_end(self) -> int:
-        """End the restoring; the number of records that sessions wait for and that no store has."""
+        """End the restoring. Returns the number of records that sessions wait for and that no store has."""
 
-    # Shared subscriptions.  A group is known by its queue, which is a session that no client has.
+    # Shared subscriptions. A group is identified by its queue, which is a session without a client.
 
     def share_open(self, queue_max: int, drop_newest: bool, /) -> int:
-        """A group without members: a session to route topics to, and to close at last."""
+        """Open a group without members: a session to route topics to, closed with session_close()."""
 
     def share_join(self, queue: int, session: int, options: int, identifiers: bytes, /) -> bool:
-        """Make `session` a member on these terms (edge.terms), or change them."""
+        """Make `session` a member on these terms (edge.terms), or change its terms."""
 
     def share_leave(self, queue: int, session: int, /) -> None:
-        """Give it no more; what waits for it already is sent."""
+        """Assign no more messages to a member; its assigned messages are still sent."""
 
     # Topics, routes, retained messages.  `topics` is a buffer of uint32, as array("I") is.
 
     def topic_add(self, name: bytes, source: int, reserved: bool, session: int, /) -> int:
-        """A new topic, stored in `source`; NO_TOPIC when the table is full.  Reserved: not for clients.
-
-        It counts for the owner of `session`; 0: for none.
+        """A new topic, stored in `source`; NO_TOPIC when the table is full. `reserved`: not for clients. It
+        counts for the owner of `session`; 0: for no owner.
         """
 
     def topic_find(self, name: bytes, /) -> int:
         """The topic, or NO_TOPIC."""
 
     def topic_name(self, topic: int, /) -> bytes:
-        """Its name."""
+        """Name of a topic."""
 
     def topics_scan(
         self, topic_filter: bytes, first: int, places: int, most: int, /
     ) -> tuple[bytes, int | None]:
-        """Up to `most` topics that a valid filter matches, as uint32, of so many places of the table from
-        `first` on; and the place to continue at, None: that was the end.
+        """Up to `most` topics that a valid filter matches, as uint32, from `places` places of the table at
+        `first`. The second value is the place to continue at, None at the end.
         """
 
     def topics(self) -> bytes:
-        """All there are, as uint32."""
+        """All topics, as uint32."""
 
     def topics_recycle(self, most: int, /) -> list[bytes]:
-        """Forgets up to `most` topics that were not used lately and retain nothing; their names."""
+        """Forget up to `most` topics that were not used lately and retain nothing. Returns their names."""
 
     def topics_age(self, places: int, /) -> list[bytes]:
-        """Looks at the next `places` of the table, once around it at most, and forgets topics that were not
-        used since then and retain nothing; their names.  Each time around frees the memory of empty parts.
+        """Age the next `places` of the table: topics not used since the last time around are forgotten,
+        unless they retain a message. Returns their names. Each time around frees the memory of empty parts.
         """
 
     def grant_take(self, identifiers: bytes, /) -> int:
-        """The number of these Subscription Identifier properties, for the upper 24 bits of tags.
-
-        It counts for the caller, until grant_drop(), and for each route and queue entry that names it.
+        """Number for these Subscription Identifier properties, for the upper 24 bits of tags. The caller
+        holds a reference until grant_drop(); each route and queue entry with that number holds another.
         """
 
     def grant_drop(self, number: int, /) -> None:
-        """The caller needs it no longer."""
+        """Drop the caller's reference."""
 
     def grant_identifiers(self, number: int, /) -> bytes:
-        """What grant_take() was given; b"" for 0, and for a grant that nothing names any more."""
+        """The properties of a grant; b"" for 0, and for a grant without references."""
 
     def grants(self) -> int:
-        """How many there are."""
+        """Number of grants."""
 
     def routes_new(self, topic: int, sessions: array[int], tags: array[int], /) -> None:
-        """The routes of a new topic: array("Q") of sessions, array("I") of tags."""
+        """Add the routes of a new topic: array("Q") of sessions, array("I") of tags."""
 
     def routes_set(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session`, with this tag whatever it was."""
+        """Route each of `topics` to `session` with this tag only."""
 
     def routes_merge(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session`, with the higher QoS if it is already: plain tags only."""
+        """Route each of `topics` to `session`, with the higher QoS if a route exists: plain tags only."""
 
     def routes_add(self, topics: array[int], session: int, tag: int, /) -> int:
-        """Route each of `topics` to `session` once more, with this tag."""
+        """Add a further route with this tag from each of `topics` to `session`."""
 
     def routes_drop(self, topics: array[int], session: int, _: int, /) -> int:
-        """No longer route any of `topics` to `session`."""
+        """Remove the routes from `topics` to `session`."""
 
     def routes_of(self, topic: int, /) -> list[tuple[int, int]]:
         """(session, tag) of each route."""
 
     def routes_clear(self, topic: int, /) -> None:
-        """Route it to nobody."""
+        """Remove all routes of a topic."""
 
     def replay_begin(
         self, session: int, tag: int, topic_filter: bytes, topics: array[int] | bytes | None, /
     ) -> bool:
-        """Send `session` what `topics` retain now, or None: all topics that the filter matches.
-
-        Replaces a replay of the same filter.  Messages are looked up as there is room to send them.
+        """Send `session` the retained messages of `topics`; None: of all topics that the filter matches.
+        Replaces a replay of the same filter. Messages are looked up when there is room to send them.
         """
 
     def replay_end(self, session: int, topic_filter: bytes, /) -> None:
-        """Send no more of what that filter began."""
+        """End the replay of that filter."""
 
     def topics_retaining(self, topics: array[int] | bytes, /) -> bytes:
-        """Those of them that retain something."""
+        """The given topics that have a retained message."""
 
     def queue_topics(self, session: int, /) -> bytes:
-        """The topic of each record that waits, and of what is retained and it is still to be sent.
-
-        NO_TOPIC: its place in the table is another's by now.
+        """Topic of each waiting record, and of each retained message still to be sent. NO_TOPIC: the topic
+        was forgotten, and its place in the table is in use again.
         """
 
     def queue_purge(self, session: int, topics: array[int], /) -> int:
-        """Take back what waits of `topics`, NO_TOPIC perhaps among them; how many, counted as denied."""
+        """Drop waiting records of `topics`, which may include NO_TOPIC. Returns their number, counted as
+        denied.
+        """
 
     def retain(
         self,
@@ -476,62 +466,59 @@ class Engine(SpillEngine, Protocol):
         author: bytes,
         /,
     ) -> bool:
-        """Sets the retained message without a new record; an empty payload clears it.
-
-        `flags` FLAG_QOS and FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now;
-        `owner` and `author` as publish() takes them.
+        """Set the retained message without a new record; an empty payload clears it. `flags` FLAG_QOS and
+        FLAG_EXPIRY, `properties` as in a record, b"" for none; `timestamp_ns` 0: now; `owner` and `author` as
+        in publish().
         """
 
     def retained(self, topic: int, /) -> bytes | None:
         """Payload of the retained message."""
 
     def retained_route(self, topic: int, /) -> int:
-        """Queue the retained message of `topic` for who is subscribed, as if it had just been published.
-
-        How many get it.  What retain() has set becomes news by this, without a record.
+        """Queue the retained message of `topic` for its subscribers, as if it had just been published.
+        Returns the number of them. A message of retain() is delivered by this, without a record.
         """
 
     def publish(
         self, topic: int, payload: bytes, flags: int, properties: bytes, owner: bytes, author: bytes, /
     ) -> int:
-        """Append a message of this process and route it: OK, FULL (try again), or dropped and counted.
-
-        `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none; what it retains
-        counts for `owner`, a key of edge.owners, and is of `author`, of edge.authors.
+        """Append and route a message of this process: OK, FULL (try again), or another code: dropped and
+        counted. `flags` FLAG_QOS, FLAG_RETAIN, FLAG_EXPIRY; `properties` as in a record, b"" for none. A
+        retained message counts for `owner` (key of edge.owners), and has this `author` (edge.authors).
         """
 
 
 def engine_of(limits: EngineLimits | None = None) -> Engine:
-    """A new engine."""
+    """Create an engine."""
     struct = ffi.new("mq_limits *", asdict(limits or EngineLimits()))
     made = cast(Any, _ringbuf).Engine(bytes(ffi.buffer(struct)), secrets.token_bytes(16))
     return cast(Engine, made)
 
 
 def counters_of(engine: Engine) -> Any:
-    """A live view of the engine's mq_counters: reading a field makes no call."""
+    """Live view of the engine's mq_counters: reading a field makes no call."""
     return ffi.cast("mq_counters *", engine.counters_address)
 
 
 def listener_of(engine: Engine, number: int) -> Any:
-    """A live view of the engine's mq_listener of that number, 0 to 15: its limits, 0 for the engine's, and
-    what it counts.  Limits are set before it accepts.
+    """Live view of the mq_listener of that number (0 to 15): its counts and its limits, 0 for the engine's.
+    Limits must be set before the listener accepts.
     """
     return lib.mq_engine_listener(ffi.cast("mq_engine *", engine.address), number)
 
 
 def limits_of(engine: Engine) -> Any:
-    """The engine's mq_limits: what it was made with."""
+    """The mq_limits that the engine was created with."""
     return ffi.cast("mq_limits *", engine.limits_address)
 
 
 def listener_full(engine: Engine, number: int) -> bool:
-    """Whether that listener, or the engine, has as many connections as it may.  For any thread."""
+    """True if that listener, or the engine, has the maximum of connections. For any thread."""
     return bool(lib.mq_listener_full(ffi.cast("mq_engine *", engine.address), number))
 
 
 class Loop:
-    """The sockets of an engine.  poll() releases the GIL; wake() and call() are for any thread."""
+    """The sockets of an engine. poll() releases the GIL; wake() and call() are for any thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine  # must outlive the loop
@@ -542,17 +529,16 @@ class Loop:
         self._call_fd: int = lib.mq_loop_call_fd(self._loop)
 
     def listen(self, fd: int, number: int) -> None:
-        """Accept from `fd`, a non-blocking listening socket that is the loop's from now on."""
+        """Accept from `fd`, a non-blocking listening socket, which belongs to the loop from now on."""
         result = lib.mq_loop_listen(self._loop, fd, number)
         if result:
             raise OSError(-result, f"listener {number} cannot be watched: {os.strerror(-result)}")
 
     def adopt(self, fd: int, number: int, peer: Peer, waited_ms: int = 0) -> int:
-        """Serve `fd`, a connected, non-blocking stream socket that is the loop's from now on, as if listener
-        `number` had accepted it `waited_ms` ago.
-
-        On the loop's thread.  `peer` is what Engine.peer() tells of it, but for the number.  The connection;
-        0: a limit was reached, and the socket is closed.
+        """Serve `fd` as if listener `number` had accepted it `waited_ms` ago. On the loop's thread. `fd`, a
+        connected, non-blocking stream socket, belongs to the loop from now on. `peer` is as in Engine.peer();
+        its listener number is ignored. Returns the connection; 0: a limit was reached, and the socket is
+        closed.
         """
         _, family, address, port = peer
         padded = address.ljust(16, b"\0")
@@ -560,7 +546,9 @@ class Loop:
         return handle
 
     def poll(self, timeout_ms: int) -> int:
-        """Serve until Python is wanted: number of events.  -1: without a time limit."""
+        """Serve sockets until there are events for Python, at most `timeout_ms` (-1: no limit). Number of
+        events.
+        """
         count: int = lib.mq_loop_poll(self._loop, timeout_ms)
         if count < 0:
             raise OSError(-count, f"the MQTT loop cannot wait: {os.strerror(-count)}")
@@ -576,11 +564,11 @@ class Loop:
 
     @property
     def wake_descriptor(self) -> int:
-        """An eventfd that does what wake() does when it is written.  Until close()."""
+        """An eventfd, valid until close(): writing it has the effect of wake()."""
         return self._wake_fd
 
     def wake(self) -> None:
-        """Make the loop look at durable words and source rings, without Python."""
+        """Make the loop check durable positions and source rings, without Python."""
         os.eventfd_write(self._wake_fd, 1)
 
     def call(self) -> None:
@@ -588,7 +576,7 @@ class Loop:
         os.eventfd_write(self._call_fd, 1)
 
     def close(self) -> None:
-        """Close every socket.  May be called twice."""
+        """Close every socket. May be called twice."""
         loop, self._loop = self._loop, ffi.NULL
         if loop != ffi.NULL:
             lib.mq_loop_close(loop)

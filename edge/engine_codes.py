@@ -1,6 +1,6 @@
-"""Codes of the MQTT hot path: kinds of events, causes of closed connections and of lost messages.
+"""Codes of the MQTT engine: kinds of events, causes of closed connections and of lost messages.
 
-Owns their names in Python; the numbers stand in ringbuf/c/mqtt/mqtt_api.h.
+Owns their names in Python; ringbuf/c/mqtt/mqtt_api.h defines the numbers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ TABLES: int = lib.MQ_OWNED
 
 
 class EventKind(IntEnum):
-    """What the hot path leaves to Python."""
+    """Kinds of events that the engine leaves to Python."""
 
     PACKET = lib.MQ_EVENT_PACKET  # data: a whole control packet
-    TOPIC = lib.MQ_EVENT_TOPIC  # data: a topic that is unknown, or that this client was not judged for
+    # data: a topic that is unknown, or for which this client is not yet authorized
+    TOPIC = lib.MQ_EVENT_TOPIC
     CLOSED = lib.MQ_EVENT_CLOSED  # detail: CloseCause; never for connections that Python closed itself
-    SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: a topic of it that is unknown
-    SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring that holds garbage and is read no further
-    COLD = lib.MQ_EVENT_COLD  # what its session gets next is in the log only
-    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions wants a checkpoint
+    SOURCE = lib.MQ_EVENT_SOURCE  # detail: a source ring; data: an unknown topic of one of its records
+    SOURCE_BAD = lib.MQ_EVENT_SOURCE_BAD  # detail: a source ring with invalid bytes, which is read no further
+    COLD = lib.MQ_EVENT_COLD  # only the log has the next record of the connection's session
+    JOURNAL = lib.MQ_EVENT_JOURNAL  # the journal of sessions needs a checkpoint
 
 
 class CloseCause(IntEnum):
-    """Why a connection ended."""
+    """Cause of the end of a connection."""
 
     SERVER = lib.MQ_CLOSE_SERVER
     PEER = lib.MQ_CLOSE_PEER
@@ -49,12 +50,12 @@ class CloseCause(IntEnum):
 
     @property
     def words(self) -> str:
-        """For logs and counters: `keep alive`."""
+        """Text for logs and counters: `keep alive`."""
         return self.name.replace("_", " ").lower()
 
 
 class DropCause(IntEnum):
-    """Why a message did not reach a ring, or a record not its subscriber."""
+    """Cause of a message that did not reach a ring, or of a record that did not reach a subscriber."""
 
     QUEUE = lib.MQ_DROP_QUEUE
     OVERRUN = lib.MQ_DROP_OVERRUN
@@ -71,16 +72,16 @@ class DropCause(IntEnum):
 
     @property
     def words(self) -> str:
-        """For logs and counters: `too large`."""
+        """Text for logs and counters: `too large`."""
         return self.name.replace("_", " ").lower()
 
 
 class Table(IntEnum):
-    """A table that all clients share, of which an owner (edge.owners) has a part."""
+    """A table that all clients share, and of which an owner (edge.owners) has a part."""
 
     OPENING = lib.MQ_OWNED_OPENING  # connections before CONNECT was accepted
     CONNECTIONS = lib.MQ_OWNED_CONNECTIONS
-    SESSIONS = lib.MQ_OWNED_SESSIONS  # that outlast their connection
+    SESSIONS = lib.MQ_OWNED_SESSIONS  # sessions that outlast their connection
     SUBSCRIPTION_BYTES = lib.MQ_OWNED_FILTER_BYTES
     TOPICS = lib.MQ_OWNED_TOPICS
     RETAINED = lib.MQ_OWNED_RETAINED
@@ -89,17 +90,17 @@ class Table(IntEnum):
 
     @property
     def words(self) -> str:
-        """For logs and the status: `retained bytes`."""
+        """Text for logs and the status: `retained bytes`."""
         return self.name.replace("_", " ").lower()
 
     @property
     def limit(self) -> str:
-        """The name of its size in EngineLimits."""
+        """Name of the table's size in EngineLimits."""
         return _LIMITS[self]
 
     @property
     def setting(self) -> str:
-        """The setting that says how large it is."""
+        """Setting for the size of the table."""
         return f"limits.{_LIMITS[self]}"
 
 

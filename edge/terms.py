@@ -1,11 +1,12 @@
-"""Terms: on what conditions a session gets messages, by one subscription or by several together.
+"""Subscription terms: the options under which a session gets messages, by one subscription or several
+together.
 
-Pure.  The terms of one subscription are an int: its options in the lower eight bits, as the engine's tags
-have them, and its identifier above (0: none).  Several together are an int again where that says all, else a
-tuple of ints.  What the engine must be told is worked out once a route, by tags().
+Pure. The terms of one subscription are an int: its options in the lower eight bits, in the form of the
+engine's tags, and its identifier above (0: none). Several together are an int if that suffices, otherwise a
+tuple of ints. tags() computes the engine's tags once per route.
 
-One delivery is made for all subscriptions of a session that match, with the highest QoS [MQTT-3.3.4-2] and
-all their identifiers [MQTT-3.3.4-4]; RETAIN goes along as published if any of them wants it.
+All matching subscriptions of a session get one delivery, with the highest QoS [MQTT-3.3.4-2] and all their
+identifiers [MQTT-3.3.4-4]. RETAIN is sent as published if any of them requests that.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Terms: TypeAlias = "int | tuple[int, ...]"
 QOS = 3
 NO_LOCAL = 16
 RETAIN_AS_PUBLISHED = 32
-OWN_ONLY = 64  # in tags only: for what the session publishes itself
-OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # of a route to a group: its members have their own
+OWN_ONLY = 64  # in tags only: for messages that the session itself publishes
+OF_GROUP = 128 | RETAIN_AS_PUBLISHED | QOS - 1  # tag of a route to a group, whose members have their own
 OPTIONS = 0xFF
 IDENTIFIER_SHIFT = 8
 _PLAIN = QOS | RETAIN_AS_PUBLISHED
@@ -42,7 +43,7 @@ _IDENTIFIER_PROPERTY = 0x0B
 
 
 def terms_of(subscription: Subscription, identifier: int = 0) -> int:
-    """The terms of one subscription; `identifier` 1..268,435,455, or 0."""
+    """Terms of one subscription; `identifier` is 1..268,435,455, or 0 for none."""
     options = subscription.qos
     if subscription.no_local:
         options |= NO_LOCAL
@@ -52,7 +53,7 @@ def terms_of(subscription: Subscription, identifier: int = 0) -> int:
 
 
 def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
-    """The subscription that has these terms, and its identifier: what terms_of() was given."""
+    """Subscription and identifier of terms: the inverse of terms_of()."""
     subscription = Subscription(
         topic_filter,
         terms & QOS,
@@ -63,12 +64,12 @@ def subscription_of(topic_filter: str, terms: int) -> tuple[Subscription, int]:
 
 
 def is_plain(terms: int) -> bool:
-    """Whether they combine with other such ones to an int: no identifier, not no-local."""
+    """True if the terms have no identifier and are not no-local: such terms combine to an int."""
     return not terms & ~_PLAIN
 
 
 def combined(held: Terms, more: int) -> Terms:
-    """What is held, and one subscription more."""
+    """Terms `held` combined with one more subscription."""
     if isinstance(held, int):
         if (held | more) & ~_PLAIN == 0:
             return (held | more) & RETAIN_AS_PUBLISHED | max(held & QOS, more & QOS)
@@ -77,10 +78,10 @@ def combined(held: Terms, more: int) -> Terms:
 
 
 def tags(terms: Terms) -> list[tuple[int, bytes]]:
-    """(options, Subscription Identifier properties) of the one route that says it, or of the two.
+    """(options, Subscription Identifier properties) of the one or two routes for these terms.
 
-    Two when some subscriptions are no-local and some are not: what the session publishes itself then has
-    terms of its own.
+    Two routes are needed when some subscriptions are no-local and some are not: messages that the session
+    itself publishes then have separate terms.
     """
     every = (terms,) if isinstance(terms, int) else terms
     own = tuple(one for one in every if not one & NO_LOCAL)
@@ -98,7 +99,7 @@ def _together(every: tuple[int, ...], mark: int) -> tuple[int, bytes]:
 
 
 def _property(identifier: int) -> bytes:
-    """As it stands in a PUBLISH: the property's own identifier, then a Variable Byte Integer."""
+    """Encode the property for PUBLISH: the property identifier, then a Variable Byte Integer."""
     wire = bytearray((_IDENTIFIER_PROPERTY,))
     while identifier > 0x7F:
         wire.append(identifier & 0x7F | 0x80)

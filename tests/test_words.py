@@ -74,6 +74,7 @@ BANNED = {
 PATTERNS = [
     (re.compile(words.replace(" ", r"\s+"), re.IGNORECASE), remedy) for words, remedy in BANNED.items()
 ]
+CODE = re.compile(r"`[^`]*`")
 LOG_CALLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
 
@@ -165,7 +166,8 @@ def line_of(text: Text, place: int) -> int:
 
 
 def findings(text: Text) -> Iterator[Finding]:
-    """Each banned opener and word of a text."""
+    """Each banned opener and word of a text; names in backticks are left out."""
+    text = text._replace(text=CODE.sub(lambda match: re.sub(r"[^\n]", "_", match.group()), text.text))
     if text.kind in OPENED and (match := OPENER.match(text.text)):
         yield Finding(line_of(text, match.start(1)), text.kind, match[1], OPENER_REMEDY)
     if text.kind == "docstring" and text.text.strip() in {"It.", "It"}:
@@ -266,6 +268,7 @@ def test_plain_texts_pass() -> None:
     assert planted(0, PLAIN) == []
     assert planted(1, "When the ring is full, the oldest record is overwritten.") == []
     assert planted(6, "None if there is none. True if the value is None.") == []
+    assert planted(6, "The value of `what`, `anew` and `nobody`.") == []
     assert planted(6, "However long the queue is. Somewhere. Besides.") == []
 
 

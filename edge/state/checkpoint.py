@@ -1,19 +1,19 @@
-"""The checkpoint of sessions: one file that says what there was, and where the journal goes on from there.
+"""Session checkpoint: one file with the whole state of sessions, and the journal position where it continues.
 
     byte  size  field
        0     8  magic      "BRIMSESS"
        8     4  version    STATE_VERSION of edge/state/notes.py
       12     4  epoch      of the ring that is the journal
-      16     8  position   in that ring: what stands behind it happened later
+      16     8  position   in that ring: later entries are newer than the checkpoint
       24     8  created_ns wall clock, ns since 1970
       32     4  crc32c     of bytes 0 .. 32
       36        frames
 
-    Frame: u32 length, u32 crc32c of kind and body, seeded with the header's; u8 kind; body.  Little-endian.
-    Kinds: "n" a note, "h" entries of the hot path, "." the end, without which the file is not whole.
+    Frame: u32 length, u32 crc32c of kind and body, seeded with the header's; u8 kind; body. Little-endian.
+    Kinds: "n" a note, "h" entries of the engine, "." the end, without which the file is incomplete.
 
-A file is replaced as a whole: written next to it, synced where it has to outlive a power cut, renamed.  One
-that is not whole is renamed to NAME.bad, never a refusal to start.
+A file is replaced as a whole: written under a temporary name, synced if it must survive a power cut, renamed.
+A damaged file is renamed to NAME.bad; it never prevents a start.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Frame = tuple[bytes, bytes]  # kind, body
 
 
 class Origin(NamedTuple):
-    """Where the journal goes on, and when that was."""
+    """The journal position where a checkpoint ends, and its time."""
 
     epoch: int
     position: int
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a file says."""
+    """Content of a checkpoint file."""
 
     origin: Origin
     frames: list[Frame]
@@ -81,9 +81,10 @@ def write_checkpoint(
     reserve: Reserve | None = None,
     uses_reserve: bool = False,
 ) -> int:
-    """Puts it in place of what is at `path`; its size in bytes.  Raises OSError, and changes nothing then.
+    """Replace the file at `path`. Returns its size in bytes.
 
-    With `uses_reserve` the file of `reserve` is written over, and the replaced one is the next reserve.
+    With `uses_reserve` the file of `reserve` is overwritten, and the replaced file becomes the next reserve.
+    Raises OSError; the old file is unchanged then.
     """
     temporary = path.with_name(f"{path.name}.new")
     try:
@@ -103,7 +104,9 @@ def write_checkpoint(
 
 
 def _write(path: Path, origin: Origin, frames: Iterable[Frame], reserved_bytes: int, *, sync: bool) -> int:
-    """The size of what is written to a file of `reserved_bytes`: bytes behind the end mean nothing."""
+    """Write frames to a file of `reserved_bytes`, and return the size. Bytes after the end
+    frame are ignored.
+    """
     header = _HEADER.pack(MAGIC, STATE_VERSION, *origin)
     seed = crc32c(header)
     with path.open("r+b" if reserved_bytes else "wb", buffering=BUFFER_BYTES) as file:
@@ -122,7 +125,7 @@ def _write(path: Path, origin: Origin, frames: Iterable[Frame], reserved_bytes: 
 
 
 def read_checkpoint(path: Path, damaged: list[Path] | None = None) -> Checkpoint | None:
-    """What the file says; None: there is none, or it was renamed, with a warning, and added to `damaged`."""
+    """Read a checkpoint; None if there is no valid one. A damaged file is renamed and added to `damaged`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -142,7 +145,7 @@ def read_checkpoint(path: Path, damaged: list[Path] | None = None) -> Checkpoint
 
 
 def parse_checkpoint(data: memoryview) -> Checkpoint:
-    """The checkpoint in the bytes of a file.  Raises ValueError: it is not whole."""
+    """Parse the bytes of a checkpoint file. Raises ValueError if they are incomplete or damaged."""
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes have no header")
     magic, version, epoch, position, created_ns = _HEADER.unpack_from(data)

@@ -1,14 +1,15 @@
-"""Where the state of sessions is, from start to stop: the journal's ring, the files, and its part of the log.
+"""State files: the journal ring, the checkpoint files and the journal's part of the log, from start to stop.
 
-    runtime_dir/sessions.ring    the journal (edge/state/keeper.py); the rest of it may be in its log
-    runtime_dir/sessions.state   the checkpoint, while nothing has to outlive a power cut; else it is
+    runtime_dir/sessions.ring    the journal (edge/state/keeper.py); older parts may be in its log
+    runtime_dir/sessions.state   the checkpoint, if state need not survive a power cut; otherwise it is
     state_dir/sessions.state     here, synced, and the journal is logged, in LOG_DIRECTORY/sessions
-    .../sessions.state.copy      the same again: a damaged file costs nothing
-    runtime_dir/sessions.reserve room for that checkpoint in a file system that is full
-    runtime_dir/sessions.spill   what rings have overwritten and sessions wait for (edge/state/spill.py)
+    .../sessions.state.copy      a second copy, in case the file is damaged
+    runtime_dir/sessions.reserve space for that checkpoint in a full file system
+    runtime_dir/sessions.spill   overwritten records that sessions wait for (edge/state/spill.py)
     state_dir/retained.state     retained messages (edge/state/retained_file.py)
 
-Owns these names.  A file in the place that is not used any more is removed: it would come back years later.
+Owns these names. A file in the place that is no longer used is removed; otherwise a later change of the
+configuration would bring back old state.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ SESSIONS_RING = "sessions"
 FILE_NAME = "sessions.state"
 FILE_NAMES = (FILE_NAME, f"{FILE_NAME}.copy")
 RETAINED_NAME = "retained.state"
-IN_LOG_TIMES = 16  # a journal's ring may have so many times its size behind a checkpoint, if it has a log
+IN_LOG_TIMES = 16  # with a log, the journal may hold so many times its ring's size behind a checkpoint
 
 
 def state_level(config: Config) -> Literal["process", "interval", "disk"]:
-    """What sessions outlive: as [sessions] says, else what the most durable stream does."""
+    """Durability of sessions: as [sessions] sets it, otherwise that of the most durable stream."""
     if config.sessions.durability is not None:
         return config.sessions.durability
     held = {stream.durability for stream in config.stream}
@@ -57,7 +58,7 @@ def state_level(config: Config) -> Literal["process", "interval", "disk"]:
 
 
 def forget_state(config: Config) -> None:
-    """Nothing is kept: what an earlier life has left is not to come back later."""
+    """Remove the state files of an earlier run, so that nothing old returns later."""
     ring_file(config.runtime_dir / SESSIONS_RING).unlink(missing_ok=True)
     cursor_file(config.runtime_dir / SESSIONS_RING).unlink(missing_ok=True)
     for directory in (config.runtime_dir, config.state_dir):
@@ -69,9 +70,9 @@ def forget_state(config: Config) -> None:
 
 
 class StateHome:
-    """Made at the start; then find(), restore(), close().
+    """State files: created at the start, then find(), restore(), close().
 
-    Raises RingsUnavailable: no room in memory for the journal.
+    Raises RingsUnavailable if there is no memory for the journal.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class StateHome:
             prepare=lambda ring: ring.writer(when_full="reject", gates="listed"),
             mode=0o600,
         )
-        # It has wills and facts of clients, and only the broker reads it.  Former versions made it 0640.
+        # The ring contains wills and facts of clients, and only the broker reads it. Former versions used
+        # mode 0640.
         with suppress(OSError):
             ring_file(config.runtime_dir / SESSIONS_RING).chmod(0o600)
-        self._needed = (self.ring.epoch, 0)  # epoch and offset: what is before may go from the log
+        self._needed = (self.ring.epoch, 0)  # epoch and offset; the log may drop what is before
         self._found = Found()
         self.retained = RetainedFile(config.state_dir / RETAINED_NAME, sync=self.level != "process")
         self._directory = config.runtime_dir
@@ -108,31 +110,31 @@ class StateHome:
 
     @property
     def _files(self) -> list[Path]:
-        """The checkpoint and its copy, in the place that is used."""
+        """The checkpoint and its copy, in the directory that is in use."""
         return self._places[self.level != "process"]
 
     def source(self) -> Source:
-        """The journal, as the log takes it."""
+        """The journal, as a source of the log."""
         from persistence import Source
 
         level: Literal["interval", "disk"] = "disk" if self.level == "disk" else "interval"
         return Source(self.ring, level, self._sync_interval_ms, self._sync_bytes)
 
     def trim(self, journal_log: Log) -> None:
-        """Lets go of what a checkpoint has made superfluous, whenever a segment is sealed."""
+        """Remove segments that a checkpoint has made superfluous, whenever a segment is sealed."""
         journal_log.on_sealed.append(lambda _: self._trimmed(journal_log))
 
     def find(self, past: PastLog | None) -> Found:
-        """Reads what there is, before anybody writes."""
+        """Read the saved state, before anything is written."""
         self._found = find(self._places, self.ring, past)
         return self._found
 
     def knows(self, ring: Ring) -> bool:
-        """Whether what was found speaks of this ring, in this life of it."""
+        """True if the saved state refers to this epoch of this ring."""
         return (ring.name, ring.epoch) in self._found.rings
 
     def restore(self, broker: Broker, partitions: Mapping[str, PartitionLike], past: PastLog | None) -> None:
-        """Brings back what was found, and keeps it from now on.  Before anybody is served."""
+        """Restore the saved state, and keep it from now on. Must be called before any client is served."""
         epochs = (self.ring.epoch, self._found.journal_epoch)
         self._spill.open(broker.engine, epochs, fresh=not self._found.frames)
         if self._found.frames:
@@ -161,7 +163,7 @@ class StateHome:
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives the ring back, and leaves no files behind where nothing is kept.  May be called twice."""
+        """Close the ring, and remove the files if nothing is kept. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -175,7 +177,7 @@ class StateHome:
                 file.unlink(missing_ok=True)
             self._spill.remove()
             self.ring.unlink()
-        elif extremes.end_offset == self.ring.first_offset:  # a checkpoint says it all
+        elif extremes.end_offset == self.ring.first_offset:  # a checkpoint contains everything
             self.ring.unlink()
 
     def _checkpointed(self, offset: int) -> None:

@@ -1,24 +1,24 @@
-"""Keeper: writes down what a restart must know of sessions, as it happens, and checkpoints now and then.
+"""Session journal: records changes of sessions as they happen, and writes checkpoints.
 
-Owns the journal ring and the checkpoint file of sessions while the broker runs, and which sessions are kept:
-those that outlast their connection.  The hot path writes its entries by itself (ringbuf/c/mqtt/journal.c);
-here is what Python decides: sessions that come, go and end, subscriptions, wills.  Reading back is
-restoring.py's.
+Owns the journal ring and the checkpoint file while the broker runs, and decides which sessions are kept:
+those that outlast their connection. The engine writes its own entries (ringbuf/c/mqtt/journal.c). This module
+writes the decisions of Python: sessions that begin, continue and end, subscriptions, wills. Never reads the
+journal back: restoring.py does.
 
-    something happens -> noted in the journal -> the client is told
+    change -> note in the journal -> answer to the client
 
-A note that does not fit, or a journal that is full, is answered with a checkpoint, since that says
-everything; nobody is told anything meanwhile.  A snapshot is taken on the broker's thread (snapshot.py), and
-encoded and written on another.  One that cannot be written is tried again, each RETRY_S; until it can, a
-journal that is full holds publishers up.
+If a note does not fit, or the journal is full, a checkpoint replaces it, because that contains everything;
+until then no answers are sent. A snapshot is taken on the broker's thread (snapshot.py), and encoded and
+written on another. A failed checkpoint is repeated every RETRY_S; meanwhile a full journal holds back
+publishers.
 
-A journal that has a log is not full before that has `in_log_bytes` of it that no checkpoint says: what its
-ring has no longer, a restart reads there.
+With a log, the journal is not full until the log has `in_log_bytes` of it that no checkpoint contains: a
+restart reads there what the ring has overwritten.
 
-Before begin() nothing is kept, and every method is a look at one flag.
+Before begin() nothing is kept, and every method only tests one flag.
 
-Invariants: a client is told of nothing that is not noted, and at `disk` not synced (ringbuf/c/mqtt/vows.c);
-what the journal overwrites is in a checkpoint.
+Invariants: a client gets no answer before its change is noted, and at `disk` synced (ringbuf/c/mqtt/vows.c).
+What the journal overwrites is in a checkpoint.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ __all__ = ["Keeper", "Kept", "Place"]
 
 log = logging.getLogger(__name__)
 
-SECTION_BYTES = 1 << 20  # of entries in one frame of a checkpoint, about
-DUE_SHARE = 8  # of the journal: a checkpoint is due no earlier than after so much of it
+SECTION_BYTES = 1 << 20  # approximate; entries in one frame of a checkpoint
+DUE_SHARE = 8  # of the journal: the least part between two checkpoints
 RETRY_S = 1.0
-NOTE_SHARE = 8  # of the journal: mq_journal_note() takes half of the longest record, which is a quarter
+# of the journal: mq_journal_note() takes half of the longest record, which is a quarter of the ring
+NOTE_SHARE = 8
 NOTE_HEAD_BYTES = 64
 
 Call = Callable[[Callable[[], object]], None]
 
 
 class Place(NamedTuple):
-    """Where it is written: the journal's ring, and the files, each with whether it is synced.
+    """The journal's ring and writer, and the checkpoint files, each with True if it is synced.
 
-    `vows`: a log syncs the journal, and clients are told of nothing that it has not synced.  `in_log_bytes`:
-    so much of what is behind a checkpoint may be in that log alone; 0: there is none.
+    `vows`: a log syncs the journal, and answers wait for that. `in_log_bytes`: so much of the journal behind
+    a checkpoint may be only in that log; 0: there is no log.
     """
 
     ring: Ring
@@ -87,11 +88,11 @@ class Place(NamedTuple):
     files: tuple[tuple[Path, bool], ...]
     vows: bool = False
     in_log_bytes: int = 0
-    reserve: Reserve | None = None  # room for a checkpoint in a file system that is full
+    reserve: Reserve | None = None  # space for a checkpoint in a full file system
 
 
 class Kept(NamedTuple):
-    """Whose state it is."""
+    """The parts of the broker whose state is kept."""
 
     sessions: Sessions
     router: Router
@@ -100,7 +101,7 @@ class Kept(NamedTuple):
 
 
 class Keeper:
-    """All methods on the broker's thread."""
+    """Journal of sessions. All methods run on the broker's thread."""
 
     def __init__(
         self,
@@ -111,14 +112,15 @@ class Keeper:
     ) -> None:
         self.held = 0  # sessions and wills in the last checkpoint
         self.checkpoints = 0
-        self.checkpoint_bytes = 0  # of the last
-        self.failure = ""  # why the last checkpoint could not be written; "": it was, or none was tried
-        self.trouble = ""  # why what clients are told waits without end: the journal's log does not work
-        # Called with the offset before which the journal is needed no longer.
+        self.checkpoint_bytes = 0  # size of the last checkpoint
+        self.failure = ""  # reason why the last checkpoint failed; "" if it did not, or none was tried
+        # reason why answers wait without end: the journal's log does not work; otherwise ""
+        self.trouble = ""
+        # Called with the offset before which the journal is no longer needed.
         self.on_checkpoint: Callable[[int], object] = lambda offset: None
-        self.sources: dict[int, tuple[str, int]] = {}  # every ring the engine knows: name and epoch
-        self._unnamed: list[int] = []  # of the sources, those that no note has
-        self._anybody = False  # some session is kept, or was
+        self.sources: dict[int, tuple[str, int]] = {}  # every ring of the engine: name and epoch
+        self._unnamed: list[int] = []  # sources that no note describes yet
+        self._anybody = False  # True if some session is kept, or was
         self._engine = engine
         self._clock = clock
         self._wall_ns = wall_ns
@@ -127,25 +129,27 @@ class Keeper:
         self._call: Call | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._writing = False
-        self._again = False  # when it is written, another one
-        self._round = 0  # of checkpoints: a thread's that was overtaken counts for nothing
+        self._again = False  # True if another checkpoint must follow the current one
+        self._round = 0  # number of the checkpoint; the result of an overtaken one is ignored
         self._retry_s = float("inf")
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is kept."""
+        """True if state is kept."""
         return self._place is not None
 
     @property
     def writing(self) -> bool:
-        """Whether a checkpoint is on its way, on the thread."""
+        """True while the thread writes a checkpoint."""
         return self._writing
 
-    # ---- beginning and ending ----
+    # ---- begin and end ----
 
     def begin(self, place: Place, kept: Kept, call: Call | None = None) -> None:
-        """Keeps what there is from now on.  `call` runs a function on the broker's thread, from any other;
-        without it checkpoints are written at once.  Raises OSError: there is nowhere to write.
+        """Keep the existing state and all changes from now on.
+
+        `call` runs a function on the broker's thread, from any other; without it checkpoints are written at
+        once. Raises OSError if the checkpoint cannot be written.
         """
         self._kept, self._place = kept, place
         for session in kept.sessions:
@@ -165,7 +169,7 @@ class Keeper:
         self._call = call
 
     def stop(self) -> None:
-        """Writes a last checkpoint, and keeps nothing any more.  May be called twice."""
+        """Write a last checkpoint, and keep nothing after that. May be called twice."""
         if self._place is not None:
             self.checkpoint(at_once=True)
             self._engine.journal_close()
@@ -174,18 +178,18 @@ class Keeper:
 
     @property
     def next_s(self) -> float:
-        """When tick() has something to do."""
+        """Time at which tick() has work."""
         return self._retry_s
 
     def tick(self, now_s: float) -> None:
-        """Tries again what has failed."""
+        """Repeat a failed checkpoint."""
         if now_s >= self._retry_s:
             self.checkpoint()
 
     # ---- sessions ----
 
     def opened(self, session: Session) -> None:
-        """There is a new one."""
+        """Record a new session."""
         if self._place is None or session.expiry_s == 0:
             return
         session.kept = self._anybody = True
@@ -194,7 +198,7 @@ class Keeper:
         self._engine.session_keep(session.handle, True)
 
     def came(self, session: Session) -> None:
-        """Its client is connected, perhaps on other terms."""
+        """Record that the client of a session is connected, perhaps with another expiry."""
         if self._place is None:
             return
         if session.kept and session.expiry_s == 0:
@@ -203,13 +207,13 @@ class Keeper:
             self._note(Came(_number(session.handle), session.facts, session.expiry_s))
 
     def left(self, session: Session) -> None:
-        """Its client is away."""
+        """Record that the client of a session is away."""
         session.left_ns = self._wall_ns()
         if session.kept:
             self._note(Left(_number(session.handle), session.expiry_s, session.left_ns))
 
     def closed(self, session: Session) -> None:
-        """It ends, or is not kept any longer.  Before the engine forgets it."""
+        """Record that a session ends, or is no longer kept. Must be called before the engine closes it."""
         if not session.kept:
             return
         session.kept = False
@@ -217,18 +221,18 @@ class Keeper:
         self._note(Closed(_number(session.handle)))
 
     def subscribed(self, session: Session, topic_filter: str) -> None:
-        """A subscription is there, on the terms that the session has for it."""
+        """Record a subscription, with the terms that the session has for it."""
         if session.kept:
             terms = session.subscriptions[topic_filter]
             self._note(Subscribed(_number(session.handle), topic_filter, terms))
 
     def unsubscribed(self, session: Session, topic_filters: Iterable[str]) -> None:
-        """These are not any more."""
+        """Record that subscriptions were removed."""
         if session.kept and (gone := list(topic_filters)):
             self._note(Unsubscribed(_number(session.handle), gone))
 
     def group(self, handle: int, shared_filter: str, *, kept: bool) -> None:
-        """A group has got, or lost, a member: whether one of them is kept."""
+        """Record that the members of a group have changed. `kept`: True if one of them is kept."""
         if self._place is None:
             return
         if kept:
@@ -236,14 +240,14 @@ class Keeper:
         self._engine.session_keep(handle, kept)
 
     def rules_changed(self) -> None:
-        """What waited may have been taken back, which no entry says."""
+        """Write a checkpoint: purged queue entries are not in the journal."""
         self._again = self._writing
         self.checkpoint()
 
     # ---- rings and wills ----
 
     def source(self, source: int, name: str, epoch: int) -> None:
-        """The engine has this ring under that number."""
+        """Record the number that the engine uses for this ring."""
         self._engine.source_named(source, name.encode(), epoch)
         self.sources[source] = name, epoch
         self._unnamed.append(source)
@@ -251,7 +255,7 @@ class Keeper:
             self._name_sources()
 
     def _name_sources(self) -> None:
-        """What entries call rings: noted when there are sessions whose entries could."""
+        """Note the ring numbers of entries, as soon as there are sessions with entries."""
         named = {source: self.sources[source] for source in self._unnamed if source in self.sources}
         self._unnamed.clear()
         if named:
@@ -266,7 +270,7 @@ class Keeper:
         )
 
     def marks(self) -> dict[str, tuple[int, int]]:
-        """For each ring: its epoch, and the position below which all was routed."""
+        """For each ring: its epoch, and the position below which all records were routed."""
         found: dict[str, tuple[int, int]] = {}
         for source, (name, epoch) in self.sources.items():
             if epoch >= found.get(name, (0, 0))[0] and (position := self._engine.source_position(source)):
@@ -274,23 +278,25 @@ class Keeper:
         return found
 
     def source_gone(self, source: int) -> None:
-        """It has it no longer."""
+        """Forget a ring that the engine has removed."""
         self.sources.pop(source, None)
 
     def will(self, facts: ClientFacts, will: Will, due_s: float) -> None:
-        """It is published at `due_s`."""
+        """Record a will that is published at `due_s`."""
         if self._place is not None:
             self._note(will_note(KeptWill(facts, will, self._wall_ns_of(due_s))))
 
     def will_of(self, client: Client) -> None:
-        """It is published if the broker dies before the client is gone, whether its session is kept or not:
-        a crash closes its connection [MQTT-3.1.2-8], and the restart is the first that can [3.1.2.5].
+        """Record the will of a connected client.
+
+        It is published if the broker dies before the client disconnects, even if its session is not kept: a
+        crash closes the connection [MQTT-3.1.2-8], and the restart is the first that can publish [3.1.2.5].
         """
         if self._place is not None and client.will is not None:
             self._note(will_note(KeptWill(client.facts, client.will, 0, client.session.kept)))
 
     def will_done(self, client_id: str) -> None:
-        """There is none of that client any more."""
+        """Record that a client has no will any more."""
         if self._place is not None:
             self._note(WillDone(client_id))
 
@@ -304,7 +310,8 @@ class Keeper:
         if self._place is None:
             return True
         most = self._place.ring.capacity_bytes // NOTE_SHARE - NOTE_HEAD_BYTES
-        proven = msgspec.structs.replace(facts, identity=facts.username)  # as it is after authentication
+        # the identity that authentication may add
+        proven = msgspec.structs.replace(facts, identity=facts.username)
         if len(note_bytes(Opened(0, proven, 0))) > most:
             return False
         return will is None or len(note_bytes(will_note(KeptWill(proven, will, 0)))) <= most
@@ -314,9 +321,9 @@ class Keeper:
             self.checkpoint()
 
     def checkpoint(self, *, at_once: bool = False) -> None:
-        """Write down everything; on a thread, unless it has to be there before anything else happens.
+        """Write the whole state: on a thread, or before anything else happens if `at_once`.
 
-        While one is being written the next must wait: the engine requests another for the rest.
+        While one checkpoint is being written the next must wait: the engine requests another for the rest.
         """
         if self._place is None or (self._writing and not at_once):
             return
@@ -327,7 +334,7 @@ class Keeper:
         self._round += 1
         snapshot = self._snapshot()
         if self._call is None or at_once:
-            if self._thread is not None:  # what it writes is older, and must not come last
+            if self._thread is not None:  # an older checkpoint of the thread must not be written last
                 self._thread.shutdown()
                 self._thread = None
             self._finish(self._round, position, offset, self._tried(position, snapshot))
@@ -338,7 +345,7 @@ class Keeper:
         self._thread.submit(self._write_apart, self._call, self._round, position, offset, snapshot)
 
     def _write_apart(self, call: Call, number: int, position: int, offset: int, snapshot: Snapshot) -> None:
-        """On the thread."""
+        """Write on the thread, and report to the broker's thread."""
         failed = self._tried(position, snapshot)
         call(partial(self._finish, number, position, offset, failed))
 
@@ -363,7 +370,9 @@ class Keeper:
         return max(self._place.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
 
     def _tried(self, position: int, snapshot: Snapshot) -> Exception | None:
-        """Write the checkpoint; return the error: one that stayed on the thread would end all of them."""
+        """Write the checkpoint and return an exception, if any: a raised one would end the thread's work
+        silently.
+        """
         try:
             self._write(position, snapshot)
         except Exception as error:  # noqa: BLE001
@@ -378,7 +387,7 @@ class Keeper:
         self.checkpoints += 1
 
     def _written(self, path: Path, origin: Origin, snapshot: Snapshot, *, sync: bool) -> int:
-        """The size of a checkpoint.  Raises OSError: there is no room, and none in reserve."""
+        """Write one checkpoint file and return its size. Raises OSError, also if the reserve has no space."""
         assert self._place is not None
         reserve = self._place.reserve
         try:
@@ -393,7 +402,7 @@ class Keeper:
         return size
 
     def _snapshot(self) -> Snapshot:
-        """All that is kept."""
+        """Snapshot of all kept state."""
         assert self._kept is not None
         sessions, router, wills, clients = self._kept
         self._unnamed.clear()
@@ -423,5 +432,5 @@ def _kept_session(session: Session) -> KeptSession:
 
 
 def _number(handle: int) -> int:
-    """What entries call a session."""
+    """Number of a session in entries and notes."""
     return handle & 0xFFFF_FFFF

@@ -1,11 +1,11 @@
-"""What Python writes into the journal of sessions, and into checkpoints: a note for each thing that happened.
+"""Journal records of Python: a note for each change of a session, in the journal and in checkpoints.
 
-Owns the format: msgpack, [kind, field, ...] in the order below.  The hot path's entries are its own
-(ringbuf/c/mqtt/journal.h); notes and entries name a session by the same number, the lower half of its handle
-in the life that wrote them.
+Owns the format: msgpack, [kind, field, ...] in the order below. The engine's entries have their own format
+(ringbuf/c/mqtt/journal.h). Notes and entries name a session by the same number: the lower half of its handle
+in the process that wrote them.
 
-Rule for change: a field more goes to the end, with a default; any other change raises STATE_VERSION, which a
-checkpoint says, and keeps reading the version before.
+Rule for change: a further field goes to the end, with a default. Any other change raises STATE_VERSION, which
+a checkpoint contains, and keeps reading the version before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STATE_VERSION = 1
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A session that is kept has begun."""
+    """A lasting session has begun."""
 
     number: int
     facts: ClientFacts
@@ -45,7 +45,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Came(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Its client has come back."""
+    """The client of a session has returned."""
 
     number: int
     facts: ClientFacts
@@ -53,7 +53,7 @@ class Came(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Its client is away, since `at_ns` of the wall clock."""
+    """The client of a session is away, since `at_ns` of the wall clock."""
 
     number: int
     expiry_s: int
@@ -61,13 +61,13 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """It is no more, or not kept any longer."""
+    """A session has ended, or is no longer kept."""
 
     number: int
 
 
 class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A subscription, new or again; `terms` as edge.terms has them."""
+    """A subscription was added or replaced; `terms` as in edge.terms."""
 
     number: int
     topic_filter: str
@@ -75,29 +75,29 @@ class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Unsubscribed(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """These are no more."""
+    """Subscriptions were removed."""
 
     number: int
     topic_filters: list[str]
 
 
 class GroupOpened(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The queue of a shared subscription, which a kept session has, is kept under this number."""
+    """The queue of a shared subscription with a kept member has this number."""
 
     number: int
     shared_filter: str
 
 
 class Sources(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Rings by the number that entries have for them: name, epoch, position below which all was routed."""
+    """Rings by their number in entries: name, epoch, and the position below which all records were routed."""
 
     rings: dict[int, tuple[str, int, int]]
 
 
 class WillWaits(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """A will: `connect`, a CONNECT packet of MQTT 5, has it.
+    """A will, inside a CONNECT packet of MQTT 5.
 
-    `due_ns`, of the wall clock, is when it is published; 0: its client is connected.
+    `due_ns`, of the wall clock, is the time of its publication; 0: its client is connected.
     """
 
     facts: ClientFacts
@@ -106,7 +106,7 @@ class WillWaits(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class WillDone(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """That client's will was published, or is void."""
+    """The will of a client was published, or is void."""
 
     client_id: str
 
@@ -120,10 +120,10 @@ _DECODER: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 
 
 def note_bytes(note: Note) -> bytes:
-    """As it stands in the journal."""
+    """Encode a note for the journal."""
     return _ENCODER.encode(note)
 
 
 def note_of(data: bytes) -> Note:
-    """The note in `data`.  Raises msgspec.DecodeError."""
+    """Decode a note. Raises msgspec.DecodeError."""
     return _DECODER.decode(data)

@@ -1,11 +1,11 @@
-"""Reserve: room in the runtime directory that only a checkpoint of sessions may use.
+"""Reserve: space in the runtime directory that only a checkpoint of sessions may use.
 
-A checkpoint is a new file, and makes room in the journal.  Without room for it in a file system that is
-full, the journal would fill, and no client would be served.  So a file keeps that room.  A checkpoint that
-finds none is written over it, and the checkpoint that is replaced becomes the reserve: no room is free in
-between, which somebody else could take.
+A checkpoint is a new file, and frees the journal. In a full file system the checkpoint would fail, the
+journal would fill, and no client would be served. A reserve file therefore occupies that space. A checkpoint
+without other space overwrites it, and the replaced checkpoint becomes the reserve. No space is free in
+between that another process could take.
 
-Owns the file sessions.reserve.  What it contains means nothing.
+Owns the file sessions.reserve. Its content has no meaning.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ BEYOND_BYTES = 64 << 10
 
 
 class Reserve:
-    """The file in one runtime directory.  One thread at a time."""
+    """The reserve file of one runtime directory. One thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / RESERVE_NAME
 
     def keep(self, checkpoint_bytes: int, path: Path | None = None) -> None:
-        """Reserve room for a checkpoint that is a quarter longer; without room, keep what there is.
+        """Reserve space for a checkpoint that is a quarter longer. If there is no space, the file stays as it
+        is.
 
-        `path`: of a checkpoint, which may become the reserve later; by default of the reserve.
+        `path`: a checkpoint that may become the reserve later; by default the reserve itself.
         """
         wanted = checkpoint_bytes + max(BEYOND_BYTES, checkpoint_bytes // 4)
         with contextlib.suppress(OSError):
@@ -43,7 +44,9 @@ class Reserve:
                 os.close(descriptor)
 
     def lend(self, to: Path) -> int:
-        """Move the file to the path `to`: its size in bytes, 0: there is none.  Raises OSError."""
+        """Move the file to the path `to`. Returns its size in bytes, 0 if there is no reserve. Raises
+        OSError.
+        """
         try:
             self.path.replace(to)
         except FileNotFoundError:
@@ -51,11 +54,13 @@ class Reserve:
         return to.stat().st_size
 
     def take(self, replaced: Path) -> None:
-        """Take the file that is about to be replaced.  Without one there is no reserve until keep()."""
+        """Keep the file that is about to be replaced as the reserve. On failure there is no reserve until
+        keep().
+        """
         with contextlib.suppress(OSError):
             self.path.hardlink_to(replaced)
 
     def release(self) -> None:
-        """Give the room back."""
+        """Remove the file, which frees its space."""
         with contextlib.suppress(OSError):
             self.path.unlink()

@@ -1,18 +1,18 @@
-"""A restart: what a checkpoint and the journal say of sessions, done again.
+"""Session recovery: applies the checkpoint and the journal of sessions after a restart.
 
     find()     reads both, and changes nothing: from memory after a crash, from the log after a power cut
-    restore()  makes sessions, subscriptions, queues and wills of it, before anybody is served
+    restore()  creates sessions, subscriptions, queues and wills, before any client is served
 
-Queues hold positions of records.  Those that their ring has no longer are in the spill file
-(edge/state/spill.py), or are read from the log when their turn comes, if it has them (edge/cold.py); a ring
-that begins a new epoch leaves a source behind that stands for the old one.  Records that are in none of them
-are reported as lost, and counted as overrun when their turn comes.
+Queues hold positions of records. Records that their ring has overwritten are in the spill file
+(edge/state/spill.py), or are read from the log when needed (edge/cold.py). For a ring that begins a new epoch
+a past source stands for the old one. Records that no store has are reported as lost, and counted as overrun
+when their turn comes.
 
-Of each ring, what was stored behind the last entry that knows it is routed like new: its publisher was told
-nothing, or that it was stored.
+Records stored behind the last journal entry of a ring are routed as new ones: their publishers got no
+acknowledgement, or one that the record was stored.
 
-Time goes on while the broker is down: sessions, messages and wills are as old as they are.  A client that was
-connected has been away since the last sign of life.
+Time continues while the broker is down: sessions, messages and wills age. A client that was connected counts
+as away since the last journal entry.
 """
 
 from __future__ import annotations
@@ -70,30 +70,31 @@ _RECORD = struct.Struct("<IIQQIHH")  # ringbuf/c/record.h
 
 
 class PastLog(Protocol):
-    """What is asked of the log: its reader of all rings."""
+    """The part of the log's reader of all rings that recovery uses."""
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from that ring position on."""
+        """Runs of records from a ring position on."""
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from that offset on."""
+        """Runs of records from an offset on."""
 
     def epochs(self, ring_name: str, /) -> Sequence[Epoch]:
-        """What there is of each epoch."""
+        """Epochs of a ring that the log has."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was kept, oldest first."""
+    """The saved state, oldest first."""
 
     frames: list[Frame] = field(default_factory=list)
-    alive_ns: int = 0  # the last sign of life
-    journal_epoch: int = 0  # of the journal that the checkpoint belongs to
-    rings: set[tuple[str, int]] = field(default_factory=set)  # name and epoch of those that it speaks of
+    alive_ns: int = 0  # time of the last journal entry
+    journal_epoch: int = 0  # epoch of the journal that the checkpoint belongs to
+    # name and epoch of each ring that the state refers to
+    rings: set[tuple[str, int]] = field(default_factory=set)
 
 
 class Restored(NamedTuple):
-    """What a restart has brought back."""
+    """Result of a restart."""
 
     sessions: int
     subscriptions: int
@@ -103,16 +104,15 @@ class Restored(NamedTuple):
     duration_ms: float
 
 
-# ---- finding ----
+# ---- reading ----
 
 
 def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> Found:
-    """What the newest of the checkpoint files, and the journal behind it, say.
+    """Read the newest of the checkpoint files, and the journal behind it.
 
-    `places`: those where a checkpoint may be, each with the names of its copies.
-
-    The journal is `ring`, if the checkpoint is of this life of it, and what only the log has of that or of an
-    earlier one.
+    `places`: directories that may have a checkpoint, each as the names of its copies. The journal is `ring`,
+    if the checkpoint belongs to its epoch, together with what only the log has of that epoch or of an earlier
+    one.
     """
     checkpoints = [it for files in places for it in _copies(files)]
     if not checkpoints:
@@ -122,7 +122,7 @@ def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> 
     expected = latest.origin.position
     for run in _journal(ring, latest, past):
         for position, timestamp_ns, kind, body in _records(run):
-            if position < expected:  # of both
+            if position < expected:  # both the log and the ring have it
                 continue
             if position > expected + ring.capacity_bytes:
                 log.error("part of the journal of sessions is gone %s", pairs(expected=expected, at=position))
@@ -136,7 +136,7 @@ def find(places: Iterable[Iterable[Path]], ring: Ring, past: PastLog | None) -> 
 
 
 def _copies(files: Iterable[Path]) -> list[Checkpoint]:
-    """The checkpoint in each file of a place that is whole."""
+    """Valid checkpoints among the files of one directory."""
     damaged: list[Path] = []
     found = [it for it in (read_checkpoint(file, damaged) for file in files) if it is not None]
     for file in damaged:
@@ -172,7 +172,9 @@ def _of_log(name: str, epoch: int, position: int, end: int, past: PastLog | None
 
 
 def _records(run: Range) -> Iterator[tuple[int, int, bytes, bytes]]:
-    """Position, time, kind and body of each record of the journal in `run` whose checksum holds."""
+    """Position, time, kind and body of each journal record in `run`, up to the first with a
+    wrong checksum.
+    """
     good = scan_records(run.view, run.epoch).good_bytes
     at = 0
     while at < good:
@@ -205,10 +207,10 @@ def restore(
     now_s: float,
     now_ns: int,
 ) -> Restored:
-    """Makes of `found` what there was, in a broker that serves nobody yet.
+    """Restore `found` in a broker that serves no client yet.
 
-    `partitions`: the rings that the broker writes, by name; rings of local producers are those that its
-    keeper knows.  `now_s` is of the broker's clock, `now_ns` of the wall clock.
+    `partitions`: the rings that the broker writes, by name. Rings of local producers are those that its
+    keeper knows. `now_s` is of the broker's clock, `now_ns` of the wall clock.
     """
     return _Restart(broker, found, partitions, past).run(now_s, now_ns)
 
@@ -228,7 +230,7 @@ class _Restart:
         self._past = past
         self._sessions: dict[int, Session] = {}
         self._wills: dict[str, tuple[ClientFacts, Will, int]] = {}
-        self._sources: dict[int, tuple[int, str, int]] = {}  # number -> source of today, name, epoch
+        self._sources: dict[int, tuple[int, str, int]] = {}  # number -> current source, name, epoch
         self._past_sources: dict[tuple[str, int], int] = {}
         self._acts: dict[type, Callable[..., None]] = {
             Opened: self._opened,
@@ -270,7 +272,8 @@ class _Restart:
 
     def _opened(self, note: Opened) -> None:
         sessions = self._broker.sessions
-        if (before := sessions.get(note.facts.client_id)) is not None:  # whose end is not in the journal
+        # the journal lacks the end of that session
+        if (before := sessions.get(note.facts.client_id)) is not None:
             self._end(before)
         session = sessions.open(note.facts, note.expiry_s)
         self._sessions[note.number] = session
@@ -323,7 +326,7 @@ class _Restart:
             self._engine.restore_source(number, source, end, routed)
 
     def _source_of(self, name: str, epoch: int) -> tuple[int, int]:
-        """The source that stands for that epoch of a ring today, and where what was stored in it ends."""
+        """Source that stands for that epoch of a ring now, and the position where its records end."""
         partition = self._partitions.get(name)
         if partition is not None and partition.ring.epoch == epoch:
             return self._broker.router.source_of(partition), partition.ring.extremes().end_position
@@ -338,7 +341,7 @@ class _Restart:
         return source, self._log_end(name, epoch)
 
     def _log_end(self, name: str, epoch: int) -> int:
-        """Behind the last record that the log has of that epoch; without a log nobody can tell."""
+        """Position after the last record that the log has of that epoch; NEVER_ENDS without a log."""
         if self._past is None:
             return NEVER_ENDS
         for held in self._past.epochs(name):
@@ -349,7 +352,7 @@ class _Restart:
         return 0
 
     def _route_the_rest(self) -> None:
-        """What no entry knows of, ring by ring."""
+        """Route the records behind the last journal entry, ring by ring."""
         for number, (source, name, epoch) in self._sources.items():
             begin = self._engine.restore_mark(number)
             partition = self._partitions.get(name)
@@ -377,7 +380,7 @@ class _Restart:
             begin, unknown = self._engine.restore_route(source, position, records, begin)
 
     def _name(self, unknown: bytes) -> None:
-        """Make a topic known, or have it asked for no more."""
+        """Make a topic known. If that fails, skip the records of unknown topics."""
         if self._broker.own_messages.topic_of(unknown.decode("utf-8", "replace")) is None:
             self._engine.restore_refuse()
 
@@ -390,7 +393,7 @@ class _Restart:
                 self._name(unknown)
 
     def _leave(self, now_s: float, now_ns: int) -> None:
-        """Everybody is away: in the order in which they left."""
+        """Mark all clients as away, in the order in which they left."""
         for session in self._sessions.values():
             session.left_ns = min(session.left_ns or self._found.alive_ns, now_ns)
         for session in sorted(self._sessions.values(), key=lambda it: it.left_ns):
@@ -405,7 +408,7 @@ class _Restart:
             self._broker.wills.restored(facts, will, now_s + (at_ns - now_ns) / 1e9)
 
     def _forget_sources(self) -> None:
-        """Past rings that nothing waits for."""
+        """Remove past sources for which no record waits."""
         words, _ = self._engine.sources_floors(0, 0xFFFF_FFFF)
         floors = array("Q", words)
         for source in self._past_sources.values():

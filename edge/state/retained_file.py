@@ -1,21 +1,22 @@
-"""Retained messages in a file: those that the rings may have overwritten, and that the log may have let go.
+"""Retained store: a file of the retained messages that rings may have overwritten and the log removed.
 
-Owns `retained.state` in the state directory, a file that grows and is written anew when most of it is old.
-Before a ring has lost what was retained since the last time, and at a stop, the topics that retain something
-else are written behind the file; a topic that was published a thousand times meanwhile is written once.
+Owns `retained.state` in the state directory, a file that grows and is rewritten when most of it is old.
+Before a ring overwrites retained records of the time since the last sweep, and at a stop, the topics whose
+retained message has changed are appended. A topic that was published a thousand times meanwhile is written
+once.
 
     frame: u32 length, u32 crc32c of kind and body, u8 kind, body; little-endian
-    kind "r": records (ringbuf/c/record.h), padded to 32; one without a payload says that nothing is retained
+    kind "r": records (ringbuf/c/record.h), padded to 32; one without a payload: nothing is retained
     kind "a": authors (edge/authors.py) of records of the frame before: for each author u32 length of the
               topic, u32 length of the author, topic, author; a record without one has no known author.
               Version 1 of this format had no such frames, and is read
-    kind "m": msgpack {ring: [epoch, position]}: what was published up to there is in what stands before
+    kind "m": msgpack {ring: [epoch, position]}: the frames before include all that was published up to there
 
-A start takes the last record of each topic, then what was published since: from the rings, or from the log
-where it has it and they have not.  Of a ring that the file does not know, the log is read from its beginning:
-once, since the file knows it then.  A file that is damaged counts up to there: what follows is cut off.
+A start takes the last record of each topic, then later records from the rings, or from the log if the rings
+have overwritten them. For a ring that the file does not know, the log is read from its beginning; that
+happens once. A damaged file is truncated at the damage.
 
-Files are written on a thread of their own.  After an error of the disk the next sweep writes all anew.
+Files are written on a separate thread. After a disk error the next sweep rewrites the whole file.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ __all__ = ["RetainedFile", "RetainedRecord", "marks_in", "records_in", "retained
 
 log = logging.getLogger(__name__)
 
-CHANGES_BYTES = 1 << 18  # collected at a time, about
-ANEW_FACTOR = 2  # the file may be as much longer than what it says
+CHANGES_BYTES = 1 << 18  # approximate; collected at a time
+ANEW_FACTOR = 2  # the file may be this many times as long as its valid content
 ANEW_MIN_BYTES = 1 << 20
 
 _FRAME = struct.Struct("<IIc")
@@ -58,7 +59,7 @@ Marks = Mapping[str, tuple[int, int]]
 
 
 class RetainedRecord(NamedTuple):
-    """As Retained.restore() takes one."""
+    """A retained message in the form that Retained.restore() accepts."""
 
     key: bytes
     flags: int
@@ -68,12 +69,14 @@ class RetainedRecord(NamedTuple):
     author: bytes = b""
 
     def bytes(self) -> bytes:
-        """Its payload."""
+        """Payload of the message."""
         return self.payload
 
 
 def records_in(data: memoryview) -> Iterator[tuple[RetainedRecord, memoryview]]:
-    """Each record in `data`, whole and padded to 32, that says what is retained; and its bytes."""
+    """Each record in `data` with the RETAIN flag, with its bytes, padded to 32. Stops at an incomplete
+    record.
+    """
     at = 0
     while at + _RECORD.size <= len(data):
         length, timestamp_ns, key_length, flags = _RECORD.unpack_from(data, at)
@@ -97,7 +100,7 @@ def _record(data: memoryview, key_length: int, flags: int, timestamp_ns: int) ->
 
 
 def _variable(data: memoryview) -> tuple[int, int]:
-    """A Variable Byte Integer, and how long it is."""
+    """Value and length of a Variable Byte Integer; (0, 0) if it is incomplete."""
     value = 0
     for index, byte in enumerate(data):
         value |= (byte & 0x7F) << 7 * index
@@ -107,7 +110,7 @@ def _variable(data: memoryview) -> tuple[int, int]:
 
 
 class _Content(NamedTuple):
-    """What a file says: by topic, and up to where."""
+    """Content of a file, by topic, and the positions up to which it is complete."""
 
     latest: dict[bytes, bytes]  # key -> record, padded
     authors: dict[bytes, bytes]  # key -> author
@@ -154,7 +157,7 @@ def _authors_in(body: memoryview) -> Iterator[tuple[bytes, bytes]]:
 
 
 def marks_in(path: Path) -> dict[str, tuple[int, int]]:
-    """For each ring of which the file says something, (epoch, position) up to where."""
+    """(epoch, position) of each ring up to which the file is complete."""
     return _read(path).marks
 
 
@@ -163,7 +166,7 @@ def _says_something(record: bytes) -> bool:
 
 
 def retained_in(ring: Ring, position: int = 0) -> Iterator[RetainedRecord]:
-    """What the ring still holds from `position` on that says what is retained."""
+    """Retained records that the ring still holds from `position` on."""
     with ring.reader(name="retained", own=True, start="oldest", overrun="count") as reader:
         while runs := reader.ranges(RANGE_BYTES):
             yield from _since(runs, position)
@@ -178,7 +181,7 @@ def _logged(
 
 
 def _published_since(ring: Ring, past: PastLog | None, epoch: int, position: int) -> Iterator[RetainedRecord]:
-    """All that says what is retained from that place on, or from a later one that is left; in order."""
+    """Retained records from that place on, or from the oldest that is left, in order."""
     begin = position if epoch == ring.epoch else 0
     if past is not None:
         for held in past.epochs(ring.name):
@@ -195,28 +198,29 @@ def _since(runs: Sequence[Range], position: int) -> Iterator[RetainedRecord]:
 
 
 class RetainedFile:
-    """restore(), sweep() whenever it is due, stop().  On the broker's thread, or while that does not run.
+    """The retained store: restore(), sweep() whenever it is due, stop().
 
-    A sweep goes on a piece at a time, each when the one before has been written, and the next sweep begins
-    after it: so it holds up nobody who publishes, and no more than a piece waits for the disk.
+    On the broker's thread, or while that does not run. A sweep continues piece by piece, each after the one
+    before has been written, and the next sweep begins after it. So no publisher waits for it, and at most one
+    piece waits for the disk.
     """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
-        """`sync`: what is written outlives a power cut when the next sweep is due."""
+        """Create the store. `sync`: each sweep is synced, so that it survives a power cut."""
         self._broker: Broker | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._marks: Marks | None = None  # of the sweep that is going on: it has more to give
-        self._ending: Future[None] | None = None  # it has not
-        self._due = False  # another one
+        self._marks: Marks | None = None  # of the running sweep, while it has more pieces
+        self._ending: Future[None] | None = None  # result of the running sweep after its last piece
+        self._due = False  # True if another sweep must follow
         self._written = _Written(path, sync=sync)
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self._written.path
 
     def read(self) -> tuple[list[RetainedRecord], dict[str, tuple[int, int]]]:
-        """What it says is retained, and for each ring (epoch, position) up to where it says so."""
+        """Retained messages of the file, and for each ring (epoch, position) up to which it is complete."""
         content = _read(self.path)
         self._written.size_bytes = content.good_bytes
         found = [
@@ -227,9 +231,9 @@ class RetainedFile:
         return found, content.marks
 
     def restore(self, broker: Broker, rings: Iterable[Ring], past: PastLog | None) -> int:
-        """Puts back what is retained, as far as the file, the rings and the log know; how many there are.
+        """Restore retained messages from the file, the rings and the log. Returns their number.
 
-        From now on what changes is written, with what was found beside the file.
+        From now on changes are written, and first those that were found outside of the file.
         """
         found, marks = self.read()
         broker.retained.restore(found)
@@ -243,11 +247,11 @@ class RetainedFile:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether something is being written."""
+        """True while a sweep runs."""
         return self._marks is not None or self._ending is not None
 
     def sweep(self) -> None:
-        """Write what has changed since the last time: from now on, or when what is being written is."""
+        """Write the changes since the last sweep: now, or after the running sweep."""
         if self._broker is None or self._thread is None:
             return
         self._due = self.is_sweeping
@@ -260,7 +264,7 @@ class RetainedFile:
         self._go_on()
 
     def stop(self) -> None:
-        """Write all, and end.  May be called twice."""
+        """Write all changes, and end. May be called twice."""
         self._finish()
         self.sweep()
         self._finish()
@@ -269,7 +273,7 @@ class RetainedFile:
             self._thread = None
 
     def _go_on(self) -> None:
-        """One piece."""
+        """Write one piece of the sweep."""
         if self._marks is None or self._broker is None or self._thread is None:
             return
         changes, authors, more = self._broker.engine.retained_changes(CHANGES_BYTES)
@@ -283,7 +287,7 @@ class RetainedFile:
         self._when(self._ending, self._ended)
 
     def _when(self, done: Future[None], then: Callable[[], None]) -> None:
-        """On the broker's thread; if nobody runs functions there, stop() goes on."""
+        """Call `then` on the broker's thread. Without `call` nothing happens: stop() continues the sweep."""
         if self._broker is not None and (call := self._broker.call) is not None:
             done.add_done_callback(lambda _: call(then))
 
@@ -293,7 +297,7 @@ class RetainedFile:
             self.sweep()
 
     def _finish(self) -> None:
-        """The sweep that is going on, all of it."""
+        """Run the current sweep to its end."""
         while self._marks is not None:
             self._go_on()
         if self._ending is not None:
@@ -302,20 +306,20 @@ class RetainedFile:
 
 
 class _Written:
-    """The file, on the thread that writes it: begin(), add() for each piece, end()."""
+    """The file on its writing thread: begin(), add() for each piece, end()."""
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         self.path = path
-        self.size_bytes = 0  # what counts of it
-        self.wants_anew = False  # it is long for what it says, or something could not be written
+        self.size_bytes = 0  # length of the valid part
+        self.wants_anew = False  # True if the file is too long for its content, or a write has failed
         self._sync = sync
-        self._file: BinaryIO | None = None  # None: the disk has refused something of this sweep
+        self._file: BinaryIO | None = None  # None: a write of this sweep has failed
         self._anew = False
-        self._anew_bytes = 0  # of the file, when it was last rewritten
-        self._made = False  # its name is not on the disk yet
+        self._anew_bytes = 0  # size of the file at its last rewrite
+        self._made = False  # True while the directory entry is not synced
 
     def begin(self, anew: bool) -> None:
-        """`anew`: what comes is all there is, and takes the place of the file."""
+        """Begin a sweep. `anew`: the pieces are the whole content, and replace the file."""
         self._anew, self._file = anew, None
         try:
             if anew:
@@ -329,11 +333,11 @@ class _Written:
                 self._file.truncate(self.size_bytes)
                 self._file.seek(self.size_bytes)
             os.fchmod(self._file.fileno(), 0o600)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
             self._failed(error)
 
     def add(self, records: bytes, authors: bytes) -> None:
-        """A piece."""
+        """Append one piece."""
         if self._file is None or not records:
             return
         try:
@@ -341,11 +345,13 @@ class _Written:
             self._put(self._file, b"r", records)
             if authors:
                 self._put(self._file, b"a", authors)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
             self._failed(error)
 
     def end(self, marks: Marks, live_bytes: int) -> None:
-        """Those were all, up to there; `live_bytes`: what is retained, about."""
+        """End a sweep that is complete up to `marks`. `live_bytes`: approximate size of all retained
+        messages.
+        """
         file = self._file
         if file is None:
             return
@@ -362,13 +368,13 @@ class _Written:
             if self._made and self._sync:
                 sync_directory(self.path.parent)
                 self._made = False
-        except Exception as error:  # noqa: BLE001 - whatever it is, this sweep is not in the file
+        except Exception as error:  # noqa: BLE001 - after any error this sweep is not in the file
             self._failed(error)
             return
         self._file = None
         if self._anew:
             self._anew_bytes = self.size_bytes
-        # Authors are in the file and not in `live_bytes`: a file that is as short as it can be is left.
+        # Authors are in the file but not in `live_bytes`. A file of minimal length is not rewritten.
         live_bytes = max(live_bytes, self._anew_bytes)
         self.wants_anew = self.size_bytes > ANEW_FACTOR * live_bytes + ANEW_MIN_BYTES
 
@@ -381,7 +387,7 @@ class _Written:
         file.write(body)
 
     def _failed(self, error: Exception) -> None:
-        """What this sweep gave is in no file: the next one gives all there is, to a new one."""
+        """Drop this sweep. The next one writes everything to a new file."""
         log.error("retained messages cannot be written down %s", pairs(file=self.path, reason=error))
         self.wants_anew = True
         file, self._file = self._file, None

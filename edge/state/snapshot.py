@@ -1,8 +1,9 @@
-"""Session snapshot: what a checkpoint says, taken in one turn of the broker's thread and encoded on another.
+"""Session snapshot: the content of a checkpoint, taken in one turn of the broker's thread, encoded on
+another.
 
-Owns references to what cannot change: client facts, wills, entries of the hot path; and copies of what can,
-the subscriptions of each session.  Encoding takes ten times as long as taking, and 64 KiB for a large will:
-it is done while the file is written, one note at a time.
+Owns references to immutable state (client facts, wills, entries of the engine) and copies of mutable state
+(the subscriptions of each session). Encoding takes ten times as long as the copy, and 64 KiB for a large
+will, so it happens while the file is written, one note at a time.
 
 Invariant: a snapshot may be read again, with the same result, on any thread.
 """
@@ -27,7 +28,7 @@ class KeptSession(NamedTuple):
     number: int
     facts: ClientFacts
     expiry_s: int
-    subscriptions: dict[str, int]  # terms by filter; nobody else's
+    subscriptions: dict[str, int]  # filter -> terms; a copy for this snapshot
     left_ns: int | None  # of the wall clock; None: its client is connected
 
 
@@ -41,7 +42,7 @@ class KeptWill(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All that is kept, in the order in which it can be done again."""
+    """All kept state, in the order in which it can be restored."""
 
     sources: Sources
     sessions: list[KeptSession]
@@ -50,7 +51,7 @@ class Snapshot(NamedTuple):
     sections: list[bytes]  # of the hot path
 
     def frames(self) -> Iterator[Frame]:
-        """As they stand in the file."""
+        """Frames of the checkpoint file."""
         for note in self._notes():
             yield NOTE, note_bytes(note)
         for section in self.sections:
@@ -74,7 +75,7 @@ def _notes_of(session: KeptSession) -> Iterable[Note]:
 
 
 def will_note(kept: KeptWill) -> WillWaits:
-    """The note of a will, which a CONNECT packet of MQTT 5 carries."""
+    """The note of a will, which is encoded as a CONNECT packet of MQTT 5."""
     will = kept.will
     if not kept.delayed:
         will = replace(will, properties=replace(will.properties, will_delay_interval_s=None))

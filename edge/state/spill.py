@@ -2,11 +2,12 @@
 
     runtime_dir/sessions.spill    format: ringbuf/c/mqtt/spill_file.h; 0600, only the broker reads it
 
-Owns the name of the file, from start to stop, and what is reported about it.  The engine writes it.  It is
-taken over after kill -9 as after a clean stop, if it belongs to the journal of sessions that was found, and
-removed where no session needs it.  A file of another broker or version is renamed to sessions.spill.bad.
+Owns the name of the file, from start to stop, and the log lines about it. The engine writes the file. It is
+reused after kill -9 and after a clean stop, if it belongs to the journal of sessions that was found. It is
+removed when no session needs it. A file of another broker or version is renamed to sessions.spill.bad.
 
-Without a file (no descriptor, no inode) sessions work as before, and copies end with the broker: reported.
+Without a file (no descriptor, no inode) sessions work as before, and copies end with the broker; a log line
+reports that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AGAIN_S = 10.0
 
 
 class SpillFile:
-    """The file in one runtime directory, which must be locked.  Methods on the engine's thread."""
+    """The spill file of one runtime directory, which must be locked. Methods run on the engine's thread."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / SPILL_NAME
@@ -38,8 +39,8 @@ class SpillFile:
     def open(self, engine: SpillEngine, epochs: tuple[int, ...], *, fresh: bool) -> None:
         """Let `engine` use the file, before sessions are restored.
 
-        `epochs`: of journals that it may belong to, today's first; `fresh`: no session was found that could
-        need what the file holds.
+        `epochs`: of journals that the file may belong to, the current one first. `fresh`: no session was
+        found that could need its content.
         """
         try:
             if fresh:
@@ -72,7 +73,7 @@ class SpillFile:
         return copies
 
     def close(self) -> None:
-        """Keep the file for the next start, if a session needs it.  May be called twice."""
+        """Keep the file for the next start, if a session needs it. May be called twice."""
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -82,21 +83,21 @@ class SpillFile:
             self.remove()
 
     def remove(self) -> None:
-        """Remove the file.  Raises OSError."""
+        """Remove the file. Raises OSError."""
         self.path.unlink(missing_ok=True)
 
 
 class SpillReport:
-    """Log lines about the spill file, from the engine's counters.  Any one thread."""
+    """Log lines about the spill file, from the engine's counters. Any thread, one at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._is_full = False
-        self._over = 0  # as reported
-        self._full_s = self._over_s = -AGAIN_S  # time of the last report
+        self._over = 0  # number of records in the last report
+        self._full_s = self._over_s = -AGAIN_S  # times of the last reports
 
     def look(self, counters: Mapping[str, int], spill_max_bytes: int) -> None:
-        """Report changes since the last look, each kind at most once in AGAIN_S."""
+        """Log changes since the last call, each kind at most once in AGAIN_S."""
         now_s = self._clock()
         is_full = counters["spill_errno"] != 0
         if is_full and not self._is_full and now_s >= self._full_s + AGAIN_S:
