@@ -1,10 +1,11 @@
-"""Who may connect, and what they may publish and subscribe to: the seams, and the policy that needs no file.
+"""Authorization interfaces: authentication of clients, rights of topics, and the policy of a listener.
 
-Decides once per CONNECT, once per subscription and once per (client, topic): never per message.  The hot path
-remembers each verdict until the rules change (Broker.rules_changed).
+Owns the protocols that edge.auth implements. An implementation is called once per CONNECT, once per
+subscription and once per (client, topic), never per message. The engine remembers each answer until the rules
+change (Broker.rules_changed).
 
-Without an Authenticator nobody can be checked: a listener then lets everybody in, or nobody, and a user name
-is only a claim (ClientFacts.identity stays None).
+Without an Authenticator no client can be verified: a listener then accepts every client or none, and a user
+name is only a claim (ClientFacts.identity stays None).
 """
 
 from __future__ import annotations
@@ -34,32 +35,34 @@ __all__ = [
 
 
 class ClientFacts(msgspec.Struct, frozen=True):
-    """Who asks.  Client identifier and user name are the client's own words: hostile text.
+    """Facts of a client. Client identifier and user name are texts of the client: do not rely on them.
 
-    One is made for every CONNECT: a frozen dataclass takes ten times as long.
+    A msgspec structure, because one is made for every CONNECT: a frozen dataclass takes ten times as long.
     """
 
     client_id: str
     username: str | None
-    address: str  # of the other end, or "" for a transport that has none
-    listener: int  # number of the listener it came through
-    identity: str | None = None  # the user name, once an Authenticator has vouched for it
-    certificate: str | None = None  # the name in a client certificate that was verified
+    address: str  # of the peer, or "" for a transport without addresses
+    listener: int  # number of the listener that accepted the client
+    identity: str | None = None  # the user name, if an Authenticator has verified it
+    certificate: str | None = None  # the name in a verified client certificate
     transport: str = "tcp"  # or tls, ws, wss, unix
-    certificate_der: bytes | None = None  # the whole of it, as the client sent it
-    vouched: bool = False  # it had to prove who it is, and did; with or without a user name
+    certificate_der: bytes | None = None  # the whole certificate in DER
+    # True if the client had to prove its identity, and did; with or without a user name
+    vouched: bool = False
 
     def __repr__(self) -> str:
         return f"ClientFacts({self.client_id!r}, {self.username!r}, {self.address!r})"
 
     @property
     def owner(self) -> tuple[object, ...]:
-        """What is the same for all connections that may go on with a session of this client identifier."""
+        """The facts that must be equal for a connection to continue a session of this client identifier."""
         return self.vouched, self.identity, self.certificate if self.identity is None else None
 
     def may_replace(self, holder: ClientFacts) -> bool:
-        """True if the client gets an identifier that a client of another owner holds: it has proved who it
-        is, and the holder has not.
+        """True if the client gets an identifier that a client of another owner holds.
+
+        That requires that this client is authenticated and the holder is not.
         """
         return self.vouched and not holder.vouched
 
@@ -69,102 +72,108 @@ Verdict = Answer
 
 
 class Authenticator(Protocol):
-    """Decides about one CONNECT."""
+    """Authentication of CONNECT packets."""
 
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
-        """Whether `client` is who it says.  Who gives no user name is asked about where that is not enough
-        to get in: it may have a certificate.
+        """True if the client's claims are verified.
 
-        Called on the broker's thread, so whoever needs time (a slow hash, a network) returns a Future; it may
-        be resolved from any thread, and the client waits meanwhile, within its connect timeout.
+        Called on the broker's thread. A slow implementation (password hash, network) returns a Future, which
+        may be resolved on any thread. The client waits meanwhile, within its connect timeout. Also called
+        without a user name where the listener requires one: the client may have a certificate.
         """
 
     def still_welcome(self, client: ClientFacts) -> bool:
-        """Whether a client that it let in stays, now that the rules have changed."""
+        """True if an accepted client may stay after a change of the rules."""
 
 
 class AccessList(Protocol):
-    """Decides about topics.  Called on the broker's thread.
+    """Rights of topics. Called on the broker's thread.
 
-    While a Future is awaited the client's connection is held.  One that fails is a refusal.
+    While a Future is awaited the client's connection is held. A Future that fails is a refusal.
     """
 
     def may_publish(self, client: ClientFacts, topic: str) -> Answer:
-        """Whether messages of `client` to `topic` are stored."""
+        """True if messages of `client` to `topic` are stored."""
 
     def may_subscribe(self, client: ClientFacts, topic_filter: str) -> Answer:
-        """Whether `client` may subscribe to `topic_filter`, wildcards and all; without `$share/group/`."""
+        """True if `client` may subscribe to `topic_filter`, which may have wildcards; without
+        `$share/group/`.
+        """
 
     def may_receive(self, client: ClientFacts, topic: str) -> bool:
-        """Whether messages of `topic` are for `client`, whatever it has subscribed to.
+        """True if `client` may receive messages of `topic`, whatever its subscriptions are.
 
-        Must answer at once.  Asked when routes are made, when retained messages are sent and when the rules
-        have changed, once for a client and topic.
+        Must answer at once. Called once for a client and topic when routes are made, when retained messages
+        are sent and when the rules have changed.
         """
 
 
 class Reach(NamedTuple):
-    """What a client may receive of the topics of a filter, said by filters."""
+    """The part of a filter that a client may receive, as filters."""
 
-    filters: tuple[str, ...]  # it may receive nothing of the rest; the filter itself: there is no rest
-    surely: bool  # it may receive all that they match; else each topic is still to be asked about
+    # the client may receive nothing of the rest; the filter itself: there is no rest
+    filters: tuple[str, ...]
+    surely: bool  # True if it may receive all that they match; otherwise each topic must be checked
 
 
 @runtime_checkable
 class Surveyable(AccessList, Protocol):
-    """One that knows more than a topic at a time: a million need not be asked about one by one."""
+    """An access list that decides for many topics at once, so that a million need no separate call."""
 
     def publishes_all(self, client: ClientFacts) -> bool:
-        """Whether may_publish() is True of every topic that does not begin with $."""
+        """True if may_publish() is True for every topic that does not begin with $."""
 
     def reach(self, client: ClientFacts, topic_filter: str) -> Reach | None:
-        """What `client` may receive of `topic_filter`, without `$share/group/`; None: too much to say."""
+        """The part of `topic_filter` that `client` may receive, without `$share/group/`;
+        None: too complex.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the server says in an exchange of AUTH packets [MQTT-4.12.0-2]."""
+    """One step of the server in an exchange of AUTH packets [MQTT-4.12.0-2]."""
 
     verdict: Literal["continue", "accepted", "refused"]
-    data: bytes | None = None  # the Authentication Data of the AUTH or CONNACK that carries it
-    identity: str | None = None  # accepted: who it is
+    data: bytes | None = None  # Authentication Data for AUTH or CONNACK
+    identity: str | None = None  # verified user name, if accepted
 
 
 class Conversation(Protocol):
-    """One exchange with one client, until it is accepted or refused, or the client is gone."""
+    """One exchange with one client, until it is accepted or refused, or disconnects."""
 
     def answer(self, data: bytes | None) -> Step | Future[Step]:
-        """What to say to the Authentication Data of the client's CONNECT or AUTH."""
+        """Next step, from the Authentication Data of the client's CONNECT or AUTH."""
 
 
 class EnhancedAuthenticator(Protocol):
-    """Decides about clients that name an Authentication Method.  Called on the broker's thread."""
+    """Authentication of clients with an Authentication Method. Called on the broker's thread."""
 
     @property
     def methods(self) -> frozenset[str]:
-        """Those it can be asked for."""
+        """Supported Authentication Methods."""
 
     def begin(self, client: ClientFacts, method: str) -> Conversation:
-        """An exchange with `client` by one of `methods`; for CONNECT, or a later AUTH."""
+        """Begin an exchange with `client` by one of `methods`; for CONNECT, or a later AUTH."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerPolicy:
-    """What a listener asks of those who come through it."""
+    """Requirements and limits of a listener for its clients."""
 
     name: str  # for logs: "127.0.0.1:1883"
     allow_anonymous: bool
-    transport: str = "tcp"  # what ClientFacts says of who was accepted here
+    transport: str = "tcp"  # value of ClientFacts.transport for its clients
     certificate_is_user: bool = (
-        False  # the name in the certificate is the user name, and no password is asked
+        False  # the name in the certificate is the user name, and no password is required
     )
-    packet_max_bytes: int | None = None  # after CONNECT; None: the engine's
-    redirect_to: str | None = None  # nobody is served here: `host:port` of who does
+    packet_max_bytes: int | None = None  # after CONNECT; None: the limit of the engine
+    # `host:port` of the server that clients are redirected to; None: clients are served here
+    redirect_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TransportFacts:
-    """What is known of one connection that was not accepted by the loop itself, but handed to it."""
+    """Facts of a connection that another transport handed to the loop."""
 
     transport: str
     certificate: str | None = None  # as in ClientFacts
@@ -172,7 +181,7 @@ class TransportFacts:
 
 
 def anonymous_allowed(host: str, configured: bool | None) -> bool:
-    """Whether a listener on `host`, a numeric address, lets anybody in.  None: on loopback only."""
+    """True if a listener on `host`, a numeric address, accepts anonymous clients. None: on loopback only."""
     if configured is not None:
         return configured
     try:

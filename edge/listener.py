@@ -1,17 +1,15 @@
-"""The MQTT ports, and the thread that serves them.
+"""MQTT listener: the MQTT ports, and the thread that serves them.
 
-Owns the listening sockets, the loop (ringbuf/c/mqtt/loop.c) and its thread; decides nothing.  The thread
-alternates between C, where messages move and the GIL is released, and the broker, which answers what C has
-left:
+Owns the listening sockets, the loop (ringbuf/c/mqtt/loop.c) and its thread; decides nothing. The thread
+alternates between C, which moves messages without the GIL, and the broker, which handles the events of C:
 
     poll (no GIL) -> events -> broker.handle -> calls of other threads -> broker.tick -> poll ...
 
-Only that thread touches the engine, the broker and the writers of the partitions.  Others reach it by call(),
-which queues a function, or wake(), which makes C look at durable words and source rings and needs no Python
-at all.
+Invariant: only that thread uses the engine, the broker and the writers of the partitions. Others use call(),
+which queues a function, or wake(), which makes C check durable positions and source rings, without Python.
 
-What is not plain TCP is unwrapped on another thread (edge/transports/), which gives this one sockets that
-are: adopt().  A port is bound when add() returns, so that a busy one is an error before anything else has
+Connections other than plain TCP are unwrapped on another thread (edge/transports/), which hands over plain
+sockets: adopt(). A port is bound when add() returns, so that a busy port is an error before anything else has
 started.
 """
 
@@ -46,22 +44,22 @@ __all__ = ["Listener"]
 
 log = logging.getLogger(__name__)
 
-CALLS_MAX = 10_000  # functions of other threads that wait
+CALLS_MAX = 10_000  # waiting functions of other threads
 JOIN_S = 10.0
-EVENTS_S = 0.001  # for events after a poll; the others have their turn after the next one
+EVENTS_S = 0.001  # for events after a poll; the others follow after the next one
 EVENTS_AT_A_TIME = 4
-TRANSPORTS_LOOK = 256  # facts of connections that are kept before the gone are looked for
+TRANSPORTS_LOOK = 256  # transport facts that are kept before those of ended connections are removed
 
 T = TypeVar("T")
 
 
 class Listener:
-    """Made, told where to listen, started; stopped once."""
+    """The MQTT ports: create, add listeners, start; stop once."""
 
     def __init__(self, engine: Engine, broker: Broker) -> None:
         self.broker = broker
-        self.addresses: list[Address] = []  # by number
-        self.on_failure: Callable[[], object] = lambda: None  # called on the thread, when it ends by a bug
+        self.addresses: list[Address] = []  # by listener number
+        self.on_failure: Callable[[], object] = lambda: None  # called on the thread, when a defect ends it
         self._engine = engine
         self._loop = Loop(engine)
         self._calls: deque[Callable[[], object]] = deque()
@@ -80,21 +78,21 @@ class Listener:
         broker.call = self.call
 
     def listen(self, host: str, port: int, *, allow_anonymous: bool | None = None) -> tuple[str, int]:
-        """add() for plain TCP; the host and port as bound."""
+        """As add(), for plain TCP. Returns the bound host and port."""
         address = self.add(Settings(host=host, port=port, allow_anonymous=allow_anonymous))
         return address.host, address.port
 
     def add(self, settings: Settings) -> Address:
-        """Listen as a [[listener]] says; the address as bound, port 0 taking a free one.
+        """Listen as a [[listener]] configures it. Returns the bound address; port 0 takes a free one.
 
-        Before start().  Raises PortTaken, EdgeError (files, Unix sockets), OSError.
+        Must be called before start(). Raises PortTaken, EdgeError (files, Unix sockets), OSError.
         """
         number = len(self.addresses)
         certificates = self._certificates_of(settings)
         server, address = bind(settings)
         if certificates is None and settings.transport == "mqtt" and not settings.proxy_protocol:
             fd = server.detach()
-            self._loop.listen(fd, number)  # the loop's from now on
+            self._loop.listen(fd, number)  # belongs to the loop from now on
         else:
             self._relays.add(Port(number, server, settings, certificates))
         limits = listener_of(self._engine, number)
@@ -119,16 +117,16 @@ class Listener:
             return None
         certificates = Certificates(settings.tls)
         if mistake := certificates.mistake():
-            # Not refused: an edge whose clock is not set yet must come up all the same.
+            # Only a warning: an edge whose clock is not set yet must start nevertheless.
             file = settings.tls.certificate_file
             log.warning("clients will refuse our certificate %s", pairs(file=file, reason=mistake))
         self._certificates.append(certificates)
         return certificates
 
     def reload_certificates(self) -> None:
-        """Read all certificates and keys again, for connections from now on.  For any thread.
+        """Read all certificates and keys again, for later connections. For any thread.
 
-        What cannot be read is logged, and the old one stays in use.
+        If a file is unreadable, that is logged, and the old certificate stays in use.
         """
         for certificates in self._certificates:
             try:
@@ -139,7 +137,7 @@ class Listener:
                 log.info("certificate reloaded %s", pairs(file=certificates.file))
 
     def start(self) -> None:
-        """Serve, on a thread of its own."""
+        """Serve on a separate thread."""
         assert self._thread is None
         self._thread = threading.Thread(target=self._run, name="brim-mqtt")
         self._thread.start()
@@ -147,7 +145,7 @@ class Listener:
         self._relays.start()
 
     def stop(self) -> None:
-        """Accept nobody, end every client, publish their wills, send what can be sent, stop the thread.
+        """Stop: accept no more clients, end all connections, publish wills, flush output, end the thread.
 
         May be called twice, and without start().
         """
@@ -164,32 +162,32 @@ class Listener:
             if self._thread.is_alive():
                 log.error("the MQTT thread does not stop %s", pairs(waited_s=JOIN_S))
                 return
-        self._run_calls()  # what came too late: sockets that were handed over must not stay open
+        self._run_calls()  # late calls may hand over sockets, which must not stay open
         self._loop.close()
-        self._relays.stop()  # with what the loop had left for its clients
+        self._relays.stop()  # after the loop's last output has reached them
         for address in self.addresses:
             remove_socket(address)
 
     # ---- for any thread ----
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run `function` on the broker's thread, soon; what it raises is logged."""
+        """Run `function` on the broker's thread, soon; exceptions are logged."""
         self._calls.append(function)
         if not self._closed:
             self._loop.call()
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
-        """As call(), with its result."""
+        """As call(), with a Future of the result."""
         from concurrent.futures import Future
 
         future: Future[T] = Future()
 
         def run() -> None:
-            if not future.set_running_or_notify_cancel():  # the asker has left meanwhile
+            if not future.set_running_or_notify_cancel():  # the caller has cancelled meanwhile
                 return
             try:
                 future.set_result(function())
-            except Exception as error:  # noqa: BLE001 - it is the asker's
+            except Exception as error:  # noqa: BLE001 - reported through the Future
                 future.set_exception(error)
 
         self.call(run)
@@ -200,8 +198,8 @@ class Listener:
     ) -> None:
         """Let the loop serve `client`, a connected stream socket, as if listener `number` had accepted it.
 
-        `accepted_s`, of time.monotonic(), is when the connect timeout began.  The socket is the loop's from
-        now on, also when it is not taken: whoever is at its other end sees it close.
+        `accepted_s`, of time.monotonic(), is the start of the connect timeout. The socket belongs to the loop
+        from now on, even if it is refused: then it is closed.
         """
         client.setblocking(False)
         fd = client.detach()
@@ -216,16 +214,19 @@ class Listener:
         if not connection:
             return
         transports = self.broker.transports
-        if len(transports) >= self._transports_look:  # whose end nobody has told: each is looked at once in
+        # Ends of connections are not always reported, so all entries are checked once in as many adoptions.
+        if len(transports) >= self._transports_look:
             for known in [it for it in transports if not self._engine.is_open(it)]:  # as many adoptions
                 del transports[known]
             self._transports_look = max(TRANSPORTS_LOOK, 2 * len(transports))
         transports[connection] = facts
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> bool:
-        """Store a message of this process and deliver it.  False: too many calls wait, nothing was done.
+        """Store and deliver a message of this process. False: too many calls wait, and the message was
+        dropped.
 
-        Raises ProtocolError for a topic with wildcards, and the like, and TypeError for another payload.
+        Raises ProtocolError for an invalid topic (wildcards, for example), and TypeError for another payload
+        type.
         """
         check_name(topic)
         payload = payload_bytes(payload)
@@ -236,25 +237,27 @@ class Listener:
 
     @property
     def wake_descriptor(self) -> int:
-        """An eventfd: to write it does what wake() does.  Until stop(); who may be later takes a copy."""
+        """An eventfd, valid until stop(): writing it has the effect of wake(). Later users
+        need a duplicate.
+        """
         return self._loop.wake_descriptor
 
     def wake(self) -> None:
-        """A sync is done, or a source ring has records."""
+        """Report that a sync has finished, or that a source ring has records."""
         if not self._closed:
             self._loop.wake()
 
     # ---- source rings: on the broker's thread, or before start() ----
 
     def add_source(self, reader: Reader) -> int:
-        """Route what another process writes.  `reader` is the loop's until remove_source(); verify=True.
+        """Route the records of another process. The loop uses `reader` until remove_source(); verify=True.
 
-        wake() is the caller's to call when there is something to read.
+        The caller must call wake() when there are records to read.
         """
         return self._engine.add_reader(reader)
 
     def remove_source(self, source: int) -> None:
-        """Route it no more.  What clients still wait for of it is dropped, and counted."""
+        """Stop routing a source. Its records that clients still wait for are dropped, and counted."""
         self._engine.remove_source(source)
 
     # ---- the thread ----
@@ -276,7 +279,9 @@ class Listener:
             timeout_s = self.broker.tick()
 
     def _answer_events(self) -> None:
-        """For EVENTS_S, about: a crowd that connects must not delay the messages of the others."""
+        """Handle events for about EVENTS_S: many clients connecting at once must not delay messages of
+        others.
+        """
         until_s = time.perf_counter() + EVENTS_S
         while events := self._engine.events(EVENTS_AT_A_TIME):
             self.broker.handle(events)
@@ -293,6 +298,6 @@ class Listener:
     def _finish(self) -> None:
         self._loop.deafen()
         self._run_calls()
-        self._loop.flush()  # what was published before the end goes out to who is still there
+        self._loop.flush()  # delivers the last messages to connected clients
         self.broker.stop()
         self._loop.flush()

@@ -11,7 +11,7 @@ AGAIN_S = 10.0
 
 
 class LogThrottle:
-    """True at most once in AGAIN_S.  Any thread; two at once may both get True."""
+    """A limit of one log message. True at most once in AGAIN_S. Any thread; two at once may both get True."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -65,7 +65,7 @@ BANNED = {
     r"\bas far as\b": "'up to', 'as much as', 'if'",
     r"\bin vain\b": "'without effect', 'fails'",
     r"\bgo(es)? on\b(?! the\b)": "'continue'",
-    r"\b(is|are|was|were|be|been|being) (told|asked|heard|welcome|trusted|believed)\b": (
+    r"\b(is|are|was|were|be|been|being) (told|asked|heard|welcome|believed)\b": (
         "'notified', 'requested', 'received', 'accepted', 'verified'"
     ),
     rf"\b({PROGRAM})s? (say|tell|ask|want|hear|trust)s?\b": "'report', 'notify', 'request', 'accept'",

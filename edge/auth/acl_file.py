@@ -1,13 +1,13 @@
-"""The text form of rules, as Mosquitto's acl_file has it.
+"""ACL file: the text form of rules, compatible with Mosquitto's acl_file.
 
     topic read weather/#                     before the first `user`: clients without a name
     user ann
-    topic readwrite ann/#                    without a word: readwrite
+    topic readwrite ann/#                    without an access word: readwrite
     topic deny ann/private
-    pattern write devices/%c/data            for everybody, wherever it stands
+    pattern write devices/%c/data            for every client, anywhere in the file
 
-Owns reading it with all its mistakes.  A line that means nothing is a mistake, never passed over: it was
-meant to allow or to deny something.  An empty file denies everything.
+Owns the parser, which reports all mistakes. An invalid line is a mistake and never skipped: it was meant to
+allow or to deny something. An empty file denies everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACCESS = {
 
 
 def read_rules(file: Path) -> Rules:
-    """The rules in `file`.  Raises AuthFileError with every mistake."""
+    """Read the rules in `file`. Raises AuthFileError with every mistake."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -42,7 +42,7 @@ def read_rules(file: Path) -> Rules:
 
 
 def parse_rules(text: str, name: str) -> Rules:
-    """The rules in `text`; `name` is what messages call it."""
+    """Parse the rules in `text`; `name` is the file name in messages. Raises AuthFileError."""
     problems: list[str] = []
     rules = Rules(list(_rules(text, name, problems)))
     if problems:

@@ -1,4 +1,4 @@
-"""What can go wrong with who may connect, as classes.
+"""Errors of authentication and authorization.
 
 EdgeError
     AuthFileError     .problems: every mistake in a password or ACL file, each with its line
@@ -15,7 +15,7 @@ __all__ = ["AuthFileError", "PluginError"]
 
 
 class AuthFileError(EdgeError):
-    """A file cannot be used.  `problems`: `file:line: ...` each, in the order of the file."""
+    """A file cannot be used. `problems`: `file:line: ...` each, in the order of the file."""
 
     def __init__(self, problems: Sequence[str], *, hint: str = "") -> None:
         super().__init__("\n".join(problems), hint=hint)

@@ -1,13 +1,13 @@
-"""All that decides about clients, put together as [auth] says, and its files read again on demand.
+"""Auth backend: combines all that decides about clients, as [auth] configures it, and reloads its files.
 
-    password file, plug-ins  ->  authenticator, enhanced     who is there
-    ACL file, plug-ins       ->  access                      what it may do
+    password file, plug-ins  ->  authenticator, enhanced     authentication
+    ACL file, plug-ins       ->  access                      authorization
 
-A user of the password file is judged by it alone; everybody else by the plug-ins, if there are any.  A topic
-must be allowed by the ACL file and by the plug-ins, as far as there are such.
+Only the password file decides about its users; plug-ins, if any, decide about all other clients. A topic must
+be allowed by the ACL file and by the plug-ins, if configured.
 
-Reading again takes two steps, so that the broker's thread reads no file: read(), on any other, has the new
-content or says what is wrong with it and changes nothing; apply(), on the broker's thread, puts it in place.
+Reloading takes two steps, so that the broker's thread reads no file. read(), on any other thread, returns the
+new content, or logs its mistakes and changes nothing. apply(), on the broker's thread, puts it in force.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class AuthFiles:
-    """What the files say.  None: there is no such file."""
+    """Content of the files. None: the file is not configured."""
 
     users: Users | None = None
     rules: Rules | None = None
 
     @classmethod
     def read(cls, password_file: Path | None, acl_file: Path | None) -> AuthFiles:
-        """Raises AuthFileError with the mistakes of both."""
+        """Read both files. Raises AuthFileError with the mistakes of both."""
         problems: list[str] = []
         users = rules = None
         try:
@@ -67,7 +67,7 @@ class AuthFiles:
 
 
 class Guard:
-    """The seams of edge.access, implemented; each is None if nothing is configured for it."""
+    """Implementation of the protocols of edge.access; each is None if nothing is configured for it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Guard:
         *,
         secret: bytes = b"",
     ) -> None:
-        """Reads the files.  `secret` is for SCRAM (scram_secret).  Raises AuthFileError."""
+        """Read the files. `secret` is for SCRAM (scram_secret). Raises AuthFileError."""
         self._paths = (password_file, acl_file)
         self.files = AuthFiles.read(password_file, acl_file)
         self._plugins: Plugins | None = None
@@ -88,19 +88,19 @@ class Guard:
     def load(
         self, plugins: Sequence[tuple[str, Mapping[str, Any]]], on_news: Callable[[], object] = lambda: None
     ) -> None:
-        """Ask these plug-ins too.  Once, before anybody is asked.  Raises PluginError; see Plugins."""
+        """Load these plug-ins: once, before the first request. Raises PluginError; see Plugins."""
         from edge.auth.plugins import Plugins
 
         self._plugins = Plugins(plugins, on_news)
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to read again."""
+        """True if there is a file to reload."""
         return any(self._paths)
 
     @property
     def authenticator(self) -> Authenticator | None:
-        """Who says whether a client is who it says."""
+        """Authenticator of CONNECT packets with a password; None if nothing is configured."""
         plugins = self._plugins.authenticator if self._plugins else None
         if self._passwords is None or plugins is None:
             return self._passwords or plugins
@@ -109,24 +109,24 @@ class Guard:
 
     @property
     def watcher(self) -> Watcher | None:
-        """Who is to be told what clients do."""
+        """Receiver of client events; None if no plug-in listens."""
         return self._plugins.watcher if self._plugins else None
 
     @property
     def enhanced(self) -> EnhancedAuthenticator | None:
-        """Who does so in MQTT 5's exchange of AUTH packets."""
+        """Authenticator by AUTH packets (MQTT 5); None if there is no password file."""
         return self._scram
 
     @property
     def access(self) -> AccessList | None:
-        """Who decides about topics; another one after apply()."""
+        """Access list; a new object after apply()."""
         plugins = self._plugins.access if self._plugins else None
         if self.files.rules is None or plugins is None:
             return self.files.rules or plugins
         return _Both(self.files.rules, plugins)
 
     def read(self) -> AuthFiles | None:
-        """The files as they are now; None if they cannot be used, which is logged.  Any thread."""
+        """The files as they are now; None if they are invalid, which is logged. Any thread."""
         try:
             return AuthFiles.read(*self._paths)
         except AuthFileError as error:
@@ -135,10 +135,10 @@ class Guard:
             return None
 
     def apply(self, files: AuthFiles, judge: Callable[[], object]) -> None:
-        """Put them in place, and call `judge`, which asks about everybody anew.  On the broker's thread.
+        """Put the files in force, and call `judge`, which checks every client again. On the broker's thread.
 
-        Users who are gone, or have another password, are not welcome while it asks: later they are, since
-        they have logged in anew.
+        Users who were removed, or have another password, are disconnected by `judge`. Afterwards they are
+        accepted again, because they have authenticated with the new files then.
         """
         before, self.files = self.files, files
         changed = changed_users(before.users or {}, files.users or {})
@@ -154,7 +154,7 @@ class Guard:
         )
 
     def close(self) -> None:
-        """End the threads; clients that wait for a verdict are refused."""
+        """End the threads. Clients that wait for an answer are refused."""
         if self._passwords is not None:
             self._passwords.close()
         if self._plugins is not None:
@@ -162,7 +162,7 @@ class Guard:
 
 
 def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> frozenset[str]:
-    """Who can no longer prove to be itself in every way it could before."""
+    """Users whose password or SCRAM keys were removed or changed."""
     nobody = User()
 
     def kept(old: User, new: User) -> bool:
@@ -173,9 +173,9 @@ def changed_users(before: Mapping[str, User], after: Mapping[str, User]) -> froz
 
 @dataclass(frozen=True, slots=True)
 class _FileFirst:
-    """An Authenticator: who is in the file is judged by it, whoever else by plug-ins.
+    """An Authenticator: the file decides about its users, plug-ins about all others.
 
-    When it refuses tells nobody which of the two it was.
+    The time of a refusal does not reveal which of the two refused.
     """
 
     passwords: Passwords
@@ -193,7 +193,7 @@ class _FileFirst:
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """An AccessList: what the rules allow, plug-ins are asked about."""
+    """An AccessList: both the rules and the plug-ins must allow."""
 
     rules: Rules
     others: AccessList
@@ -211,13 +211,13 @@ class _Both:
 
 
 def scram_secret(file: Path) -> bytes:
-    """What salts of unknown users are made from, kept in `file`: the same after every start."""
+    """Secret from which the salts of unknown users are made, stored in `file`: the same after every start."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         if len(kept := file.read_bytes()) == SECRET_BYTES:
             return kept
-        file.unlink()  # cut short by a crash
+        file.unlink()  # truncated by a crash
         return scram_secret(file)
     with os.fdopen(descriptor, "wb") as output:
         output.write(made := secrets.token_bytes(SECRET_BYTES))

@@ -1,12 +1,12 @@
-"""One stored password: its text form, and whether a password fits it.
+"""Password hashes: the text form of a stored password, and its verification.
 
-Owns no users and no files.  Forms:
+Owns no users and no files. Forms:
 
-    $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH   argon2, unpadded base64; what is made unless told otherwise
+    $argon2id$v=19$m=19456,t=2,p=1$SALT$HASH   argon2, unpadded base64; the default for new hashes
     $7$ITERATIONS$SALT$HASH                    PBKDF2 with SHA-512, base64; as mosquitto_passwd writes it
     $6$SALT$HASH                               one SHA-512 of password and salt; Mosquitto before 2.0
 
-Comparisons take the same time whatever differs.  All checks release the GIL while they compute.
+Comparisons take constant time. All checks release the GIL while they compute.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["HASH_KINDS", "HashKind", "PasswordHash", "make_hash", "parse_hash"]
 HashKind = Literal["argon2id", "pbkdf2"]
 HASH_KINDS: tuple[HashKind, ...] = ("argon2id", "pbkdf2")
 
-# 19 MiB and two passes: the least that is recommended for argon2id, so that a small machine can check two at
-# once.  About 30 ms.
+# 19 MiB and two passes: the minimum recommended for argon2id, so that a small machine can check two at once.
+# About 30 ms.
 ARGON2_MEMORY_KIB, ARGON2_PASSES = 19 * 1024, 2
-PBKDF2_ITERATIONS = 10_000  # about 20 ms; mosquitto_passwd itself makes 101
-ITERATIONS_MAX = 10_000_000  # some 10 s: a slip of the finger, not a password
+PBKDF2_ITERATIONS = 10_000  # about 20 ms; mosquitto_passwd itself uses 101
+ITERATIONS_MAX = 10_000_000  # about 10 s: more is a typing mistake
 SALT_BYTES = 16
 SHA512_BYTES = 64
 
@@ -37,7 +37,7 @@ class PasswordHash(Protocol):
     """A stored password."""
 
     def fits(self, password: bytes) -> bool:
-        """Whether it is `password`.  Takes its time, on purpose; any thread."""
+        """True if this is the hash of `password`. Slow on purpose; any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Sha512:
 
 
 def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
-    """The text form of `password`, with a new salt."""
+    """Hash `password` with a new salt, and return the text form."""
     salt = secrets.token_bytes(SALT_BYTES)
     if kind == "argon2id":
         from argon2.low_level import Type, hash_secret
@@ -95,7 +95,7 @@ def make_hash(password: bytes, kind: HashKind = "argon2id") -> str:
 
 
 def parse_hash(text: str) -> PasswordHash:
-    """What `text` stores.  Raises ValueError, which says what is wrong with it, without quoting it."""
+    """Parse a stored password. Raises ValueError, whose message does not quote `text`."""
     if text.startswith("$argon2"):
         return _argon2(text)
     match text.split("$"):
@@ -104,7 +104,7 @@ def parse_hash(text: str) -> PasswordHash:
             if not 1 <= count <= ITERATIONS_MAX:
                 raise ValueError(f"$7$ needs a number of iterations from 1 to {ITERATIONS_MAX}")
             return _Pbkdf2(count, _bytes(salt, "salt"), _digest(digest))
-        case ["", "6", salt, digest] if len(digest) != 86:  # crypt(3) writes 86 characters, of its own base64
+        case ["", "6", salt, digest] if len(digest) != 86:  # crypt(3) writes 86 characters, in its own base64
             return _Sha512(_bytes(salt, "salt"), _digest(digest))
         case ["", "6", *_]:
             raise ValueError(

@@ -1,11 +1,11 @@
-"""The file of users: `name:stored password`, one a line, as mosquitto_passwd writes it.
+"""Password file: one user a line, `name:stored password`, as mosquitto_passwd writes it.
 
     ann:$argon2id$v=19$m=19456,t=2,p=1$...$...        see edge.auth.hashes for the kinds
-    ann:SCRAM-SHA-256$4096:SALT$STORED:SERVER         see edge.auth.scram; beside the other, or instead of it
+    ann:SCRAM-SHA-256$4096:SALT$STORED:SERVER         see edge.auth.scram; in addition, or instead
 
-Empty lines, and lines that begin with #, say nothing.  A name has no colon, no control character, and at most
-one line of either kind.  Owns reading it with all its mistakes, and changing one user in it: the new file
-replaces the old one in one step, and only its owner may read it.  Never quotes what is behind the colon.
+Empty lines and lines that begin with # are skipped. A name has no colon and no control character, and at most
+one line of each kind. Owns the parser, which reports all mistakes, and changes of one user. A change replaces
+the file in one step, and only its owner may read the new one. Never quotes the text after the colon.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["User", "Users", "change_user", "check_name", "delete_user", "parse_u
 
 log = logging.getLogger(__name__)
 
-NAME_MAX_BYTES = 65_535  # of an MQTT string
+NAME_MAX_BYTES = 65_535  # limit of an MQTT string
 _BAD_IN_NAME = re.compile(r"[:\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """How one user proves who it is."""
+    """Credentials of one user."""
 
     password: PasswordHash | None = None
     scram: ScramKeys | None = None
@@ -45,7 +45,9 @@ Users = dict[str, User]
 
 
 def read_users(file: Path) -> Users:
-    """The users in `file`.  Raises AuthFileError with every mistake; warns if others may read it."""
+    """Read the users in `file`. Raises AuthFileError with every mistake; warns if others may
+    read the file.
+    """
     text = _text(file)
     if file.stat().st_mode & stat.S_IROTH:
         log.warning("everybody may read the password file; run chmod o-r %s", pairs(file=file))
@@ -53,7 +55,7 @@ def read_users(file: Path) -> Users:
 
 
 def parse_users(text: str, name: str) -> Users:
-    """The users in `text`; `name` is what messages call it."""
+    """Parse the users in `text`; `name` is the file name in messages. Raises AuthFileError."""
     users: Users = {}
     problems: list[str] = []
     for number, raw in enumerate(text.split("\n"), 1):
@@ -86,7 +88,7 @@ def _add(users: Users, line: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Returns if a user may be called `name`; raises ValueError else."""
+    """Check that a user may have the name `name`. Raises ValueError."""
     if not name:
         raise ValueError("a user name has at least one character")
     if bad := _BAD_IN_NAME.search(name):
@@ -96,13 +98,13 @@ def check_name(name: str) -> None:
 
 
 def change_user(file: Path, name: str, stored: str) -> bool:
-    """Give `name` the stored password `stored`, in place of that of the same kind; whether there was one."""
+    """Store a credential of `name`, in place of one of the same kind. True if there was one."""
     is_scram = stored.startswith(PREFIX)
     return _rewrite(file, name, lambda old: old.startswith(PREFIX) == is_scram, f"{name}:{stored}")
 
 
 def delete_user(file: Path, name: str) -> bool:
-    """Take all lines of `name` out; whether there were any."""
+    """Remove all lines of `name`. True if there were any."""
     return _rewrite(file, name, lambda _: True, None)
 
 
@@ -126,7 +128,7 @@ def _rewrite(file: Path, name: str, is_old: Callable[[str], bool], line: str | N
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write all of it beside the file, then put it in its place: nobody ever reads half a file."""
+    """Write a temporary file in the same directory and rename it: no reader ever sees half a file."""
     try:
         target = file.resolve()
         descriptor, made = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # 0600
@@ -147,7 +149,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _keep_owner(target: Path, descriptor: int) -> None:
-    """Root may look after the file of the broker's user, who must still be able to read it."""
+    """Keep the owner of the file: root may change it, and the broker's user must still be able to read it."""
     if os.geteuid() == 0 and target.exists():
         was = target.stat()
         os.fchown(descriptor, was.st_uid, was.st_gid)

@@ -1,12 +1,13 @@
-"""Checks passwords against the users of a file, on threads of its own: a hash is slow on purpose.
+"""Password checker: verifies passwords of users of a file on separate threads, because a hash is slow on
+purpose.
 
-Owns a short memory of what was right.  It holds keyed digests, never passwords; it makes a fleet that comes
-back at once cost one hash a device and minute.  The queue before the threads is bounded, and addresses take
-turns in it (edge.auth.turns): one that sends wrong passwords without end cannot make it grow, holds up nobody
-who is remembered, and others by one check at most.
+Owns a short-lived cache of correct passwords, as keyed digests, never as passwords. With it, a fleet that
+reconnects at once costs one hash per device and minute. The queue of the threads is bounded, and addresses
+take turns in it (edge.auth.turns). So an address that sends wrong passwords without end cannot make it grow.
+Clients in the cache are not delayed, others by one check at most.
 
-A user who is not known takes as long as one who is: the password is checked against somebody else's hash,
-always the same one, and refused whatever comes out.
+An unknown user takes as long as a known one: the password is checked against another user's hash, always the
+same for a name, and then refused.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ __all__ = ["Passwords"]
 log = logging.getLogger(__name__)
 
 THREADS = 2  # each argon2id check takes 19 MiB meanwhile
-WAITING_MAX = 1_000  # checks; at 30 ms and two threads, more would outlast the connect timeout anyway
+WAITING_MAX = 1_000  # at 30 ms and two threads, more checks would exceed the connect timeout anyway
 REMEMBER_S = 60.0
 REMEMBERED_MAX = 20_000
-REFUSED_ORIGINS_MAX = 1_000  # counted one by one
+REFUSED_ORIGINS_MAX = 1_000  # addresses that are counted separately
 
 
 class Passwords:
-    """An Authenticator.  authenticate() and replace() on the broker's thread."""
+    """An Authenticator. Call authenticate() and replace() on the broker's thread."""
 
     def __init__(
         self,
@@ -48,7 +49,8 @@ class Passwords:
         waiting_max: int = WAITING_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.refused_busy: Counter[str] = Counter()  # CONNECTs for whom the queue was full, by address
+        # CONNECTs that were refused because the queue was full, by address
+        self.refused_busy: Counter[str] = Counter()
         self._clock = clock
         self._waiting_max = waiting_max
         self._lock = threading.Lock()  # of _remembered
@@ -58,18 +60,18 @@ class Passwords:
         self.replace(users)
 
     def replace(self, users: Mapping[str, User], unwelcome: frozenset[str] = frozenset()) -> None:
-        """Ask `users` from now on; what was remembered is forgotten.  See still_welcome()."""
+        """Use `users` from now on, and clear the cache. For `unwelcome` see still_welcome()."""
         self._users = users
         self.unwelcome = unwelcome
         self._hashes = [user.password for user in users.values() if user.password]
-        self._remembered: dict[bytes, float] = {}  # digest -> until when
+        self._remembered: dict[bytes, float] = {}  # digest -> time of expiry
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a user, with a password or with SCRAM keys."""
+        """True if there is such a user, with a password or with SCRAM keys."""
         return name in self._users
 
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
-        """Whether the password is that of the user: at once if it was a moment ago."""
+        """True if the password is that of the user: at once if the cache has it, otherwise as a Future."""
         name = client.username
         if name is None or password is None:
             return False
@@ -85,11 +87,11 @@ class Passwords:
         return False if answer is None else answer
 
     def still_welcome(self, client: ClientFacts) -> bool:
-        """Whether the user is as it was when the client logged in."""
+        """True unless the user was removed or changed since the client's login."""
         return client.identity not in self.unwelcome
 
     def close(self) -> None:
-        """End the threads; who waits is refused."""
+        """End the threads; waiting clients are refused."""
         self._turns.close()
 
     def _check(
@@ -110,7 +112,7 @@ class Passwords:
         return fits
 
     def _somebodys(self, name: str) -> PasswordHash | None:
-        """The hash that takes the time for `name` if there is none of its own: the same for ever."""
+        """Hash to check for an unknown user `name`: always the same one."""
         if not self._hashes:
             return None
         choice = keyed(self._key, name.encode("utf-8", "surrogatepass"))

@@ -1,15 +1,16 @@
-"""What clients do, told to amqtt's plug-ins under amqtt's names, on the plug-ins' own loop.
+"""Client events for amqtt's plug-ins, under amqtt's names, on the plug-ins' loop.
 
     on_broker_client_connected      client_id, client_session
     on_broker_client_disconnected   client_id, client_session
     on_broker_client_subscribed     client_id, topic, qos
     on_broker_client_unsubscribed   client_id, topic
 
-Owns the queue between the broker's thread and the loop.  Nothing is told of messages: they never come to
+Owns the queue between the broker's thread and the loop. There are no events for messages, which never reach
 Python.
 
-Invariants: the broker's thread never waits; events are told in order, the next when all plug-ins have taken
-the one before or ANSWER_S is over; at most `waiting_max` wait, and those beyond are dropped and counted.
+Invariants: the broker's thread never waits. Events are delivered in order, the next after all plug-ins have
+handled the one before or ANSWER_S has passed. At most `waiting_max` events wait; further ones are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["EVENTS_MAX", "PluginEvents"]
 
 log = logging.getLogger(__name__)
 
-EVENTS_MAX = 20_000  # a fleet of 10 000 that comes back, each with a subscription
+EVENTS_MAX = 20_000  # a fleet of 10 000 that reconnects, each with a subscription
 
 Tell = Callable[[str, dict[str, Any]], Coroutine[Any, Any, None]]
 
 
 class PluginEvents:
-    """A Watcher (edge.clients)."""
+    """A Watcher (edge.clients) for plug-ins."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class PluginEvents:
         tell: Tell,
         waiting_max: int = EVENTS_MAX,
     ) -> None:
-        """`tell` calls what listens, on `loop`; it must not raise."""
+        """Create the queue. `tell` calls the plug-ins that listen, on `loop`; it must not raise."""
         self.dropped = 0
         self._loop = loop
         self._session_of = session_of
@@ -60,11 +61,11 @@ class PluginEvents:
         self._is_news = LogThrottle()
 
     def connected(self, client: ClientFacts) -> None:
-        """Its CONNECT was accepted."""
+        """The CONNECT of a client was accepted."""
         self._put("on_broker_client_connected", client, client_session=self._session_of(client))
 
     def disconnected(self, client: ClientFacts) -> None:
-        """Its connection has ended."""
+        """The connection of a client has ended."""
         self._put("on_broker_client_disconnected", client, client_session=self._session_of(client))
 
     def subscribed(self, client: ClientFacts, topic_filter: str, qos: int) -> None:
@@ -76,7 +77,7 @@ class PluginEvents:
         self._put("on_broker_client_unsubscribed", client, topic=topic_filter)
 
     async def finish(self, most_s: float) -> None:
-        """On the loop: nothing is taken any more, and what waits is told, for at most `most_s`."""
+        """Stop accepting events, and deliver the waiting ones, within `most_s`. On the loop."""
         with self._lock:
             self._is_over = True
         try:

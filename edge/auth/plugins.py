@@ -1,25 +1,26 @@
-"""amqtt's plug-ins behind the seams of edge.access, unchanged, on an event loop of their own.
+"""amqtt's plug-ins behind the protocols of edge.access, unchanged, on a separate event loop.
 
-Owns the loop, its thread, what is asked of plug-ins and what they have answered.  Loads amqtt only when there
-is a plug-in (edge.auth.amqtt_plugins).
+Owns the loop, its thread, the requests to plug-ins and their answers. Loads amqtt only if there is a plug-in
+(edge.auth.amqtt_plugins).
 
-    authenticate    every plug-in that authenticates is asked.  None abstains.  One that says yes lets in,
-                    one that says no refuses, nobody answering refuses: as in amqtt
-    topics          every plug-in that filters topics must say yes, as in amqtt's code: there None refuses
+    authenticate    every plug-in that authenticates is called. None abstains. At least one must accept, and
+                    one refusal refuses: as in amqtt
+    topics          every plug-in that filters topics must accept, as in amqtt's code: there None refuses
 
-A plug-in that fails, or takes longer than ANSWER_S, refuses.  Publishing and subscribing wait for the answer:
-the client is held meanwhile.  Receiving cannot wait, for it is asked while routes are made.  A plug-in that
-only computes answers within PATIENCE_S, which is waited for; one that is slower is not waited for again until
-it is quick, the topic is not delivered to that client, and once it has said yes, on_news() is called, so that
-the routes are made anew.  So nothing is delivered that was not allowed, and of a topic that a slow plug-in
-sees for the first time the first messages may be missing; for filters without wildcards it is asked when the
-subscription is, which waits for that too.
+A plug-in that fails, or takes longer than ANSWER_S, refuses.
 
-A plug-in may refuse an unknown user sooner than a wrong password.  Nobody sees it: a refused login is
+Publishing and subscribing wait for the answer: the client is held meanwhile. Receiving cannot wait, because
+it is decided while routes are made. A plug-in that only computes answers within PATIENCE_S, which is waited
+for. After a slower answer the broker no longer waits, until the plug-in is fast again. Meanwhile the topic is
+not delivered to that client. Once the plug-in has accepted, on_news() is called, so that the routes are made
+again. So no message is delivered without permission, but the first messages of a topic may be missing. For
+filters without wildcards the answer is requested with the subscription, which waits for it too.
+
+A plug-in may refuse an unknown user sooner than a wrong password. That does not show: a refused login is
 answered after REFUSAL_S, or a multiple of it.
 
-What a plug-in has said about receiving is kept for the client's login, RECEIVE_MAX answers of all clients
-together, the oldest going first.
+Answers about receiving are kept for the client's login: RECEIVE_MAX of all clients, the oldest replaced
+first.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
 PATIENCE_S = 0.02
-START_S = 30.0  # to load a plug-in: it may ask a server
-ASKED_MAX = 1_000  # questions at once; more are refused
-ASKED_BY_ADDRESS_MAX = ASKED_MAX // 4  # of them, logins from one address
-REFUSAL_S = 0.25  # longer than it takes to check a password
-NEWS_S = 0.1  # on_news() is called once for all that has become known in that time
+START_S = 30.0  # to load a plug-in, which may connect to a server
+ASKED_MAX = 1_000  # requests at once; more are refused
+ASKED_BY_ADDRESS_MAX = ASKED_MAX // 4  # of these, logins from one address
+REFUSAL_S = 0.25  # longer than the check of a password takes
+NEWS_S = 0.1  # on_news() is called once for all answers of that time
 LOGINS_MAX = 100_000
 RECEIVE_MAX = 200_000
 
@@ -63,29 +64,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A client as plug-ins see it, from its authentication on."""
+    """A client for plug-ins, from its authentication on."""
 
     number: int
     session: PluginSession
 
 
 class Plugins:
-    """The plug-ins of one broker.  Everything on the broker's thread, but close()."""
+    """The plug-ins of one broker. All methods on the broker's thread, except close()."""
 
     def __init__(
         self,
         plugins: Sequence[tuple[str, Mapping[str, Any]]],
         on_news: Callable[[], object] = lambda: None,
     ) -> None:
-        """Loads `plugins`, pairs of class path and options.  Raises PluginError.
+        """Load `plugins`, pairs of class path and options. Raises PluginError.
 
-        `on_news` is called on the plug-ins' thread when a client may receive more than was said before.
+        `on_news` is called on the plug-ins' thread when a client may receive more than before.
         """
         self.on_news = on_news
         self.refused_busy = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="brim-plug-ins")
-        self._asked = 0  # on the loop's thread
+        self._asked = 0  # changed on the loop's thread
         self._logins: dict[tuple[str, str | None, bool], Login] = {}
         self._count = 0
         self._received: dict[tuple[int, str], bool] = {}
@@ -106,21 +107,21 @@ class Plugins:
 
     @property
     def authenticator(self) -> Authenticator | None:
-        """Who asks those plug-ins that authenticate; None if there are none."""
+        """Authenticator by the plug-ins that authenticate; None if there are none."""
         return _PluginAuthenticator(self) if self._loaded and self._loaded.authenticating else None
 
     @property
     def access(self) -> AccessList | None:
-        """Who asks those plug-ins that filter topics; None if there are none."""
+        """Access list by the plug-ins that filter topics; None if there are none."""
         return _PluginAccess(self) if self._loaded and self._loaded.filtering else None
 
     @property
     def watcher(self) -> PluginEvents | None:
-        """Who tells those plug-ins that listen what clients do; None if there are none."""
+        """Receiver of client events for the plug-ins that listen; None if there are none."""
         return self._events if self._loaded and self._loaded.listening else None
 
     def close(self) -> None:
-        """Tell the plug-ins that the broker ends, and stop their loop.  May be called twice."""
+        """Notify the plug-ins of the end, and stop their loop. May be called twice."""
         if not self._thread.is_alive():
             return
         try:
@@ -143,10 +144,10 @@ class Plugins:
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    # ---- questions ----
+    # ---- requests ----
 
     def authenticate(self, client: ClientFacts, password: bytes | None) -> Verdict:
-        """Ask all that authenticate, and remember the login if they let it in."""
+        """Request a decision of all plug-ins that authenticate, and remember an accepted login."""
         loaded = self._loaded
         assert loaded is not None
         try:
@@ -163,7 +164,7 @@ class Plugins:
         return self._run(self._unhurried(self._bounded(ask, origin(client.address))))
 
     def unhurried(self, verdict: Verdict) -> Verdict:
-        """The same verdict; a refusal when one of a plug-in would come."""
+        """The same verdict; a refusal takes as long as that of a plug-in."""
         if verdict is True:
             return True
 
@@ -173,7 +174,7 @@ class Plugins:
         return self._run(self._unhurried(told()))
 
     async def _unhurried(self, asked: Coroutine[Any, Any, bool]) -> bool:
-        """The answer; a refusal only at multiples of REFUSAL_S, so that its time tells nothing."""
+        """The answer; a refusal only at multiples of REFUSAL_S, so that its time reveals nothing."""
         began_s = self._loop.time()
         allowed = await asked
         if not allowed:
@@ -181,7 +182,7 @@ class Plugins:
         return allowed
 
     def topic(self, client: ClientFacts, topic: str, *actions: str) -> Answer:
-        """Ask all that filter topics, about all of `actions`."""
+        """Request a decision of all plug-ins that filter topics, for each of `actions`."""
         login = self.login(client)
 
         async def ask() -> bool:
@@ -194,7 +195,7 @@ class Plugins:
         return self._run(self._bounded(ask))
 
     def may_receive(self, client: ClientFacts, topic: str) -> bool:
-        """What is known, or found out in no time; False else."""
+        """The known answer, or one that arrives within PATIENCE_S; False otherwise."""
         login = self.login(client)
         key = (login.number, topic)
         with self._lock:
@@ -242,8 +243,9 @@ class Plugins:
         return allowed
 
     async def _bounded(self, ask: Callable[[], Coroutine[Any, Any, bool]], source: str | None = None) -> bool:
-        """The answer; False if it comes too late, not at all, or if too many are waited for: altogether, or
-        by those who log in from `source`.
+        """The answer; False if it is too late, fails, or if too many requests wait.
+
+        The limits are ASKED_MAX altogether, and ASKED_BY_ADDRESS_MAX logins from `source`.
         """
         of_source = self._logging_in[source] if source is not None else 0
         if self._asked >= ASKED_MAX or of_source >= ASKED_BY_ADDRESS_MAX:
@@ -262,7 +264,7 @@ class Plugins:
             self._asked -= 1
             if source is not None:
                 self._logging_in[source] -= 1
-                self._logging_in += Counter()  # without those of whom nobody is left
+                self._logging_in += Counter()  # removes addresses with a count of 0
         return False
 
     def _refuse_busy(self, source: str | None) -> None:
@@ -283,7 +285,7 @@ class Plugins:
     # ---- logins ----
 
     def _remember(self, key: tuple[str, str | None, bool], session: PluginSession) -> Login:
-        """In place of an earlier login of that user with that identifier."""
+        """Store a login, in place of an earlier one of the same key."""
         with self._lock:
             self._logins.pop(key, None)
             while len(self._logins) >= LOGINS_MAX:
@@ -293,9 +295,9 @@ class Plugins:
         return login
 
     def login(self, client: ClientFacts) -> Login:
-        """That of the client, or one of somebody who has told no password.
+        """The login of a client; a new one without a password if there is none.
 
-        Whoever was not asked to prove anything never has that of somebody who was.
+        A client without verification never gets the login of a verified one.
         """
         key = (client.client_id, client.identity, client.vouched)
         known = self._logins.get(key)
@@ -303,12 +305,12 @@ class Plugins:
             return known
         assert self._loaded is not None
         session = self._loaded.session(client, None)
-        session.username = client.identity  # not what it claims
+        session.username = client.identity  # the verified name, not the claimed one
         return self._remember(key, session)
 
 
 async def _load(plugins: Sequence[tuple[str, Mapping[str, Any]]]) -> Loaded:
-    """On the loop: some plug-ins want one that runs when they are made."""
+    """Load the plug-ins on the loop: some need a running one in their constructor."""
     from edge.auth.amqtt_plugins import Loaded
 
     return await Loaded.load(plugins)
@@ -322,7 +324,7 @@ class _PluginAuthenticator:
         return self.plugins.authenticate(client, password)
 
     def still_welcome(self, client: ClientFacts) -> bool:
-        """Plug-ins are asked at CONNECT only."""
+        """True: plug-ins decide at CONNECT only."""
         return True
 
 

@@ -1,7 +1,7 @@
-"""Warnings about an ACL file whose rules cannot apply as they are meant to.
+"""Warnings about an ACL file with rules that cannot apply.
 
-A `user` rule applies to a client whose user name was verified: by the password file, SCRAM, a plug-in or a
-client certificate.  Where nothing verifies names, a client that gives one counts as a client without a name.
+A `user` rule applies to a client with a verified user name: verified by the password file, SCRAM, a plug-in
+or a client certificate. Without any of these, a client with a user name counts as a client without one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REMEDY = (
 
 
 def rule_warnings(config: Config, files: AuthFiles) -> Iterator[str]:
-    """One sentence for each mistake, with its remedy; nothing if there is no ACL file."""
+    """One sentence for each mistake, with its remedy; empty if there is no ACL file."""
     auth, rules = config.auth, files.rules
     if rules is None:
         return

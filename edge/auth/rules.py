@@ -1,17 +1,17 @@
-"""What users may publish and receive: rules on topics, compiled to trees.
+"""Access rules: the topics that users may publish and receive, compiled to trees.
 
 A rule allows reading (to receive), writing (to publish) or both, or denies both, for the topics that an MQTT
-filter matches.  Rules of a user hold for that user alone, those of nobody for clients without a name,
-patterns for all.  What nothing allows is denied, and a denial beats every permission.
+filter matches. Rules of a user apply only to that user, rules without a user to clients without a name,
+patterns to all. A topic that no rule allows is denied, and a denial overrides every permission.
 
-    pattern read devices/%c/#         %c: client identifier, %u: user name; put in when the client asks
+    pattern read devices/%c/#         %c: client identifier, %u: user name; filled in for each client
 
-A client that has no such name, or one with + # or / in it, is not served by a pattern that permits: it could
-reach what is others'.  One that denies reads + there for such a client: it denies more.
+A permitting pattern does not apply to a client without that name, or with + # or / in it: otherwise it could
+reach topics of other clients. A denying pattern reads + in that place for such a client: it denies more.
 
-Cost: one walk along the topic in the tree of the user, one in that of the patterns; rules of other users are
-not looked at.  Owns no text form (edge.auth.acl_file) and no clients.  Topics that begin with $ are only for
-rules that do.
+Cost: one walk along the topic in the tree of the user, and one in the tree of the patterns; rules of other
+users cost nothing. Owns no text form (edge.auth.acl_file) and no clients. Topics that begin with $ match only
+rules that begin with $.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Access", "Rule", "Rules"]
 
 
 class Access(IntFlag):
-    """What a rule says.  Trees hold plain numbers, which cost a tenth of it to combine."""
+    """Access of a rule. Trees store plain ints, which combine in a tenth of the time."""
 
     NONE = 0
     READ = 1
@@ -40,7 +40,7 @@ class Access(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line.  `user` is None for clients without a name; patterns have none."""
+    """One line of an ACL file. `user` is None for clients without a name; patterns have no user."""
 
     access: Access
     topic_filter: str
@@ -50,12 +50,14 @@ class Rule:
 
 @dataclass(slots=True)
 class _Node:
-    """One level of a tree.  `here`: rules that end with this level; `below`: that end with # behind it."""
+    """One level of a tree. `here`: rules that end with this level; `below`: rules that end
+    with # after it.
+    """
 
     here: int = 0
     below: int = 0
-    children: dict[str, _Node] = field(default_factory=dict)  # "+" is a name like others
-    templates: dict[str, _Node] = field(default_factory=dict)  # levels with %c or %u in them
+    children: dict[str, _Node] = field(default_factory=dict)  # "+" is a key like any other
+    templates: dict[str, _Node] = field(default_factory=dict)  # levels that contain %c or %u
 
     def add(self, rule: Rule) -> None:
         node = self
@@ -69,21 +71,21 @@ class _Node:
 
 
 READ, WRITE, DENY = int(Access.READ), int(Access.WRITE), int(Access.DENY)
-REACH_MOST = 64  # filters that a client's reach is told in
-NO_TOPIC = ("",)  # one empty level: `+` and `/#` have nothing else in common, and no topic is empty
+REACH_MOST = 64  # filters in the answer of reach() at most
+NO_TOPIC = ("",)  # one empty level: `+` and `/#` have only that in common, and no topic is empty
 _NAMES = re.compile("%[cu]")
 _EMPTY = _Node()
 
 
 class Rules:
-    """An AccessList.  Never changes: new rules are a new one."""
+    """An AccessList. Immutable: new rules are a new object."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._users: dict[str | None, _Node] = {}
         self._patterns = _Node()
-        self.denies_all = True  # no rule permits anything
-        self.names_users = False  # a pattern has %u in it
-        self.permits_anonymous = False  # some rule permits something to a client without a name
+        self.denies_all = True  # True if no rule permits anything
+        self.names_users = False  # True if a pattern contains %u
+        self.permits_anonymous = False  # True if some rule permits something to a client without a name
         for rule in rules:
             self.denies_all &= rule.access is Access.DENY
             self.names_users |= rule.is_pattern and "%u" in rule.topic_filter
@@ -94,15 +96,15 @@ class Rules:
 
     @property
     def users(self) -> frozenset[str]:
-        """Who has rules of their own."""
+        """Users with rules of their own."""
         return frozenset(user for user in self._users if user is not None)
 
     def may_publish(self, client: ClientFacts, topic: str) -> bool:
-        """Whether a rule lets `client` write to `topic`, and none denies it."""
+        """True if a rule allows `client` to write to `topic`, and no rule denies it."""
         return self._allows(client, topic, WRITE)
 
     def may_receive(self, client: ClientFacts, topic: str) -> bool:
-        """Whether a rule lets `client` read `topic`, and none denies it."""
+        """True if a rule allows `client` to read `topic`, and no rule denies it."""
         return self._allows(client, topic, READ)
 
     def publishes_all(self, client: ClientFacts) -> bool:
@@ -125,10 +127,10 @@ class Rules:
         return Reach(tuple(filters), not any(tree.denies_some(levels) for tree in trees))
 
     def may_subscribe(self, client: ClientFacts, topic_filter: str) -> bool:
-        """Whether there may be a topic for `topic_filter` that `client` may receive.
+        """True if there may be a topic for `topic_filter` that `client` may receive.
 
-        What is delivered is judged by may_receive(), topic by topic: a filter that reaches further than the
-        rules is granted, and brings what they allow.
+        may_receive() decides each delivery, topic by topic: a filter wider than the rules is granted, and
+        delivers the allowed topics.
         """
         _, inner = split_share(topic_filter)
         levels = inner.split("/")
@@ -150,14 +152,14 @@ class Rules:
 
 
 class _Walk:
-    """A tree, as one client sees it.  A step is (node, whether only its denials count)."""
+    """A tree with the names of one client. A step is (node, True if only its denials count)."""
 
     def __init__(self, root: _Node, names: dict[str, str]) -> None:
         self._root = root
         self._names = names
 
     def access(self, levels: Sequence[str]) -> int:
-        """Everything that is said about a topic."""
+        """Combined access of all rules that match a topic."""
         steps = [(self._root, False)]
         found = 0
         for depth, level in enumerate(levels):
@@ -186,7 +188,7 @@ class _Walk:
                 yield child, strict or text is None
 
     def _filled(self, template: str) -> str | None:
-        """The level, with the client's names in it; None if one of them cannot be used."""
+        """The level with the client's names filled in; None if a name is missing or invalid there."""
         for name in _NAMES.findall(template):
             value = self._names[name]
             if not value or any(char in value for char in "+#/"):
@@ -196,7 +198,7 @@ class _Walk:
     # ---- filters ----
 
     def common(self, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """What the filter `wanted` and each rule that lets read have in common: filters, too."""
+        """Common part of the filter `wanted` and of each rule that allows reading, as filters."""
         yield from self._common(self._root, wanted, ())
 
     def _common(
@@ -224,11 +226,11 @@ class _Walk:
                 yield text, child
 
     def writes_all(self) -> bool:
-        """Whether one rule lets write to every topic."""
+        """True if one rule allows writing to every topic."""
         return bool(self._root.below & WRITE)
 
     def denies_some(self, wanted: Sequence[str]) -> bool:
-        """Whether a rule may deny a topic of the filter `wanted`: what begins with $ is not told apart."""
+        """True if a rule may deny a topic of the filter `wanted`. Topics with $ are not distinguished."""
         return self._denies_some(self._root, wanted)
 
     def _denies_some(self, node: _Node, wanted: Sequence[str]) -> bool:
@@ -244,7 +246,7 @@ class _Walk:
         )
 
     def denies_all(self, topics: Sequence[str]) -> bool:
-        """Whether one rule denies every topic of the filter `topics`."""
+        """True if one rule denies every topic of the filter `topics`."""
         steps = [self._root]
         for depth, level in enumerate(topics):
             dollar = depth == 0 and level.startswith("$")
@@ -269,7 +271,7 @@ class _Walk:
 
 
 def _both(wanted: str, level: str, *, first: bool) -> str | None:
-    """What two levels have in common: a level, or None."""
+    """The level that two levels have in common; None if there is none."""
     if wanted == level:
         return level
     if wanted == "+":

@@ -1,4 +1,4 @@
-"""SASLprep (RFC 4013): user names and passwords that look the same are the same.
+"""SASLprep (RFC 4013): one normal form for user names and passwords that look the same.
 
 A pure function on strings, by the tables of the standard library.
 """
@@ -20,12 +20,12 @@ _PROHIBITED = (
     tables.in_table_c7,
     tables.in_table_c8,
     tables.in_table_c9,
-    tables.in_table_a1,  # not assigned in Unicode 3.2: whether it is the same letter later nobody knows
+    tables.in_table_a1,  # not assigned in Unicode 3.2, so their normal form may change later
 )
 
 
 def saslprep(text: str) -> str:
-    """`text` in its one form.  Raises ValueError if it has a character that must not be there."""
+    """Normal form of `text`. Raises ValueError if it has a forbidden character."""
     if text.isascii() and text.isprintable():
         return text
     mapped = "".join(

@@ -1,13 +1,13 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677) on the server: a proof of the password that does not send it.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side: a proof of the password without sending it.
 
     client  n,,n=user,r=CLIENT_NONCE                         in CONNECT
     server  r=CLIENT_NONCE SERVER_NONCE,s=SALT,i=ITERATIONS  in AUTH
     client  c=biws,r=BOTH_NONCES,p=PROOF                     in AUTH
     server  v=SIGNATURE                                      in CONNACK: the server knows the password too
 
-Owns one exchange each; no I/O, and no slow hash, so every step is answered at once.  There is no channel
-binding.  Somebody who is not known gets a salt too, always the same, and is refused at the proof, as one who
-is: nobody learns from an answer who has an account.
+Owns one exchange each; no I/O and no slow hash, so every step is answered at once. Channel binding is not
+supported. An unknown user gets a salt too, always the same, and is refused at the proof like a known one: no
+answer reveals which accounts exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edge.auth.scram_keys import ITERATIONS, METHOD, SALT_BYTES, ScramKeys, hash
 __all__ = ["Scram"]
 
 NONCE_BYTES = 24
-MESSAGE_MAX_BYTES = 8_192  # names and nonces; more is no honest client's
+MESSAGE_MAX_BYTES = 8_192  # names and nonces; no honest client sends more
 _ESCAPE = re.compile(r"=(?!2C|3D)")
 _FIRST = re.compile(
     r"(?P<header>[ny],(?P<other>a=[^,]*)?,)(?P<bare>n=(?P<name>[^,]*),r=(?P<nonce>[!-+\--~]+))"
@@ -37,7 +37,7 @@ REFUSED = Step("refused")
 
 
 class Scram:
-    """The method SCRAM-SHA-256 for the users of a password file.  On the broker's thread."""
+    """The method SCRAM-SHA-256 for the users of a password file. On the broker's thread."""
 
     def __init__(
         self,
@@ -46,27 +46,31 @@ class Scram:
         *,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(NONCE_BYTES),
     ) -> None:
-        """`secret` makes the salts of unknown users: the same for as long as the file of users is."""
+        """Create the method. `secret` makes the salts of unknown users, and must stay the same like those of
+        known users.
+        """
         self._users = users
         self._secret = secret
         self._nonce = nonce
 
     @property
     def methods(self) -> frozenset[str]:
-        """SCRAM-SHA-256, if anybody has keys for it."""
+        """SCRAM-SHA-256, if at least one user has keys for it."""
         return frozenset({METHOD}) if any(user.scram for user in self._users.values()) else frozenset()
 
     def replace(self, users: Mapping[str, User]) -> None:
-        """Ask `users` from now on; exchanges under way go on with what they have."""
+        """Use `users` from now on. Exchanges under way keep their keys."""
         self._users = users
 
     def begin(self, client: ClientFacts, method: str) -> _Exchange:
-        """An exchange with `client`, which must not have named another user in CONNECT."""
+        """Begin an exchange with `client`, which must authenticate as the user of its CONNECT, if that named
+        one.
+        """
         assert method == METHOD
         return _Exchange(self, client.username, self._nonce)
 
     def keys_of(self, name: str) -> tuple[ScramKeys, bool]:
-        """The keys of `name`, and whether there is such a user; else keys that nobody has the password of."""
+        """Keys of `name`, and True if there is such a user; otherwise keys without a password."""
         user = self._users.get(name)
         if user and user.scram:
             return user.scram, True
@@ -86,12 +90,12 @@ class _Exchange:
         self._over = False
 
     def answer(self, data: bytes | None) -> Step:
-        """The next step; whatever cannot be understood is refused, and ends the exchange."""
+        """Next step. An invalid message is refused, and ends the exchange."""
         step = REFUSED
         if not self._over and data is not None and len(data) <= MESSAGE_MAX_BYTES:
             try:
                 step = self._last(data.decode()) if self._first else self._start(data.decode())
-            except (ValueError, binascii.Error):  # no UTF-8, no base64, no such character
+            except (ValueError, binascii.Error):  # not UTF-8, not base64, or a forbidden character
                 step = REFUSED
         self._over = step.verdict != "continue"
         return step
@@ -100,12 +104,12 @@ class _Exchange:
         match = _FIRST.fullmatch(message)
         if match is None or _ESCAPE.search(
             match["name"]
-        ):  # p=: we have no channel binding; m=: no extensions
+        ):  # p=: channel binding is not supported; m=: no extensions
             return REFUSED
         name = saslprep(match["name"].replace("=2C", ",").replace("=3D", "="))
         check_name(name)
         if (match["other"] or f"a={match['name']}") != f"a={match['name']}":
-            return REFUSED  # nobody acts for somebody else
+            return REFUSED  # authorization as another user is not supported
         if self._username is not None and self._username != name:
             return REFUSED
         keys, _ = self._scram.keys_of(name)
@@ -127,7 +131,7 @@ class _Exchange:
         if len(proof) != len(signature):
             return REFUSED
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        known = self._scram.keys_of(self._name) == (self._keys, True)  # and still is
+        known = self._scram.keys_of(self._name) == (self._keys, True)  # the user still has these keys
         if not hmac.compare_digest(hashed(client_key), self._keys.stored_key) or not known:
             return REFUSED
         verifier = base64.b64encode(keyed(self._keys.server_key, signed))

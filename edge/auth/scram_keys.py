@@ -1,8 +1,8 @@
-"""What is stored of a password for SCRAM-SHA-256 (RFC 5802, RFC 7677), and how its proofs are computed.
+"""SCRAM keys: the stored form of a password for SCRAM-SHA-256 (RFC 5802, RFC 7677).
 
     SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY      base64; the notation of PostgreSQL
 
-Pure functions.  With the stored keys nobody can log in elsewhere: they only tell that a proof is right.
+Pure functions. The stored keys verify a proof; they do not suffice to log in elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ITERATIONS", "METHOD", "PREFIX", "ScramKeys", "hashed", "keyed", "ma
 
 METHOD = "SCRAM-SHA-256"
 PREFIX = f"{METHOD}$"
-ITERATIONS = 15_000  # RFC 7677 asks for 4,096 at least, and prefers 15,000; the client computes them
+ITERATIONS = 15_000  # RFC 7677 requires 4,096 at least, and prefers 15,000; the client computes them
 ITERATIONS_MAX = 10_000_000
 SALT_BYTES = 16
 KEY_BYTES = 32
@@ -28,7 +28,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What the server keeps of one password."""
+    """Stored keys of one password."""
 
     iterations: int
     salt: bytes
@@ -43,14 +43,14 @@ class ScramKeys:
 
 
 def make_keys(password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS) -> ScramKeys:
-    """The keys of `password`, with a new salt.  Raises ValueError: a character that must not be in it."""
+    """Compute the keys of `password`, with a new salt. Raises ValueError for a forbidden character."""
     salt = salt or secrets.token_bytes(SALT_BYTES)
     salted = hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
     return ScramKeys(iterations, salt, hashed(keyed(salted, b"Client Key")), keyed(salted, b"Server Key"))
 
 
 def parse_keys(text: str) -> ScramKeys:
-    """What `text` stores.  Raises ValueError, which says what is wrong with it, without quoting it."""
+    """Parse stored keys. Raises ValueError, whose message does not quote `text`."""
     parts = text.split("$")
     if len(parts) != 3 or parts[0] != METHOD or any(part.count(":") != 1 for part in parts[1:]):
         raise ValueError(f"{METHOD} is written {METHOD}$iterations:salt$stored key:server key")

@@ -1,10 +1,10 @@
-"""Work for a few threads, from many addresses that take turns: who asks a lot waits behind itself.
+"""Fair executor: a few threads for work of many addresses, which take turns.
 
-Owns the threads and a bounded queue for each address that waits.  Knows nothing of passwords.
+Owns the threads, and a bounded queue for each address that waits. Knows nothing of passwords.
 
-Invariants: at most `waiting_max` pieces of work are waited for, those under way included; of each address in
-turn one is taken, the oldest; when all is full, newcomers take the place of the newest of the address that
-has most waiting, and are refused only if that is no more than their own.
+Invariants: at most `waiting_max` pieces of work exist, those under way included. Each address in turn gets
+its oldest piece done. When all is full, a new piece replaces the newest piece of the address that has most of
+them. It is refused only if that address has no more than its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NETWORK_BITS = 64  # of IPv6: one machine has all addresses of such a network
 
 
 def origin(address: str) -> str:
-    """Who takes turns with others: the host in `192.0.2.7:50123`, the network in `[2001:db8::7]:50123`."""
+    """The unit that takes turns: the host in `192.0.2.7:50123`, the network in `[2001:db8::7]:50123`."""
     host = address.rpartition(":")[0]
     if not host.startswith("["):
         return host
@@ -29,7 +29,7 @@ def origin(address: str) -> str:
 
 
 class _Work:
-    """One piece, and who waits for what it comes to."""
+    """One piece of work, and the Future of its result."""
 
     __slots__ = ("do", "result")
 
@@ -42,27 +42,29 @@ class _Work:
             return
         try:
             self.result.set_result(self.do())
-        except BaseException as error:  # noqa: BLE001 - whose it is has the Future
+        except BaseException as error:  # noqa: BLE001 - reported through the Future
             self.result.set_exception(error)
 
 
 class Turns:
-    """Any thread, but close() on one only.  Threads are started when there is work for them."""
+    """Executor. Any thread may call submit(); close() on one thread only. Threads are started on demand."""
 
     def __init__(self, threads: int, waiting_max: int, name: str) -> None:
         self._threads_max = threads
         self._waiting_max = waiting_max
         self._name = name
         self._changed = threading.Condition()
-        self._queues: dict[str, deque[_Work]] = {}  # none is empty; whose turn it is comes first
+        self._queues: dict[str, deque[_Work]] = {}  # without empty queues; the first has the next turn
         self._waiting = 0
         self._idle = 0
         self._is_closed = False
         self._threads: list[threading.Thread] = []
 
     def submit(self, source: str, do: Callable[[], bool]) -> tuple[Future[bool] | None, str | None]:
-        """What `do` will return, or None if `source` has too much waiting already; and the address that was
-        refused for it: `source`, another one whose work is given up (its Future is False), or None.
+        """Queue `do`. Returns the Future of its result, or None if `source` has too much work waiting.
+
+        The second value is the address that was refused for it: `source`, another one whose newest piece was
+        dropped (its Future is False), or None.
         """
         work = _Work(do)
         given_up: _Work | None = None
@@ -87,7 +89,7 @@ class Turns:
         return work.result, refused
 
     def close(self) -> None:
-        """Give up what waits, and end the threads when they have done what they are at."""
+        """Drop waiting work, and end the threads after their current piece."""
         with self._changed:
             self._is_closed = True
             left = [work for queue in self._queues.values() for work in queue]
@@ -103,7 +105,8 @@ class Turns:
 
     def _start(self) -> None:
         name = f"{self._name}-{len(self._threads)}"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)  # no exit waits for one forgotten
+        # daemon: a forgotten executor does not delay the exit
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 

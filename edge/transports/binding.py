@@ -1,7 +1,7 @@
-"""Listening sockets: TCP over IPv4 and IPv6, and Unix sockets, with where they are.
+"""Listening sockets: TCP over IPv4 and IPv6, and Unix sockets, with their addresses.
 
-Binds and nothing else.  A Unix socket is a file that outlives its process: one that nobody answers is
-replaced, one that somebody does is an error, and what is no socket is never touched.
+Only binds. A Unix socket is a file that outlives its process: a file without a listening process is replaced,
+one with a listening process is an error, and a file that is not a socket is never touched.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from edge.errors import EdgeError, PortTaken
 
 __all__ = ["Address", "bind", "remove_socket"]
 
-BACKLOG = 4_096  # a fleet that comes back at once; the kernel cuts it to net.core.somaxconn
+BACKLOG = 4_096  # a fleet that reconnects at once; the kernel limits it to net.core.somaxconn
 UNIX_UMASK = 0o117  # leaves 0660
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener is, as bound: its port is never 0."""
+    """Bound address of a listener: its port is never 0."""
 
     scheme: str  # tcp, tls, ws, wss, unix
     host: str
     port: int
     path: str = ""
-    file: tuple[int, int] = (0, 0)  # device and inode of a Unix socket, to know it again
+    file: tuple[int, int] = (0, 0)  # device and inode of a Unix socket, to identify it later
 
     def __str__(self) -> str:
         """`127.0.0.1:1883`, `wss://[::]:443`, `unix:///run/brim/mqtt.sock`."""
@@ -41,7 +41,7 @@ class Address:
 
 
 def bind(settings: Listener) -> tuple[socket.socket, Address]:
-    """A non-blocking socket that listens where `settings` says.  Raises PortTaken, EdgeError, OSError."""
+    """Bind a non-blocking listening socket. Raises PortTaken, EdgeError, OSError."""
     if settings.path is not None:
         return _bind_unix(settings.path)
     family, _, _, _, address = socket.getaddrinfo(
@@ -70,7 +70,7 @@ def bind(settings: Listener) -> tuple[socket.socket, Address]:
 def _bind_unix(path: Path) -> tuple[socket.socket, Address]:
     _clear(path)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    before = os.umask(UNIX_UMASK)  # of the whole process: hence at start, before there are other threads
+    before = os.umask(UNIX_UMASK)  # of the whole process: therefore at start, before there are other threads
     try:
         server.bind(str(path))
         server.listen(BACKLOG)
@@ -85,7 +85,7 @@ def _bind_unix(path: Path) -> tuple[socket.socket, Address]:
 
 
 def _clear(path: Path) -> None:
-    """Removes a socket that nobody answers."""
+    """Remove a socket file without a listening process."""
     try:
         found = path.lstat()
     except OSError:
@@ -99,14 +99,14 @@ def _clear(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
         except OSError as error:
-            if error.errno != errno.EAGAIN:  # its backlog is full: somebody is there, if not attentive
+            if error.errno != errno.EAGAIN:  # a full backlog: a process listens
                 text = f"Unix socket {path} cannot be looked at: {error.strerror}"
                 raise EdgeError(text, hint="remove it, or set another path in [[listener]]") from error
     raise PortTaken(f"Unix socket {path} is in use", hint="stop what listens there, or set another path")
 
 
 def remove_socket(address: Address) -> None:
-    """Removes the file of a Unix socket, if it is still ours."""
+    """Remove the file of a Unix socket, unless it belongs to another process now."""
     if not address.path:
         return
     path = Path(address.path)
@@ -115,4 +115,4 @@ def remove_socket(address: Address) -> None:
         if (found.st_dev, found.st_ino) == address.file:
             path.unlink()
     except OSError:
-        return  # it has gone already, or the directory has
+        return  # the file or its directory is already gone

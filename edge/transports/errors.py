@@ -1,4 +1,4 @@
-"""What can be wrong with a peer before it speaks MQTT.  For whoever asks why nobody gets in."""
+"""Errors of a connection before MQTT."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["HandshakeError"]
 
 
 class HandshakeError(Exception):
-    """The peer does not speak what this listener expects; its connection is closed.
+    """The peer does not use the protocol of this listener; its connection is closed.
 
-    `hint`: the operator's remedy if the peer is honest, or "".
+    `hint`: the operator's remedy if the peer is legitimate, or "".
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -1,7 +1,7 @@
-"""What a connection goes through before it may speak MQTT: PROXY header, TLS, WebSocket request.
+"""Handshake: all steps of a connection before MQTT: PROXY header, TLS, WebSocket request.
 
-Owns the waiting: each step awaits the socket, none reads a byte too much, and whoever calls sets the time
-limit for all of them.  What comes out is a socket to go on with, and what was learnt on the way.
+Owns the waiting: each step awaits the socket, and none reads a byte too many. The caller sets the time limit
+for all steps. The result is a socket for MQTT, and the facts that the steps have found.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ DRAIN_READS = 16
 
 @dataclass(slots=True)
 class Opened:
-    """A connection that may speak MQTT now.  `socket` closes with it, whatever was wrapped around it."""
+    """A connection that is ready for MQTT. Closing `socket` closes all layers."""
 
     socket: socket.socket
     source: Source
     certificate: str | None = None
     certificate_der: bytes | None = field(default=None, repr=False)
     websocket: WebSocket | None = None
-    early: bytes = field(default=b"", repr=False)  # MQTT that came with the last step
+    early: bytes = field(default=b"", repr=False)  # MQTT bytes that arrived with the last step
 
 
 async def open_connection(
@@ -46,9 +46,9 @@ async def open_connection(
     certificates: Certificates | None,
     websocket: Callable[[], WebSocket] | None,
 ) -> Opened:
-    """All steps of a listener, one after the other; the PROXY header comes first, in the clear.
+    """Run all steps of a listener; the PROXY header comes first, in clear text.
 
-    Raises HandshakeError, OSError (ssl.SSLError is one), with `client` closed.
+    Raises HandshakeError or OSError (ssl.SSLError is one), with `client` closed.
     """
     opened = Opened(client, Source())
     try:
@@ -57,7 +57,8 @@ async def open_connection(
         if certificates is not None:
             opened.socket = secure = await _tls(client, certificates)
             opened.certificate = certificate_name(secure.getpeercert())
-            opened.certificate_der = secure.getpeercert(binary_form=True)  # verified, or the handshake fails
+            # verified, otherwise the handshake fails
+            opened.certificate_der = secure.getpeercert(binary_form=True)
         if websocket is not None:
             opened.websocket = websocket()
             opened.early = await _websocket(opened.socket, opened.websocket)
@@ -68,8 +69,9 @@ async def open_connection(
 
 
 def close_politely(client: socket.socket) -> None:
-    """Close it so that the other end can read what was sent before: closing with unread bytes would reset the
-    connection and take that with it.
+    """Close a connection so that the peer can read the output sent before.
+
+    Closing with unread input would reset the connection, and discard that output.
     """
     with suppress(OSError, ValueError):
         client.shutdown(socket.SHUT_WR)
@@ -80,7 +82,7 @@ def close_politely(client: socket.socket) -> None:
 
 
 def source_of(client: socket.socket) -> Source:
-    """Who is at the other end, as the kernel says; an IPv4 client of a dual-stack listener is one of IPv4."""
+    """Peer address from the kernel. An IPv4 client of a dual-stack listener counts as IPv4."""
     host, port = client.getpeername()[:2]
     host = host.partition("%")[0].removeprefix("::ffff:")
     family = socket.AF_INET if "." in host else socket.AF_INET6
@@ -135,7 +137,7 @@ async def _websocket(client: socket.socket, websocket: WebSocket) -> bytes:
         if websocket.refusal:
             raise HandshakeError(websocket.refusal, hint=websocket.hint)
         if websocket.is_over:
-            break  # it has said all it had to say; what that was is for MQTT to judge
+            break  # the client has closed already; MQTT decides about its bytes
     return early
 
 

@@ -1,12 +1,12 @@
-"""PROXY protocol version 2: who is behind the proxy that connects to us, without I/O.
+"""PROXY protocol version 2, without I/O: the address of the client behind a proxy.
 
     signature 12 | version and command 1 | family 1 | length 2 | addresses | TLV (type 1, length 2, value) ...
 
-All big-endian.  Version 1, which is text, is refused: its end can only be found by reading too much.
+All big-endian. Version 1, which is text, is refused: its end can only be found by reading too much.
 
-Invariant: ProxyHeader never wants a byte that lies behind the header, for that one is MQTT's.
+Invariant: ProxyHeader never requests a byte behind the header, because that byte belongs to MQTT.
 
-Whoever reaches such a listener may claim any address: it belongs behind a proxy, and nowhere else.
+A client that reaches such a listener directly may claim any address: use it behind a proxy only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ProxyHeader", "Source"]
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16
-# A header with all that proxies are known to add is a few hundred bytes; 64 KiB would be allowed.
+# A header with everything that known proxies add is a few hundred bytes; the protocol allows 64 KiB.
 HEADER_MAX_BYTES = 4_096
 LOCAL, PROXY = 0, 1
 UNSPECIFIED, STREAM = 0, 1
@@ -37,7 +37,7 @@ SSL_HEAD = struct.Struct(">BI")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who connected to the proxy.  `family` 0: nobody, it speaks for itself (a health check)."""
+    """The client that connected to the proxy. `family` 0: the proxy itself (a health check)."""
 
     family: int = 0  # socket.AF_*
     address: bytes = b""
@@ -46,14 +46,14 @@ class Source:
 
 
 class ProxyHeader:
-    """One header on its way in: give receive() what `wanted` asks for, until that is 0."""
+    """One header while it arrives: pass `wanted` bytes to receive() until `wanted` is 0."""
 
     def __init__(self) -> None:
         self.wanted = FIXED_BYTES
         self._data = b""
 
     def receive(self, data: bytes) -> None:
-        """At most `wanted` bytes more.  Raises HandshakeError as soon as no header can come of it."""
+        """Add at most `wanted` bytes. Raises HandshakeError as soon as the header is invalid."""
         assert 0 < len(data) <= self.wanted
         self._data += data
         self.wanted -= len(data)
@@ -72,7 +72,7 @@ class ProxyHeader:
         return length
 
     def source(self) -> Source:
-        """What it says, when it is whole.  Raises HandshakeError."""
+        """Source in the complete header. Raises HandshakeError."""
         assert self.wanted == 0
         family, kind = self._data[13] >> 4, self._data[13] & 15
         if self._data[12] & 15 == LOCAL:
@@ -94,7 +94,7 @@ class ProxyHeader:
 
 
 def _require_checksum(header: bytes, start: int) -> None:
-    """Where the proxy sent one: of the whole header, as if the checksum were zero.  `start`: of the TLVs."""
+    """Verify the checksum of the whole header, if the proxy sent one. `start`: of the TLVs."""
     at = start
     for kind, value in _values(header[start:]):
         end = at + 3 + len(value)
@@ -106,7 +106,7 @@ def _require_checksum(header: bytes, start: int) -> None:
 
 
 def _certificate(data: bytes) -> str | None:
-    """The common name in the TLV of TLS, if there was a client certificate and it verified."""
+    """Common name in the TLS value, if there was a client certificate and it was verified."""
     found = None
     for kind, value in _values(data):
         if kind != TLV_SSL:

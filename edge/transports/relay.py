@@ -1,16 +1,16 @@
-"""One connection whose network side is not plain TCP: its bytes, in both directions, to and from the C loop.
+"""Relay of one connection other than plain TCP: moves its bytes in both directions, to and from the C loop.
 
     client ── TLS, WebSocket ── Relay ── socket pair ── C loop
 
-Owns both ends and closes them.  Looks at no byte of MQTT.
+Owns both ends and closes them. Never reads MQTT.
 
-A WebSocket frame costs about 15 us however short it is, and a read of 64 KiB may hold 11,000 of them.  So a
-client that sends short frames is read SHORT_BYTES at a time, and the others have their turn in between.
-Before CONNECT is answered it may send FRAMES_MAX frames.
+A WebSocket frame costs about 15 us, even a short one, and a read of 64 KiB may hold 11,000 of them. So a
+client with short frames is read SHORT_BYTES at a time, and others are served in between. Before CONNECT is
+answered it may send FRAMES_MAX frames.
 
-Invariants.  At most CHUNK_BYTES and one frame wait in either direction: nobody is read whose bytes have
-nowhere to go.  What one side said before it left reaches the other side before that is told; a client that is
-lost is lost for the loop too, which publishes its will.
+Invariants: at most CHUNK_BYTES and one frame wait in either direction; a side is not read while its bytes
+cannot be passed on. The last bytes of one side reach the other before its end is reported. A lost client is
+lost for the loop too, which publishes its will.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = ["CHUNK_BYTES", "Relay"]
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 65_536
-READS = 8  # of one client before the others' turn: TLS hands out 16 KiB at a time
-SHORT_BYTES = 2_048  # of a client whose frames are short: at most 5 ms of parsing
-LONG_FRAME_BYTES = 256  # on average, in a read: the next read may be twice as long
+READS = 8  # of one client before others are served: TLS returns 16 KiB at a time
+SHORT_BYTES = 2_048  # of a client with short frames: at most 5 ms of parsing
+LONG_FRAME_BYTES = 256  # average in a read above which the next read may be twice as long
 FRAMES_MAX = 1_024  # before CONNECT is answered: a client needs one, or some for a packet in fragments
-ANSWERS_MAX_BYTES = 4_096  # pongs that a client has not read, beyond which it is no longer read
-UNHEARD_MAX_BYTES = 4 << 20  # of a client that talks on after the end, beyond which it is cut off
-LINGER_S = 2.0  # for a client that was told the end to take it
+ANSWERS_MAX_BYTES = 4_096  # unread pongs of a client, above which the client is no longer read
+UNHEARD_MAX_BYTES = 4 << 20  # of a client that continues to send after the end, above which it is closed
+LINGER_S = 2.0  # time for a client to take the last output
 
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Relay:
-    """From the end of the handshake to the end of the connection.  All methods on the loop's thread."""
+    """One connection from the end of the handshake to its end. All methods on the loop's thread."""
 
     __slots__ = (
         "_answers", "_broker", "_broker_over", "_chunk_bytes", "_client", "_client_gone", "_client_lost",
@@ -63,9 +63,10 @@ class Relay:
         on_parting: Callable[[], object],
         on_end: Callable[[], object],
     ) -> None:
-        """`on_parting`: the broker has closed its end; `on_end`: the client's is closed, too, and it is over.
+        """Create a relay. `on_parting` is called when the broker has closed its end, `on_end` when both are
+        closed.
 
-        `frame_max_bytes`: longest WebSocket frame once the broker has answered.
+        `frame_max_bytes`: longest WebSocket frame after the broker's first answer.
         """
         self._loop = asyncio.get_running_loop()
         self._client = client
@@ -78,22 +79,22 @@ class Relay:
         self._on_end = on_end
         self._up = bytearray()  # to the broker
         self._down = bytearray()  # to the client
-        self._answers = 0  # bytes in _down that the client asked for itself
-        self._client_over = False  # it has said all that it had to say
-        self._client_gone = False  # and its socket has ended, too
-        self._client_lost = False  # nothing reaches it any more
+        self._answers = 0  # bytes in _down that are answers to WebSocket frames of the client
+        self._client_over = False  # the client has sent its last byte of MQTT
+        self._client_gone = False  # its socket has ended, too
+        self._client_lost = False  # no output reaches the client any more
         self._unheard = 0  # bytes that it sent after the end
         self._broker_over = False
         self._told_broker = False
         self._said_goodbye = self._stopped_writing = False
-        self._stalled = False  # TLS has to write in order to read
+        self._stalled = False  # True if TLS must write before it can read
         self._reads: set[socket.socket] = set()
         self._writes: set[socket.socket] = set()
         self._linger: asyncio.TimerHandle | None = None  # set when the broker has closed its end
-        self._is_leaving = False  # the listener stops: what is there is sent, nobody is waited for
+        self._is_leaving = False  # the listener stops: send the output, wait for no input
 
     def start(self, early: bytes) -> None:
-        """Go on with what came with the handshake."""
+        """Begin with the bytes that arrived with the handshake."""
         self._up += early
         self._client_over = self._websocket is not None and self._websocket.is_over
         if self._websocket is not None:
@@ -101,17 +102,17 @@ class Relay:
         self._turn(self._from_client)
 
     def leave(self) -> None:
-        """The listener stops, and the broker has closed its end."""
+        """Send the rest and end: the listener stops, and the broker has closed its end."""
         self._is_leaving = True
         self._turn(self._from_broker)
 
     def hung_up(self) -> None:
-        """The broker has closed its end.  Else that would not be seen while the client takes nothing."""
+        """Begin to part: the broker has closed its end, which a full output to the client would hide."""
         self._part()
         self._turn()
 
     def end(self) -> None:
-        """Close both ends now.  May be called twice."""
+        """Close both ends now. May be called twice."""
         if self._client.fileno() < 0:
             return
         self._want(set(), set())
@@ -119,14 +120,14 @@ class Relay:
             self._linger.cancel()
         else:
             self._on_parting()
-        self._on_end()  # while the descriptor is still ours
+        self._on_end()  # while the descriptor is still open
         self._client.close()
         self._broker.close()
 
     # ---- readiness ----
 
     def _turn(self, *steps: Callable[[], None]) -> None:
-        """Whatever an event brings; an exception ends this connection and no other."""
+        """Handle one event; an exception ends this connection and no other."""
         if self._client.fileno() < 0:
             return
         try:
@@ -153,7 +154,7 @@ class Relay:
         self._reads, self._writes = reads, writes
 
     def _settle(self) -> None:
-        """What follows from where both sides are: last words, and whom to listen to next."""
+        """Act on the state of both sides: last bytes, and the events to wait for next."""
         client, broker = self._client, self._broker
         if self._client_over and not self._up and not self._told_broker:
             self._told_broker = True
@@ -178,7 +179,7 @@ class Relay:
         if client in reads and isinstance(client, ssl.SSLSocket) and client.pending():
             self._loop.call_soon(
                 self._turn, self._from_client
-            )  # bytes of a record; the socket is not readable
+            )  # TLS has buffered bytes, so the socket is not readable
 
     # ---- from the client to the broker ----
 
@@ -195,7 +196,7 @@ class Relay:
                 return
             except _LATER:
                 return
-            except OSError:  # reset, or what is no TLS
+            except OSError:  # reset, or invalid TLS
                 self._lose_client()
                 return
             if not data:
@@ -206,7 +207,7 @@ class Relay:
                 if self._chunk_bytes == SHORT_BYTES:
                     return
                 continue
-            self._unheard += len(data)  # read all the same: unread, it would reset the connection
+            self._unheard += len(data)  # read nevertheless: unread input would reset the connection
             if self._unheard > UNHEARD_MAX_BYTES:
                 self._lose_client()
 
@@ -223,7 +224,9 @@ class Relay:
         return unwrapped
 
     def _budget(self, websocket: WebSocket, received: int) -> None:
-        """The length of the next read, by the frames of this one; the end for too many before CONNACK."""
+        """Set the length of the next read by the frames of this one; close for too many frames before
+        CONNACK.
+        """
         if received < websocket.frames * LONG_FRAME_BYTES:
             self._chunk_bytes = SHORT_BYTES
         elif received == self._chunk_bytes:
@@ -239,7 +242,7 @@ class Relay:
                 del self._up[: self._broker.send(self._up)]
             except _LATER:
                 return
-            except OSError:  # it has closed: what it said before is still to be read
+            except OSError:  # the broker has closed: its last output is still to be read
                 self._up.clear()
                 return
 
@@ -266,7 +269,7 @@ class Relay:
             self._down += data if self._websocket is None else self._wrapped(self._websocket, data)
 
     def _wrapped(self, websocket: WebSocket, data: bytes) -> bytes:
-        if self._frame_max_bytes:  # it has answered: from now on a packet may be as long as any client's
+        if self._frame_max_bytes:  # after the first answer a packet may be as long as that of any client
             websocket.allow(self._frame_max_bytes)
             self._frame_max_bytes = 0
         return websocket.send(data)
@@ -287,7 +290,7 @@ class Relay:
             self._on_parting()
 
     def _say_goodbye(self) -> None:
-        """All that the broker has said is sent: say that no more comes, in the words of each layer."""
+        """Close the output to the client in each layer, after all output of the broker was sent."""
         if self._websocket is not None and not self._said_goodbye:
             self._down += self._websocket.close()
             self._to_client()
@@ -296,7 +299,7 @@ class Relay:
             return
         self._stopped_writing = True
         if isinstance(self._client, ssl.SSLSocket):
-            with suppress(OSError, ValueError):  # wanting to read its goodbye is one of them: not waited for
+            with suppress(OSError, ValueError):  # a close_notify of the client is not waited for
                 self._client.unwrap()
         with suppress(OSError):
             self._client.shutdown(socket.SHUT_WR)

@@ -1,12 +1,12 @@
-"""The thread on which connections end that are not plain TCP, and the connections it has.
+"""Relay thread: ends connections that are not plain TCP, and passes their bytes to the C loop.
 
-Owns the listening sockets of such listeners, the handshakes and the relays; hands every connection that may
-speak MQTT to the C loop, as a socket.  One asyncio loop, no thread for a connection, no timer for an idle
+Owns the listening sockets of such listeners, the handshakes and the relays. Hands every connection that is
+ready for MQTT to the C loop, as a socket. One asyncio loop; no thread per connection, no timer for an idle
 one.
 
-Limits.  A connection is counted from accept on: here while it shakes hands and while its last bytes leave
-(mq_listener.outside), in between by the C loop.  The connect timeout begins at accept as well; the C loop is
-told how much of it is gone.
+Limits. A connection is counted from accept on: here during the handshake and while its last bytes are sent
+(mq_listener.outside), in between by the C loop. The connect timeout begins at accept as well; the C loop gets
+the part that has passed.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ __all__ = ["Adopt", "Port", "Relays"]
 log = logging.getLogger(__name__)
 
 ACCEPT_BATCH = 64
-REST_S = 1.0  # without file descriptors, nobody is accepted for so long
-FULL_S = 0.05  # between two looks for a place
-PLACE_LOOKS = 20  # before a new client is refused: others may have left, which two threads have to see first
-PAIR_BYTES = 65_536  # what waits in the socket pair, each way; the kernel counts its own needs as well
-LEAVE_S = 1.0  # at the end, for what was sent to be taken
+REST_S = 1.0  # pause of accepting without free file descriptors
+FULL_S = 0.05  # between two checks for a free place
+# checks before a new client is refused: the ends of other connections reach two threads with a delay
+PLACE_LOOKS = 20
+PAIR_BYTES = 65_536  # buffer of the socket pair, each way; the kernel adds its own overhead
+LEAVE_S = 1.0  # at the end, for clients to take the last output
 JOIN_S = 5.0
 
 
 class Adopt(Protocol):
-    """Listener.adopt()."""
+    """The type of Listener.adopt()."""
 
     def __call__(
         self, client: socket.socket, number: int, peer: Peer, facts: TransportFacts, accepted_s: float
     ) -> None:
-        """Give a connected socket to the C loop."""
+        """Hand a connected socket to the C loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A listening socket, non-blocking, and what is asked of those who come through it."""
+    """A non-blocking listening socket, with the settings for its clients."""
 
     number: int
     server: socket.socket
@@ -73,17 +74,17 @@ class Port:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether what it carries has to be unwrapped all the time; else its sockets are handed over."""
+        """True if connections must be unwrapped all the time; otherwise their sockets are handed over."""
         return self.certificates is not None or self.settings.transport == "websocket"
 
 
 class Relays:
-    """Made, told its ports, started; stopped once."""
+    """The relay thread: create, add ports, start; stop once."""
 
     def __init__(
         self, engine: Engine, adopt: Adopt, connect_timeout_s: float, limits: tuple[int, int]
     ) -> None:
-        """`limits`: connect_max_bytes and packet_max_bytes of listeners that set none."""
+        """Create the thread. `limits`: connect_max_bytes and packet_max_bytes of listeners that set none."""
         self.on_failure: Callable[[], object] = lambda: None
         self.ports: list[Port] = []
         self._engine = engine
@@ -103,16 +104,16 @@ class Relays:
 
     @property
     def count(self) -> int:
-        """Connections that it has, those whose last bytes are leaving included."""
+        """Number of relays, including those that send their last bytes."""
         return len(self._relays)
 
     def add(self, port: Port) -> None:
-        """Before start()."""
+        """Add a port, before start()."""
         self.ports.append(port)
         self._listeners[port.number] = listener_of(self._engine, port.number)
 
     def start(self) -> None:
-        """Accept, on a thread of its own; none, if there are no ports."""
+        """Accept on a separate thread, if there are ports."""
         if not self.ports:
             return
         self._loop = asyncio.new_event_loop()
@@ -121,7 +122,7 @@ class Relays:
         self._thread.start()
 
     def deafen(self) -> None:
-        """Accept nobody any more, and give up on handshakes; connections stay."""
+        """Stop accepting, and cancel handshakes; connections stay."""
         if self._loop is None or self._thread is None:
             for port in self.ports:
                 port.server.close()
@@ -129,7 +130,9 @@ class Relays:
         self._ask(self._deafen(), JOIN_S)
 
     def stop(self) -> None:
-        """After deafen() and the end of the C loop: send what it has left for clients, and end the thread."""
+        """Send the last output to clients, and end the thread. Call it after deafen() and the end of the C
+        loop.
+        """
         if self._loop is None or self._thread is None:
             return
         self._ask(self._leave(), LEAVE_S + JOIN_S)
@@ -195,8 +198,8 @@ class Relays:
     def _accept(self, port: Port, looks: int = PLACE_LOOKS) -> None:
         """Accept a batch of clients.
 
-        `looks`: without a place, clients stay in the kernel's queue for that many more looks; then they are
-        refused.
+        `looks`: without a free place, clients stay in the kernel's queue for that many more checks; then they
+        are refused.
         """
         for _ in range(ACCEPT_BATCH):
             if looks and listener_full(self._engine, port.number):
@@ -210,7 +213,7 @@ class Relays:
                 if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                     self._rest_all(error)
                     return
-                continue  # it left before it was accepted
+                continue  # the client closed before it was accepted
             client.setblocking(False)
             if listener_full(self._engine, port.number):
                 self._turn_away(CloseCause.LIMIT)
@@ -230,9 +233,9 @@ class Relays:
             self._rest(port, REST_S)
 
     def _rest(self, port: Port, seconds: float, looks: int = 0) -> None:
-        """Accept no client for that time; `looks`: of _accept(), if the port waits for a place, else 0."""
+        """Pause accepting; `looks`: of _accept(), if the port waits for a place, otherwise 0."""
         assert self._loop is not None
-        if self._loop.remove_reader(port.server):  # else it rests already
+        if self._loop.remove_reader(port.server):  # otherwise it is paused already
             self._loop.call_later(seconds, self._wake, port, looks)
 
     def _wake(self, port: Port, looks: int) -> None:
@@ -246,7 +249,7 @@ class Relays:
         self._counters.turned_away[cause] += 1
 
     async def _handshake(self, port: Port, client: socket.socket, accepted_s: float) -> None:
-        """From accept to the C loop, or to the end; `outside` has counted it."""
+        """Serve a connection from accept to the C loop, or to its end; `outside` has counted it."""
         place = ""
         counted = [self._listeners[port.number]]
         try:
@@ -262,7 +265,7 @@ class Relays:
                 )
             if opened.source.family == 0:
                 opened.source = source
-            counted.pop().outside -= 1  # before the C loop counts it, which else would see it twice
+            counted.pop().outside -= 1  # before the C loop counts it; otherwise it would count twice
             self._opened(port, opened, accepted_s)
         except TimeoutError:
             self._turn_away(CloseCause.CONNECT_TIMEOUT)
@@ -282,7 +285,7 @@ class Relays:
                 limits.outside -= 1
 
     def _log_refusal(self, port: Port, place: str, error: HandshakeError) -> None:
-        """A warning if the operator can let such peers in."""
+        """Log a refusal; as a warning if the operator can admit such peers."""
         if not error.hint:
             log.info("connection refused %s", pairs(peer=place, listener=port.number, reason=error))
         elif self._log_hint():
@@ -299,7 +302,7 @@ class Relays:
         return partial(WebSocket, port.settings.origins, connect_max_bytes, names)
 
     def _opened(self, port: Port, opened: Opened, accepted_s: float) -> None:
-        """It may speak MQTT now."""
+        """Hand over a connection that is ready for MQTT."""
         source, settings = opened.source, port.settings
         certificate = opened.certificate
         if certificate is None and settings.certificate_is_user:
@@ -329,7 +332,7 @@ class Relays:
             on_end=partial(self._ended, port, fd),
         )
         assert self._hangups is not None
-        self._hangups.register(fd, 0)  # no event but that its other end has closed
+        self._hangups.register(fd, 0)  # only the event that its other end has closed
         self._relays[fd] = relay
         self._none_left.clear()
         relay.start(opened.early)
@@ -338,9 +341,11 @@ class Relays:
         self._listeners[port.number].outside += 1
 
     def _ended(self, port: Port, fd: int) -> None:
-        """`fd` is still open: closing does not take it out of an epoll that a forked child knows, too."""
+        """Remove a relay. `fd` is still open: closing does not remove it from an epoll that a forked child
+        shares.
+        """
         assert self._hangups is not None
-        with suppress(FileNotFoundError):  # it has hung up
+        with suppress(FileNotFoundError):  # already unregistered by _hung_up()
             self._hangups.unregister(fd)
         del self._relays[fd]
         if not self._relays:

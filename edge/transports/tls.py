@@ -1,8 +1,7 @@
-"""Certificates: from the files of a listener to a context that serves handshakes, and back to names.
+"""TLS certificates: from the files of a listener to a context for handshakes, and back to names.
 
-Owns which files are wrong and how, in words.  Never connects to anything: whether clients will accept our
-certificate today is found out by a handshake with ourselves, in memory, which also sees what a look at its
-dates would not.
+Owns the error texts for invalid files. Never connects to another process: a handshake with itself, in memory,
+shows if clients will accept the broker's certificate today. That finds more than a check of the dates.
 """
 
 from __future__ import annotations
@@ -21,27 +20,28 @@ HANDSHAKE_TURNS = 10  # far more than TLS takes
 
 
 class Certificates:
-    """What a listener shows and trusts, as its files were when they were last read."""
+    """Certificate and authorities of a listener, from its files at the last read."""
 
     def __init__(self, settings: Tls) -> None:
-        """Raises EdgeError, which names the file."""
+        """Read the files. Raises EdgeError, which names the file."""
         self._settings = settings
         self.file = settings.certificate_file
         self.context = _context(settings)
 
     def reload(self) -> None:
-        """Read the files again: for handshakes from now on.  Raises EdgeError; the old ones stay then."""
+        """Read the files again, for later handshakes. Raises EdgeError; the old certificate stays then."""
         self.context = _context(self._settings)
 
     def mistake(self) -> str:
-        """Why clients will refuse it: expired, say.  "" if nothing is known."""
+        """Reason why clients will refuse the certificate, for example expired; "" if none is known."""
         return _refusal(self._settings)
 
 
 def _context(settings: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[settings.version_min]
-    # Renegotiation costs us more than the client, and nothing needs it; with compression lengths betray.
+    # Renegotiation costs the server more than the client, and no client needs it. Compression leaks plain
+    # text.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _load_key(context, settings)
     if settings.client_ca_file is not None:
@@ -84,7 +84,7 @@ def _words(error: OSError) -> str:
 
 
 def _refusal(settings: Tls) -> str:
-    """What verification says of our certificate when it is trusted itself: dates, purpose, signature."""
+    """Result of verification when the certificate itself is trusted: dates, purpose, signature."""
     ours, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load_key(ours, settings)
     trusting.check_hostname = False
@@ -109,8 +109,10 @@ def _refusal(settings: Tls) -> str:
 
 
 def certificate_name(peer: dict[str, Any] | None) -> str | None:
-    """The common name in a verified certificate, as ssl.SSLSocket.getpeercert() tells it, else the first of
-    its alternative names; None: there is no certificate, or no name in it.
+    """Common name in a verified certificate (ssl.SSLSocket.getpeercert()), otherwise its first alternative
+    name.
+
+    None: there is no certificate, or no name in it.
     """
     if not peer:
         return None

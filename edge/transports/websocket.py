@@ -1,8 +1,8 @@
-"""MQTT inside WebSocket (RFC 6455, MQTT section 6), the server's side, without I/O.
+"""MQTT in WebSocket (RFC 6455, MQTT section 6), the server's side, without I/O.
 
-The library `websockets` parses; this says what MQTT asks for: binary frames and no others [MQTT-6.0.0-1],
+The library `websockets` parses. This module adds the rules of MQTT: only binary frames [MQTT-6.0.0-1],
 packets that begin and end anywhere in them [MQTT-6.0.0-2], and the subprotocol "mqtt" [MQTT-6.0.0-3, -4], or
-"mqttv3.1", which clients of MQTT 3.1 ask for.  No compression: one message inflated without bound is enough.
+"mqttv3.1" for clients of MQTT 3.1. No compression: inflating a single message could use unbounded memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ __all__ = ["WebSocket"]
 
 PATHS = frozenset({"/", "/mqtt"})
 SUBPROTOCOLS = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
-REQUEST_MAX_BYTES = 16_384  # browsers send cookies, too
+REQUEST_MAX_BYTES = 16_384  # browsers also send cookies
 
 _log = logging.getLogger(__name__)
-_log.setLevel(logging.WARNING)  # the library tells of every frame and connection
+_log.setLevel(logging.WARNING)  # the library logs every frame and connection
 
 
 class WebSocket:
-    """One connection.  Bytes of the network in and out, bytes of MQTT out and in."""
+    """One connection. Converts between bytes of the network and bytes of MQTT."""
 
     def __init__(self, origins: Sequence[str], frame_max_bytes: int, names: HostNames) -> None:
-        """`origins`: of web pages that may connect; () those of this host, under one of its `names`, "*" any.
+        """Create a connection. `origins`: web pages that may connect; () pages of this host, "*" any page.
 
-        A request without an Origin comes from a program, not from a browser, and is accepted.
+        This host has the `names`. A request without an Origin comes from a program, not from a browser, and
+        is accepted.
         """
         self._same_host = not origins
         self._names = names
@@ -50,31 +51,31 @@ class WebSocket:
             logger=_log,
         )
         self._request_bytes = 0
-        self.refusal = ""  # why the request was refused
-        self.hint = ""  # the operator's remedy, where there is one
+        self.refusal = ""  # reason of the refused request
+        self.hint = ""  # the operator's remedy, if there is one
         self.frames = 0  # in the last receive()
 
     @property
     def is_open(self) -> bool:
-        """Whether the request was accepted, and nobody has said goodbye."""
+        """True if the request was accepted, and neither side has begun to close."""
         return self._protocol.state is State.OPEN
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes in: refused, failed or closed; output() may still have something."""
+        """True if no more input follows: refused, failed or closed. output() may still have bytes."""
         return self._protocol.eof_sent or self._protocol.state in {State.CLOSING, State.CLOSED}
 
     def refuse_frames(self) -> None:
-        """Close with 1008: the client sends frames without MQTT in them.  To be followed by output()."""
+        """Close with 1008: the client sends frames without MQTT in them. Call output() afterwards."""
         if self.is_open:
             self._protocol.fail(CloseCode.POLICY_VIOLATION, "too many frames before CONNECT was answered")
 
     def allow(self, frame_max_bytes: int) -> None:
-        """The longest frame and message from now on; the next larger one closes with 1009."""
+        """Set the limit of later frames and messages; a larger one closes with 1009."""
         self._protocol.max_size = frame_max_bytes
 
     def receive(self, data: bytes) -> bytes:
-        """Bytes of the network; the bytes of MQTT in them.  To be followed by output()."""
+        """Bytes of MQTT in bytes of the network. Call output() afterwards."""
         protocol = self._protocol
         self.frames = 0
         if self.is_over:
@@ -123,26 +124,26 @@ class WebSocket:
         protocol.send_response(response)
 
     def send(self, data: bytes) -> bytes:
-        """Bytes of MQTT, as what is to be sent; nothing once it is over."""
+        """Bytes of the network for bytes of MQTT; empty after the close."""
         if self.is_open:
             self._protocol.send_binary(data)
         return self.output()
 
     def close(self) -> bytes:
-        """What says goodbye, if that was not said yet."""
+        """Bytes of a close frame, unless one was sent already."""
         if self.is_open:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         return self.output()
 
     def output(self) -> bytes:
-        """What the protocol itself has to say: the answer to the request, pongs, goodbyes."""
+        """Bytes of the protocol itself: the answer to the request, pongs, close frames."""
         return b"".join(self._protocol.data_to_send())
 
 
 def _foreign_host(request: Request, names: HostNames) -> str | None:
-    """The Host of a page's request if it is not a name of the listener; None: it is, or no page asks.
+    """Host of a browser's request if it is not a name of the listener; None if it is, or without a browser.
 
-    A page that has resolved its own name to this machine is of one host with the broker otherwise.
+    Otherwise a page whose own name resolves to this machine would have the same host as the broker.
     """
     if not request.headers.get_all("Origin"):
         return None
@@ -151,15 +152,15 @@ def _foreign_host(request: Request, names: HostNames) -> str | None:
 
 
 def _is_of_host(request: Request) -> bool:
-    """Whether the page comes from the host that it connects to, at whatever port, or is none.
+    """True if a page connects to the host that it comes from, on any port, or if no page is involved.
 
-    Else any page that somebody on this machine looks at could be a client of its broker.
+    Otherwise any page in a browser on this machine could be a client of its broker.
     """
     try:
         origins, hosts = request.headers.get_all("Origin"), request.headers.get_all("Host")
         host = urlsplit(f"//{hosts[0]}").hostname if len(hosts) == 1 else None
         return all(host is not None and urlsplit(it).hostname == host for it in origins)
-    except ValueError:  # no address
+    except ValueError:  # not an address
         return False
 
 
