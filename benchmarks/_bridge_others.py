@@ -1,7 +1,6 @@
-"""MQTT upstream, a collector, and Parquet files, each beside its own library in a bare loop.
+"""MQTT upstream and Parquet files, each beside its own library in a bare loop.
 
 mqtt      Mosquitto.  The loop is paho-mqtt's, with what it publishes made before: QoS 1, 1000 in flight
-zmq       `brim collect` into a directory.  The loop is pyzmq's: four sockets that put and wait
 parquet   a directory.  The loop is pyarrow's writer, from tables made before, and makes its files safe
 """
 
@@ -9,19 +8,15 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from benchmarks._bridge_sinks import Lane, NotThere, at_once, write
-from benchmarks._mqtt_brokers import free_port, mosquitto, process
-from bridge.collecting import VERSION, pack
+from benchmarks._mqtt_brokers import mosquitto
 from bridge.drained import parse
 from bridge.sink import open_sink
 from bridge.unit import Run, Unit
@@ -95,47 +90,6 @@ def mqtt(place: Path) -> Iterator[Lane]:
         )
 
 
-# ---- a collector ----
-
-
-@contextmanager
-def collector(place: Path) -> Iterator[Lane]:
-    """A new one for each run: it keeps a name once."""
-    numbers = itertools.count()
-    with ExitStack() as running:
-        at = [""]
-
-        def clear() -> None:
-            running.close()
-            root, port = place / f"collected-{next(numbers)}", free_port()
-            running.callback(shutil.rmtree, root, ignore_errors=True)
-            command = [sys.executable, "-m", "edge", "collect", "--to", root.as_uri()]
-            command += ["--listen", f"tcp://127.0.0.1:{port}", "--log-level", "error"]
-            running.enter_context(process("collector", command, port, place))
-            at[0] = f"127.0.0.1:{port}"
-
-        yield Lane(clear, lambda: open_sink(f"zmq://{at[0]}"), lambda units: _put_all(at[0], units))
-
-
-def _put_all(where: str, units: Sequence[Unit]) -> None:
-    context, local = zmq.Context(), threading.local()
-
-    def asked(*frames: bytes) -> None:
-        local.socket.send_multipart(frames, copy=False)
-        local.socket.recv()
-
-    def put(unit: Unit) -> None:
-        if not hasattr(local, "socket"):
-            local.socket = context.socket(zmq.DEALER)
-            local.socket.connect(f"tcp://{where}")
-            asked(pack(kind="hello", edge=unit.footer.edge, holder="bench", version=VERSION))
-        head = pack(kind="put", edge=unit.footer.edge, holder="bench", name=unit.name)
-        asked(head, b"".join(unit.parts))
-
-    at_once(put, units)
-    context.destroy(linger=0)
-
-
 # ---- Parquet ----
 
 
@@ -166,4 +120,4 @@ def parquet(place: Path) -> Iterator[Lane]:
     )
 
 
-LANES = {"mqtt": mqtt, "zmq": collector, "parquet": parquet}
+LANES = {"mqtt": mqtt, "parquet": parquet}

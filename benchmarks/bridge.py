@@ -1,7 +1,7 @@
 """The drain beside each sink's own client in a bare loop, and the broker with and without a bridge.
 
     python -m benchmarks.bridge [--rounds 3] [--mib 128] [--seconds 3] [--no-ingest]
-                                [--sinks directory,s3,kafka,mqtt,zmq,parquet]
+                                [--sinks directory,s3,kafka,mqtt,parquet]
 
 In each round the same records are drained from a ring, drained from a log whose ring has moved on, and pushed
 by a bare loop over the sink's own library: the units of the drain, built before, as many at once.  A ratio

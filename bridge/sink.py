@@ -130,7 +130,6 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
                                   or endpoint.  For both: format = "parquet" (bridge/sinks/parquet.py)
     kafka://host:9092/topic       Kafka (bridge/sinks/kafka.py); `options` are those of librdkafka
     mqtt://host:1883              and mqtts://: another MQTT broker (bridge/sinks/mqtt.py, with its `options`)
-    zmq://host:5571               a Brim collector (bridge/sinks/zeromq.py)
 
     Raises BadName: no sink has this scheme, or the options are wrong; SinkUnavailable: its library is
     missing.  Neither names user or password.
@@ -163,11 +162,7 @@ def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
         from bridge.sinks.mqtt import MqttSink
 
         return MqttSink.of_url(url, options or {})
-    if scheme in {"zmq", "zmq+ipc"}:
-        from bridge.sinks.zeromq import ZmqSink
-
-        return ZmqSink.of_url(url, options or {})
-    schemes = ("file", *OBJECT_STORES, "kafka", "mqtt", "mqtts", "zmq", "zmq+ipc")
+    schemes = ("file", *OBJECT_STORES, "kafka", "mqtt", "mqtts")
     known = ", ".join(f"{known}://" for known in schemes)
     raise BadName(f"no sink for {url!r}", hint=f"a sink's URL begins with one of {known}")
 

@@ -44,7 +44,6 @@ VERBS = {
     "consumers": "groups of consumers: how far behind they are, and put one somewhere else",
     "spark": "run a Spark job over what bridges have drained",
     "bridge": "run a bridge as a process of its own, or look at bridges",
-    "collect": "take drained files from bridges over ZeroMQ",
 }
 
 EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_LOST = 1, 2, 3, 4, 5, 6

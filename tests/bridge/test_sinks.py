@@ -210,7 +210,6 @@ def test_a_store_that_cannot_be_reached_is_unavailable_and_names_no_secret() -> 
         ("kafka://who:sesame@host:9092/topic", {}),
         ("kafka://who:sesame@host:9092/topic", {"mode": "chunk"}),
         ("kafka://who:sesame@host:9092/topic", {"acks": "1"}),
-        ("zmq://who:sesame@host:5571", {}),
         ("s3://who:sesame@bucket/lake", {"regoin": "eu-west-1"}),
         ("s3://who:sesame@bucket/lake", {"format": "orc"}),
         ("file://who:sesame@host/lake", {}),
