@@ -4,7 +4,7 @@ There are two kinds.  A UnitSink stores drained files, each under a name that is
 that what is sent twice is there once.  A RecordSink passes records on, one by one, with their identity.
 
 A sink is one file in bridge/sinks that imports its client library when it is opened, and a line in
-open_sink().  README, "Write a sink", walks through one.
+open_sink().  docs/how-to/write-a-sink.md walks through one.
 """
 
 from __future__ import annotations

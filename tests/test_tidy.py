@@ -27,7 +27,7 @@ def files(*suffixes: str) -> list[Path]:
 
 PYTHON = [ROOT / "build.py", ROOT / "dev", *files(".py", ".pyi")]
 C = files(".c", ".h")
-PROSE = sorted(ROOT.glob("*.md"))
+PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def python_functions(text: str) -> Iterator[tuple[str, int]]:

@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[spark]'")
 
+from tests.support.documents import block_of
 from tests.support.drained_files import store, unit_of
 from tests.support.house import ROOT
-
-README = ROOT / "README.md"
 
 TASKS = """
 import bridge.spark.daemon
@@ -97,9 +96,9 @@ def test_an_error_of_a_worker_is_printed(runtime_directory: Path) -> None:
 @pytest.mark.java
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
-def test_the_notebook_of_the_readme_prints_no_traceback(tmp_path: Path) -> None:
+def test_the_notebook_of_the_tutorial_prints_no_traceback(tmp_path: Path) -> None:
     """The block of Python as it stands there, in a process of its own; short queries leave workers early."""
-    (block,) = re.findall(r"```python\n(from bridge\.spark\.session.*?)```", README.read_text(), re.DOTALL)
+    block = block_of("docs/tutorials/data-engineer.md", "python")
     lake = tmp_path / "sample-lake"
     store(lake, unit_of(0, 19_999, payload=lambda offset: b'{"temp": %d.5, "rpm": 7}' % offset))
     fields = 'fields = { temp = "double", rpm = "long" }'

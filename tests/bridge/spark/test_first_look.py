@@ -15,6 +15,7 @@ pytest.importorskip("pyspark", reason="needs the spark extra: pip install 'brim[
 
 from edge.cli import main as brim
 from edge.cli.spark import JOBS
+from tests.support.documents import block_of
 from tests.support.drained_files import store, unit_of
 from tests.support.house import ROOT
 
@@ -157,15 +158,14 @@ def test_spark_submit_runs_a_job_where_it_is_told_to(lake: Path) -> None:
 
 @pytest.mark.java
 @pytest.mark.timeout(180)
-def test_readme_for_data_engineers_runs_as_it_stands(spark: Any, tmp_path: Path, capsys: Said) -> None:
+def test_the_tutorial_for_data_engineers_runs_as_it_stands(spark: Any, tmp_path: Path, capsys: Said) -> None:
     from examples import sample_lake
 
     sample_lake.main([str(tmp_path / "sample-lake"), "--seconds", "1"])
-    section = (ROOT / "README.md").read_text().partition("## A data engineer's ten minutes\n")[2]
-    code = section.partition("```python\n")[2].partition("```")[0]
+    code = block_of("docs/tutorials/data-engineer.md", "python")
     code = code.replace('"sample-lake', f'"{tmp_path}/sample-lake')  # Java may have begun elsewhere
     capsys.readouterr()
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "data-engineer.md", "exec"), {})
     said = capsys.readouterr().out
     assert "|plant/3/data|   10|" in said
     assert "[{20, 59}]" in said

@@ -1,6 +1,5 @@
-"""The sink that README shows how to write, run as it stands there against a server."""
+"""The sink of docs/how-to/write-a-sink.md, run against a server as it stands there."""
 
-import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,8 +11,8 @@ import pytest
 from bridge.errors import SinkConflict, SinkUnavailable
 from bridge.sink import Sink
 from tests.support.bridges import EPOCH, drain, publish, ring, run_dry, settings
+from tests.support.documents import block_of
 from tests.support.drained_files import offsets_drained, unit_of
-from tests.support.house import ROOT
 
 
 class Shelf(BaseHTTPRequestHandler):
@@ -54,11 +53,9 @@ class Shelf(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Iterator[Sink]:
-    (code,) = re.findall(
-        r"```python\n(import http.client\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
     names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    code = block_of("docs/how-to/write-a-sink.md", "python")
+    exec(compile(code, "write-a-sink.md", "exec"), names)
     handler = type("Handler", (Shelf,), {"root": tmp_path / "lake", "fails": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -71,7 +68,7 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
     server.server_close()
 
 
-def test_the_sink_of_the_readme_drains_each_record_once(
+def test_the_documented_sink_drains_each_record_once(
     sink: Any, runtime_directory: Path, tmp_path: Path
 ) -> None:
     sink.begin("edge-1")
