@@ -13,6 +13,7 @@ from edge.config import Config, Listener, Plugin, Producer, Stream, Tls, parse
 from tests.support import documents
 from tests.support.documents import ARCHITECTURE, DOCUMENTS, PAGES, README, Block, blocks, prose, short
 from tests.support.house import ROOT, dev
+from tests.test_words import PATTERNS
 
 README_WORDS = 900
 ARCHITECTURE_LINES = 150
@@ -44,6 +45,12 @@ def test_readme_has_at_most_900_words() -> None:
 
 def test_architecture_has_at_most_150_lines() -> None:
     assert len(ARCHITECTURE.read_text().splitlines()) <= ARCHITECTURE_LINES
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=short)
+def test_a_document_uses_plain_words(page: Path) -> None:
+    text = re.sub(r"`[^`]*`", "", prose(page))
+    assert [(found[0], remedy) for words, remedy in PATTERNS for found in words.finditer(text)] == []
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=lambda block: short(block.page))
@@ -145,7 +152,7 @@ def test_what_python_in_a_document_imports_exists(block: Block) -> None:
     statements = [
         node for node in ast.parse(block.text).body if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    exec(compile(ast.Module(statements, []), str(block.page), "exec"), {})
+    exec(compile(ast.Module([*statements], []), str(block.page), "exec"), {})
 
 
 def test_names_that_a_checker_misses_would_pass_unseen() -> None:
