@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the type Engine share: the object, its arguments, the methods about topics and sessions.
+ * Common parts of the type Engine: the object, its arguments, the methods about topics and sessions.
  */
 #ifndef BRIM_MQTT_CALLS_H
 #define BRIM_MQTT_CALLS_H
@@ -11,19 +11,19 @@
 
 typedef struct engine_object {
     PyObject_HEAD mq_engine *engine;
-    PyObject *rings;   /* source -> the Writer or Reader that keeps its memory mapped */
-    PyObject *journal; /* the Writer of the journal, while it is open */
+    PyObject *rings;   /* source -> Writer or Reader, which keeps its memory mapped */
+    PyObject *journal; /* Writer of the open journal */
     mq_restoring *restoring;
 } engine_object;
 
 typedef PyObject *const *args_t;
 
-/* A view that is given back at the end of its block.  Both that and view_of() may run Python (the buffer of
- * a Python class), which may use the engine: so views are taken before anything is looked up, and what was
- * looked up is not used after their block. */
+/* A view that is released at the end of its block.  The release and view_of() may run Python (the buffer of a
+ * Python class), and this may use the engine.  Views are therefore taken before any look-up, and results of
+ * look-ups are not used after the block. */
 #define HELD_VIEW __attribute__((cleanup(bytes_done))) bytes_view
 
-/* Bytes of an object, as many as 31 bits can say: lengths have 32 here.  `out` is preset with zeros. */
+/* Get the bytes of an object, at most INT32_MAX: lengths have 32 bits here.  `out` is preset with zeros. */
 static inline int view_of(PyObject *object, bytes_view *out)
 {
     if (bytes_of(object, out) != 0)
@@ -66,7 +66,7 @@ static inline int topic_from(const engine_object *self, PyObject *object, mq_top
     return -1;
 }
 
-/* 0 with *out NULL: stale. */
+/* Returns 0 with *out NULL for a stale handle. */
 static inline int connection_from(const engine_object *self, PyObject *object, mq_connection **out)
 {
     unsigned long long handle;
@@ -126,7 +126,7 @@ PyObject *engine_refuse(engine_object *self, args_t args, Py_ssize_t count);
 PyObject *engine_upstream(engine_object *self, args_t args, Py_ssize_t count);
 
 /* owner_calls.c */
-/* With a reference; NULL without an exception: the key is empty, or there is no memory. */
+/* Owner with an added reference.  NULL without an exception: the key is empty, or memory is short. */
 mq_owner *owner_from(engine_object *self, PyObject *key);
 mq_author *author_from(mq_owner *owner, PyObject *facts); /* likewise */
 PyObject *engine_session_author(engine_object *self, args_t args, Py_ssize_t count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Peer: where a connection comes from.
+ * Peer: remote address of a connection.
  */
 #ifndef MQ_PEER_H
 #define MQ_PEER_H
@@ -9,13 +9,13 @@
 
 struct sockaddr_storage;
 
-typedef struct mq_peer { /* as mq_connection has it */
-    uint8_t address[16]; /* in the order of the network; of IPv4 the first 4 */
+typedef struct mq_peer { /* in the form of mq_connection */
+    uint8_t address[16]; /* in network order; IPv4 uses the first 4 */
     uint16_t port;
-    uint8_t family;      /* AF_INET, AF_INET6, or of a socket without an address */
+    uint8_t family;      /* AF_INET, AF_INET6, or the family of a socket without an address */
 } mq_peer;
 
-/* An IPv4 client of a dual-stack listener is an IPv4 client. */
+/* Peer from a socket address.  An IPv4 client of a dual-stack listener becomes an IPv4 peer. */
 mq_peer mq_peer_of(const struct sockaddr_storage *address);
 
 #endif

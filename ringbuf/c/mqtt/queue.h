@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Places of records, entries of a queue, and pushing one: what is done once a delivery, inline.
+ * Positions of records, queue entries, and mq_push(): inline functions that run once per delivery.
  */
 #ifndef BRIM_QUEUE_H
 #define BRIM_QUEUE_H
@@ -40,19 +40,19 @@ static inline mq_entry mq_entry_at(const uint8_t *at)
     uint64_t rest;
     mq_entry entry;
     memcpy(&entry.where, at, sizeof entry.where);
-    memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that nothing behind it is read */
+    memcpy(&rest, at + 7, sizeof rest); /* from 7 on, so that no byte after the entry is read */
     entry.tag = (uint32_t)(rest >> 8);
     entry.topic = (uint32_t)(rest >> 40);
     return entry;
 }
 
-/* Its record is at `where` from now on. */
+/* Set the position of the entry's record. */
 static inline void mq_entry_move(uint8_t *at, uint64_t where)
 {
     memcpy(at, &where, sizeof where);
 }
 
-/* It has no record, and needs no window. */
+/* Mark the entry as removed: it has no record and needs no window. */
 static inline void mq_entry_take_back(uint8_t *at)
 {
     uint32_t tag = MQ_TAG_RELEASED;
@@ -60,27 +60,28 @@ static inline void mq_entry_take_back(uint8_t *at)
     memcpy(at + sizeof(uint64_t), &tag, sizeof tag);
 }
 
-/* The oldest entry of a queue that is not empty; mq_queue_pop() takes it. */
+/* The oldest entry of a non-empty queue; mq_queue_pop() removes it. */
 static inline mq_entry mq_queue_front(const mq_session *session)
 {
     return mq_entry_at(session->queue_out);
 }
 
-/* Everything that was collected is in the journal's ring, or nothing is kept: what tells of it may be sent.
- */
+/* True if all collected entries are in the journal's ring, or no journal is open.  Dependent output may then
+ * be sent. */
 static inline bool mq_journal_written(mq_engine *engine)
 {
     return (engine->journal.used == 0 && !engine->journal.torn) || mq_journal_flush(engine);
 }
 
-/* Queues `entry`: here rather than in queue.c, because it is what fan-out does most. */
+/* Queue `entry`.  Inline here because fan-out calls it most often. */
 static inline void mq_push(mq_engine *engine, mq_session *session, mq_entry entry)
 {
     if (session->queue_left == 0 && !mq_queue_make_room(engine, session))
         return;
     uint64_t rest = entry.tag | (uint64_t)entry.topic << 32;
     memcpy(session->queue_in, &entry.where, sizeof entry.where);
-    memcpy(session->queue_in + 8, &rest, sizeof rest); /* its last byte is zero, and the next entry's */
+    /* the last byte is zero and belongs to the next entry */
+    memcpy(session->queue_in + 8, &rest, sizeof rest);
     session->queue_in += MQ_ENTRY_BYTES;
     session->queue_left--;
     session->queue_count++;

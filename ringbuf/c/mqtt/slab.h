@@ -8,19 +8,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct mq_list { /* of handles: who left meanwhile is known by its generation */
+typedef struct mq_list { /* list of handles; a stale handle is identified by its generation */
     uint64_t *at;
     uint32_t count, room;
 } mq_list;
 
 #define MQ_LINES 3
-typedef struct mq_line { /* a list that is taken from its front */
+typedef struct mq_line { /* a queue: items are taken from the front */
     mq_list list;
     uint32_t first;
 } mq_line;
 
-typedef struct mq_item {        /* how everything in a slab begins */
-    uint32_t index, generation; /* generation is odd while it is in use */
+typedef struct mq_item {        /* head of every item in a slab */
+    uint32_t index, generation; /* generation is odd while the item is in use */
     uint32_t next_free;
 } mq_item;
 
@@ -37,7 +37,7 @@ typedef struct mq_bytes {
     uint32_t start, end, room;
 } mq_bytes;
 
-typedef struct mq_spares { /* bytes of one size for who needs some next, chained by their first word */
+typedef struct mq_spares { /* free buffers of one size, chained by their first word */
     uint8_t *first;
     uint32_t count;
 } mq_spares;
