@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Acknowledgements: of what a client publishes, which may have to wait for the disk or for a sink (levels.c),
- * and from a client, of what was delivered to it.
+ * Acknowledgements: of messages that a client publishes, which may wait for the disk or for a sink
+ * (levels.c), and from a client for messages delivered to it.
  *
  *   byte 1   type << 4 | flags
  *   byte 2   remaining length: 2; MQTT 5 only: 3 and more
  *   2 bytes  packet identifier
- *   1 byte   MQTT 5: reason code; left out, with what follows, if it is 0
- *   n bytes  MQTT 5: properties; left out if there are none
+ *   1 byte   MQTT 5: reason code; omitted, with the rest, if it is 0
+ *   n bytes  MQTT 5: properties; omitted if there are none
  *
- * An exchange is open from the PUBLISH until what ends it is sent: PUBACK, PUBREC that says it failed, or
- * PUBCOMP.  connection->unfinished counts those of this connection, and no more than limits.receive_max of
- * them are allowed in MQTT 5 [MQTT-3.3.4-9].  QoS 2 identifiers that were received on an earlier connection
- * are not counted: the quota begins anew with each [MQTT-4.9.0-1].
+ * An exchange is open from the PUBLISH until the packet that ends it is sent: PUBACK, PUBREC with a failure,
+ * or PUBCOMP.  connection->unfinished counts the open ones of this connection.  MQTT 5 permits at most
+ * limits.receive_max [MQTT-3.3.4-9].  QoS 2 identifiers received on an earlier connection do not count: the
+ * quota restarts with each connection [MQTT-4.9.0-1].
  */
 #include "packets.h"
 
@@ -26,7 +26,7 @@ static void put_ack(mq_engine *engine, mq_connection *connection, uint8_t first,
     mq_put(engine, connection, bytes, says ? 5 : 4);
 }
 
-/* ---- those that wait, in the order of their PUBLISHes ---- */
+/* ---- held acknowledgements, in the order of their PUBLISHes ---- */
 
 static bool held_grow(mq_connection *connection)
 {
@@ -43,14 +43,15 @@ static bool held_grow(mq_connection *connection)
     return true;
 }
 
-/* How many may wait before the client is no longer read.  In MQTT 5 it knows its Receive Maximum, and is not
- * stopped by keeping to it; twice as many is only reached by sending the same over and over. */
+/* Number of held acknowledgements at which reading from the client pauses.  An MQTT 5 client knows its
+ * Receive Maximum and is not paused within it.  Twice as many are reached only by repeating the same packets.
+ * */
 static uint32_t held_max(const mq_engine *engine, const mq_connection *connection)
 {
     return engine->limits.receive_max * (connection->version == 5 ? 2 : 1);
 }
 
-/* Whether sending it ends its exchange. */
+/* True if sending this acknowledgement ends its exchange. */
 static bool ends(const mq_ack *ack)
 {
     return ack->first == MQ_PUBACK << 4 || ack->reason >= MQ_REASON_FAILED;
@@ -73,7 +74,8 @@ static void hold(mq_engine *engine, mq_connection *connection, mq_ack ack)
     }
 }
 
-/* How far its record is; a refusal goes into its reason, if the client can be told. */
+/* State of the acknowledged record.  A refusal is stored as the reason if the client's version has reasons.
+ * */
 static mq_reach reach_of(const mq_engine *engine, const mq_connection *connection, mq_ack *ack)
 {
     const mq_source *source = engine->sources[ack->source];
@@ -97,7 +99,7 @@ static void release(mq_engine *engine, mq_connection *connection)
         mq_reach reach = reach_of(engine, connection, &ack);
         if (reach == MQ_REACH_WAITS)
             break;
-        if (reach == MQ_REACH_LOST) { /* MQTT 3.1.1 cannot say it: the client sends again when it is back */
+        if (reach == MQ_REACH_LOST) { /* MQTT 3.1.1 has no reason: the client sends again after a reconnect */
             mq_connection_close(engine, connection, MQ_CLOSE_FULL);
             return;
         }
@@ -105,7 +107,7 @@ static void release(mq_engine *engine, mq_connection *connection)
         connection->held_count--;
         connection->unfinished -= ended;
         engine->counters.held--;
-        if (!ended && reach == MQ_REACH_REFUSED) /* a PUBREC that says so frees its identifier */
+        if (!ended && reach == MQ_REACH_REFUSED) /* a PUBREC with a failure frees its identifier */
             mq_exchange_end(engine, connection, ack.identifier);
         put_ack(engine, connection, ack.first, ack.identifier, ack.reason);
     }
@@ -120,7 +122,7 @@ static void release(mq_engine *engine, mq_connection *connection)
     }
 }
 
-/* Sends the acknowledgements whose records have got as far as they must: group commit. */
+/* Send the acknowledgements whose records have reached the required durability: group commit. */
 void mq_held_release(mq_engine *engine)
 {
     mq_list walked = engine->holding;
@@ -143,7 +145,7 @@ bool mq_is_held(const mq_connection *connection, uint16_t identifier)
     return false;
 }
 
-/* At once, or when it is durable, and never before an earlier one of this connection. */
+/* Acknowledge at once, or when the record is durable; never before an earlier one of this connection. */
 void mq_acknowledge(mq_engine *engine, mq_connection *connection, mq_ack ack)
 {
     bool waits = ack.source != 0 && engine->sources[ack.source]->level.gate != MQ_GATE_NONE;
@@ -160,7 +162,7 @@ bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t iden
     bool open = mq_received_free(connection->session, identifier);
     if (open && connection->session->kept) {
         mq_journal_word(engine, MQ_J_FREED, connection->session, identifier);
-        mq_vow(engine, connection); /* the next message with it is another one */
+        mq_vow(engine, connection); /* the next message with this identifier is a new one */
     }
     connection->unfinished -= open && connection->unfinished > 0;
     return open;
@@ -168,7 +170,7 @@ bool mq_exchange_end(mq_engine *engine, mq_connection *connection, uint16_t iden
 
 /* ---- from a client ---- */
 
-/* Which reason codes an acknowledgement may carry: sections 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1. */
+/* True if an acknowledgement may have this reason code: sections 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1. */
 static bool may_say(uint32_t kind, uint8_t reason)
 {
     static const uint8_t published[] = {0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99};
@@ -182,14 +184,14 @@ static bool may_say(uint32_t kind, uint8_t reason)
     return false;
 }
 
-/* MQTT 3.1, section 3.6: PUBREL has DUP, and does not use RETAIN. */
+/* Check the flags.  In MQTT 3.1, section 3.6, PUBREL has DUP, and does not use RETAIN. */
 static bool flags_fit(const mq_connection *connection, uint8_t first)
 {
     uint32_t flags = first & 15, ignored = connection->version == 3 ? 9 : 0;
     return first >> 4 == MQ_PUBREL ? (flags & ~ignored) == 2 : flags == 0;
 }
 
-/* Identifier and reason.  0, or MQ_CLOSE_*. */
+/* Read identifier and reason.  0, or MQ_CLOSE_*. */
 static uint32_t ack_read(const mq_connection *connection, const mq_packet *packet, mq_ack *out)
 {
     uint32_t kind = packet->first >> 4;
@@ -206,7 +208,7 @@ static uint32_t ack_read(const mq_connection *connection, const mq_packet *packe
     return packet->length == 3 ? 0 : mq_properties_of_ack(body + 3, body + packet->length);
 }
 
-/* PUBREC: the client has it, or does not want it; then there is nothing to release [MQTT-4.3.3-4]. */
+/* PUBREC: the client has the message, or refuses it; after a refusal no PUBREL follows [MQTT-4.3.3-4]. */
 static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *entry, const mq_ack *ack)
 {
     bool known = entry != NULL, failed = ack->reason >= MQ_REASON_FAILED;
@@ -219,7 +221,7 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
         *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
         if (connection->session->kept) {
             mq_journal_word(engine, MQ_J_RELEASED, connection->session, ack->identifier);
-            mq_vow(engine, connection); /* after PUBREL the same would be another one for the client */
+            mq_vow(engine, connection); /* after PUBREL, a repetition would be a new message */
         }
     }
     if (!failed)
@@ -227,8 +229,8 @@ static void on_pubrec(mq_engine *engine, mq_connection *connection, mq_entry *en
                 known ? MQ_REASON_SUCCESS : MQ_REASON_UNKNOWN_IDENTIFIER);
 }
 
-/* Whether an acknowledgement is one that the message in flight waits for: else client and server do not mean
- * the same exchange, and neither could tell what has arrived [MQTT-4.13.1-1]. */
+/* True if the message in flight waits for this type of acknowledgement.  Otherwise client and server mean
+ * different exchanges, and neither can know what has arrived [MQTT-4.13.1-1]. */
 static bool fits(uint32_t kind, uint32_t tag)
 {
     uint32_t qos = tag & MQ_TAG_QOS;
@@ -237,8 +239,8 @@ static bool fits(uint32_t kind, uint32_t tag)
     return kind == MQ_PUBACK ? qos == 1 : qos == 2;
 }
 
-/* One for an identifier that is not in flight changes nothing, but is answered, so that a client that
- * remembers more than we do comes to an end. */
+/* An acknowledgement for an identifier that is not in flight changes nothing.  It is still answered, so that
+ * a client with more state than the server can finish its exchange. */
 bool mq_on_acknowledgement(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
     mq_ack ack;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topic aliases towards a client that takes some: the first PUBLISH to a topic names it and its alias, those
- * after it the alias alone.
+ * Topic aliases towards a client that accepts them: the first PUBLISH to a topic has its name and its alias,
+ * later ones have only the alias.
  *
- * A connection has at most MQ_ALIASES_OUT_MAX, in sets of WAYS; a topic belongs to one set, and there takes
- * the alias that was not used for longest.  So it is a few comparisons, whatever the client publishes or asks
- * for, and a topic that is busy keeps its alias.  Nothing has to be told to the client when an alias changes
- * hands: the PUBLISH that does it says so.
+ * A connection has at most MQ_ALIASES_OUT_MAX aliases, in sets of WAYS.  A topic belongs to one set and takes
+ * the least recently used alias there.  The cost is a few comparisons, whatever the client publishes or
+ * accepts, and a busy topic keeps its alias.  A reassigned alias needs no extra packet: the PUBLISH has both
+ * name and alias.
  */
 #include "frame.h"
 
@@ -19,7 +19,7 @@ static uint32_t alias_count(const mq_connection *connection)
     return connection->alias_max < MQ_ALIASES_OUT_MAX ? connection->alias_max : MQ_ALIASES_OUT_MAX;
 }
 
-/* The topic of `entry`, if the message is still for what that names now. */
+/* Topic of `entry`, if the table's topic still has the name of the message. */
 static const mq_topic *topic_of(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame)
 {
     const mq_topic *topic = mq_slab_at(&engine->topics, entry->topic);

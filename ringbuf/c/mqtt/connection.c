@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes of a connection -> packets; each goes to the file that knows its kind (packets.h), or to Python.
+ * Parser: splits the bytes of a connection into packets and passes each to the file for its type (packets.h),
+ * or to Python.
  *
- * The parser stops at whatever is not PUBLISH, an acknowledgement or PINGREQ, and at a topic that is unknown
- * or that this client was not judged for.  It leaves exactly that to Python, as an event, and goes on at the
- * next poll: what a client sent after a SUBSCRIBE is handled after it.  What it cannot finish stays in
- * connection->in, from the first byte of the packet it stopped at.
+ * The parser stops at each packet other than PUBLISH, acknowledgements and PINGREQ, and at a topic that is
+ * unknown or not yet authorized for this client.  It queues that packet as an event for Python and continues
+ * at the next poll.  Packets after a SUBSCRIBE are therefore handled after it.  Input that is not consumed
+ * stays in connection->in, from the first byte of the packet at which the parser stopped.
  *
- * Everything that is read lies in [at, end); each step checks before it reads.
+ * All input is in [at, end); each step checks the bounds before it reads.
  */
 #include "packets.h"
 
@@ -32,7 +33,7 @@ bool mq_put(mq_engine *engine, mq_connection *connection, const void *bytes, uin
     return true;
 }
 
-/* What DISCONNECT tells an MQTT 5 client; 0: nothing, there is nobody to tell, or Python has. */
+/* Reason code of the DISCONNECT to an MQTT 5 client; 0: none is sent, or Python has sent it. */
 static uint8_t reason_of(uint32_t cause)
 {
     static const uint8_t reasons[MQ_CLOSE_CAUSES] = {
@@ -61,7 +62,7 @@ void mq_farewell(mq_engine *engine, mq_connection *connection, uint32_t cause)
     out->end += (uint32_t)sizeof bytes;
 }
 
-/* ---- what Python decides ---- */
+/* ---- events for Python ---- */
 
 bool mq_leave(mq_engine *engine, mq_connection *connection, mq_event event, uint32_t skip)
 {
@@ -86,8 +87,8 @@ bool mq_refuse(mq_engine *engine, mq_connection *connection, uint32_t cause)
 
 /* ---- packets ---- */
 
-/* What waits for the client goes first, so that the answer means: whatever was there has been sent.  Once a
- * turn: it is not for the client to say how often that is looked at. */
+/* Queued output for the client is sent first, so that PINGRESP means: all earlier output was sent.  This
+ * happens once per turn, to bound the work that a client can cause. */
 static bool on_ping(mq_engine *engine, mq_connection *connection)
 {
     static const uint8_t pong[2] = {0xd0, 0};
@@ -97,7 +98,7 @@ static bool on_ping(mq_engine *engine, mq_connection *connection)
     return connection->stop != MQ_STOP_CLOSING && mq_put(engine, connection, pong, sizeof pong);
 }
 
-/* True: the packet was consumed. */
+/* Serve a packet in C or pass it to Python.  True if it was consumed. */
 static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet *packet)
 {
     uint32_t kind = packet->first >> 4;
@@ -113,14 +114,15 @@ static bool serve(mq_engine *engine, mq_connection *connection, const mq_packet 
     return mq_leave(engine, connection, (mq_event){.kind = MQ_EVENT_PACKET, .length = length}, length);
 }
 
-/* Most bytes of a packet of this type.  Before CONNECT is accepted there is one limit for all types. */
+/* Longest permitted packet of this type.  Before CONNECT is accepted, one limit applies to all types. */
 static uint32_t longest(const mq_engine *engine, const mq_connection *connection, uint32_t kind)
 {
     uint32_t any = connection->packet_max_bytes, control = engine->limits.control_max_bytes;
     return kind == MQ_PUBLISH || connection->version == 0 || any < control ? any : control;
 }
 
-/* The packet at `at`, if all of it is there.  False: more is needed, or the connection was refused. */
+/* Parse the packet at `at`, if it is complete.  False: more input is needed, or the connection was refused.
+ * */
 static bool packet_at(mq_engine *engine, mq_connection *connection, const uint8_t *at, const uint8_t *end,
                       mq_packet *out)
 {
@@ -144,7 +146,7 @@ static bool packet_at(mq_engine *engine, mq_connection *connection, const uint8_
     return mq_refuse(engine, connection, MQ_CLOSE_MALFORMED);
 }
 
-/* Serves what is whole in `length` bytes at `bytes`; how many were consumed. */
+/* Serve the complete packets in `length` bytes at `bytes`.  Returns the number of bytes consumed. */
 static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length)
 {
     const uint8_t *at = bytes, *end = bytes + length;
@@ -153,7 +155,7 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     engine->turn_work = 0;
     uint32_t most = engine->lags ? MQ_LAG_WORK : MQ_TURN_WORK;
     while (connection->stop == MQ_RUN && at < end) {
-        if (engine->turn_work >= most) { /* the others have their turn first */
+        if (engine->turn_work >= most) { /* other connections have their turn first */
             mq_connection_ready(engine, connection);
             break;
         }
@@ -169,14 +171,14 @@ static uint32_t parse(mq_engine *engine, mq_connection *connection, const uint8_
     return (uint32_t)(at - bytes);
 }
 
-/* ---- what is not consumed: input.c keeps it ---- */
+/* ---- input that is not consumed: input.c keeps it ---- */
 
 static uint32_t carried(const mq_connection *connection)
 {
     return connection->in.end - connection->in.start;
 }
 
-/* `count` bytes have been put where mq_receive_room() said. */
+/* Process `count` bytes that were written to the place of mq_receive_room(). */
 void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count)
 {
     uint32_t have = carried(connection);
@@ -195,7 +197,7 @@ void mq_received(mq_engine *engine, mq_connection *connection, uint32_t count)
     mq_input_keep(engine, connection, engine->receive + used, have + count - used);
 }
 
-/* Goes on with what was left over, behind what Python has dealt with. */
+/* Continue with the remaining input, after the bytes that Python has processed. */
 void mq_continue(mq_engine *engine, mq_connection *connection)
 {
     mq_bytes *in = &connection->in;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whom a session's connection is sent what next: first again what was in flight when the last connection
- * ended, then what is queued, as far as the window and the output let it.  frame.c builds each PUBLISH.
+ * Delivery: selects the next messages for a connection.  First come messages that were in flight when the
+ * last connection ended, then queued ones, within the limits of window and output.  frame.c builds each
+ * PUBLISH.
  */
 #include "frame.h"
 
-#define RETAINED_SHARE 1024u /* that go before what is queued, so that the queue has its turn */
+#define RETAINED_SHARE 1024u /* retained messages sent before the queue gets its turn */
 
-/* Room in the output for `length` bytes, or NO_ROOM when what is there should be sent first. */
+/* Reserve room in the output for `length` bytes.  MQ_NO_ROOM: the existing output must be sent first. */
 static mq_built room(mq_engine *engine, mq_connection *connection, uint32_t length)
 {
     mq_bytes *out = &connection->out;
@@ -24,8 +25,8 @@ static mq_built prepare(mq_engine *engine, mq_connection *connection, const mq_e
     return found == MQ_BUILT ? room(engine, connection, mq_frame_bytes(frame)) : found;
 }
 
-/* What is not sent is counted: as what cannot be had, is no longer there, came too late or is too much for
- * the client, which then counts as delivered [MQTT-3.1.2-25]. */
+/* Cause under which an undelivered message is counted: no memory, overwritten, expired, or too large for the
+ * client.  A message that is too large counts as delivered [MQTT-3.1.2-25]. */
 static uint32_t drop_cause(mq_built result)
 {
     switch (result) {
@@ -48,14 +49,14 @@ static void count_drop(mq_engine *engine, mq_session *session, mq_built result)
     session->dropped[drop_cause(result)]++;
 }
 
-/* Nothing was done about the entry: it will be its turn again. */
+/* True if the entry was left unchanged and is tried again later. */
 static bool stops(mq_built result)
 {
     return result == MQ_NO_ROOM || result == MQ_NO_MEMORY || result == MQ_COLD;
 }
 
-/* Sends `entry`, whose references have passed to us, with what it needs of the window.  `result`: of
- * prepare(); `queued`: it was in the queue. */
+/* Send `entry`, whose references this function takes over, and add it to the window if needed.  `result`: of
+ * prepare(); `queued`: the entry was in the queue. */
 static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_entry *entry,
                         const mq_frame *frame, mq_built result, bool queued)
 {
@@ -66,13 +67,13 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
         (sent = mq_sent_add(engine, session, &identifier)) == NULL)
         result = MQ_NO_MEMORY;
     if (sent != NULL) {
-        *sent = *entry; /* the references go along */
+        *sent = *entry; /* takes over the references */
         mq_sent_measured(session, sent, mq_frame_bytes(frame));
     }
     if (session->kept || entry->tag & MQ_TAG_SHARED) {
         mq_journal_sent(engine, session, entry, sent != NULL, queued);
         if (sent != NULL && (entry->tag & MQ_TAG_QOS) == 2)
-            mq_vow(engine, connection); /* with another identifier it would come twice */
+            mq_vow(engine, connection); /* with another identifier the client would get it twice */
     }
     if (result == MQ_BUILT)
         result = mq_frame_put(engine, connection, entry, frame, identifier, false);
@@ -85,8 +86,8 @@ static mq_built deliver(mq_engine *engine, mq_connection *connection, const mq_e
     return result;
 }
 
-/* What most deliveries are, in one go: QoS 0, of a ring of our own, without properties, and there is room.
- * False: it is not so, and nothing was done. */
+/* Fast path for most deliveries: QoS 0, from an own ring, without properties, with room in the output.
+ * False: not applicable, and nothing was done. */
 static bool deliver_plain(mq_engine *engine, mq_connection *connection, const mq_entry *entry)
 {
     mq_bytes *out = &connection->out;
@@ -138,7 +139,8 @@ static mq_built deliver_next(mq_engine *engine, mq_connection *connection, mq_se
     return deliver(engine, connection, &entry, &frame, result, true);
 }
 
-/* What was in flight when the last connection ended, in its order: PUBLISH with DUP, or PUBREL. */
+/* Resend a message that was in flight when the last connection ended, in order: PUBLISH with DUP, or PUBREL.
+ * */
 static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_session *session)
 {
     mq_frame frame;
@@ -172,16 +174,16 @@ static mq_built deliver_again(mq_engine *engine, mq_connection *connection, mq_s
     return result;
 }
 
-/* Whether the window of this connection lets the next of those that are in flight go: the client may have
- * come back with a smaller Receive Maximum [MQTT-3.3.4-9].  PUBREL needs no room in it [4.9]. */
+/* True if the window permits the next redelivery: the client may have reconnected with a smaller Receive
+ * Maximum [MQTT-3.3.4-9].  PUBREL needs no room in the window [4.9]. */
 static bool may_resend(const mq_session *session)
 {
     const mq_entry *entry = &session->sent[session->resend & (session->sent_room - 1)];
     return entry->where == MQ_NOWHERE || session->in_flight - session->unsent < session->window;
 }
 
-/* Whether the window lets a message go.  Its span is bounded too: a client that never acknowledges one
- * message must not make us keep the gaps of all after it. */
+/* True if the window permits another message.  Its span is also bounded: a client that never acknowledges one
+ * message must not keep the gaps of all later ones in memory. */
 static bool window_open(const mq_engine *engine, const mq_session *session, uint32_t tag)
 {
     uint64_t most = engine->limits.in_flight_max_bytes;
@@ -192,8 +194,8 @@ static bool window_open(const mq_engine *engine, const mq_session *session, uint
            (session->in_flight < session->window && span < (span_max < 65535 ? span_max : 65535));
 }
 
-/* At most `most` of the retained messages that it is to be sent.  MQ_FULL_WINDOW: an acknowledgement will
- * touch the connection; MQ_LATER: there is more to look for. */
+/* Send at most `most` retained messages.  MQ_FULL_WINDOW: an acknowledgement will touch the connection;
+ * MQ_LATER: the search must continue. */
 static mq_built deliver_retained(mq_engine *engine, mq_connection *connection, mq_session *session,
                                  uint32_t most)
 {
@@ -237,7 +239,7 @@ bool mq_fill(mq_engine *engine, mq_connection *connection)
     mq_built result = MQ_BUILT;
     while (session->resend < session->sent_next && !stops(result)) {
         if (!may_resend(session))
-            return false; /* as below */
+            return false; /* still dirty, as below */
         result = deliver_again(engine, connection, session);
     }
     if (session->replays != NULL && !stops(result))

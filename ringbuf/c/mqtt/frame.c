@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One PUBLISH frame, built from ring memory right into a connection's output: the one copy a delivery makes
+ * One PUBLISH frame, built from ring memory directly in a connection's output: the only copy of a delivery
  * before the socket.
  *
- * What a position names is looked at three ways:
- *   own ring  written by this thread, so nothing changes while it is copied; gone when the ring has been
- * given up that far (overrun) foreign   another process writes it, and may be hostile: header and properties
- * are copied before they are used, lengths are checked against the ring, and after copying it must still be
- * held, and its key must still be the topic it was routed by; else the frame is taken back blob      a copy
- * in our own memory
+ * The record at a position is read in one of three ways:
+ *   own ring  written by this thread, so the record cannot change during the copy; it is lost when the ring
+ *             has released that position for overwriting (overrun)
+ *   foreign   written by another process that may be hostile: header and properties are copied before use,
+ * and
+ *             lengths are checked against the ring.  After the copy the record must still be valid, and its
+ * key
+ *             must still be the topic it was routed by; otherwise the frame is removed
+ *   blob      a copy in this process's memory
  *
- * Properties of an MQTT 5 frame: what is left of the expiry interval, a topic alias, subscription
- * identifiers, and then what the message came with.  A subscriber that speaks 3.1.1 gets none of them.
+ * Properties of an MQTT 5 frame: the remaining expiry interval, a topic alias, subscription identifiers, and
+ * then those of the message.  A subscriber with MQTT 3.1.1 gets none of them.
  */
 #include "frame.h"
 #include "packets.h"
@@ -35,14 +38,14 @@ static uint32_t uint32_at(const uint8_t *at)
     return mq_uint16_at(at) << 16 | mq_uint16_at(at + 2);
 }
 
-/* A wall clock that was set back lengthens no interval. */
+/* Age of a record in ns.  A wall clock that was set back does not extend an interval. */
 static uint64_t age_of(const mq_engine *engine, const rb_record *header)
 {
     return engine->now_ns > header->timestamp_ns ? engine->now_ns - header->timestamp_ns : 0;
 }
 
-/* `properties` as a record has them, where nobody else can write.  An interval of 0 lasts until its second is
- * over. */
+/* Take `properties` in the form of a record, in memory that no other process writes.  An interval of 0 lasts
+ * until the end of its second. */
 static mq_built take_properties(uint64_t age_ns, bool may_be_late, const uint8_t *properties, uint32_t length,
                                 uint32_t flags, mq_frame *out)
 {
@@ -70,7 +73,7 @@ static mq_built look_own(const mq_engine *engine, const rb_record *record, bool 
     out->topic = bytes + RB_RECORD_HEADER_BYTES;
     out->topic_length = record->key_length;
     out->foreign = NULL;
-    if (record->flags & RB_FLAG_PROPERTIES) { /* written in this process: lengths hold */
+    if (record->flags & RB_FLAG_PROPERTIES) { /* written by this process: lengths are valid */
         rb_parts parts;
         if (rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
             return MQ_FORGED;
@@ -85,7 +88,7 @@ static mq_built look_own(const mq_engine *engine, const rb_record *record, bool 
     return MQ_BUILT;
 }
 
-/* Properties of a foreign record, checked in a copy of our own. */
+/* Find the properties of a foreign record, checked in a copy. */
 static mq_built look_foreign_properties(mq_engine *engine, const mq_source *source, uint64_t position,
                                         const rb_record *header, const rb_parts *parts, bool again,
                                         mq_frame *out)
@@ -95,7 +98,7 @@ static mq_built look_foreign_properties(mq_engine *engine, const mq_source *sour
         return MQ_FORGED;
     if (engine->foreign == NULL && (engine->foreign = malloc(MQ_READ_BYTES)) == NULL)
         return MQ_NO_MEMORY;
-    uint8_t *copy = engine->foreign; /* not engine->receive: a client may be read right now */
+    uint8_t *copy = engine->foreign; /* not engine->receive, which may hold input of a client now */
     memcpy(copy, reader->data + (position & reader->mask) + parts->properties_position,
            parts->properties_length);
     if (!rb_reader_holds(reader, position))
@@ -158,8 +161,8 @@ mq_built mq_look(mq_engine *engine, const mq_entry *entry, bool again, mq_frame 
     return look_own(engine, rb_writer_record(source->writer, position), again, out);
 }
 
-/* After copying: is `topic`, in our own memory by now unless it was left out, the one the record was routed
- * by? */
+/* Check, after the copy, that the record is still valid and that `topic` is the one it was routed by.
+ * `topic` is in this process's memory, unless it was omitted. */
 static mq_built look_again(const mq_engine *engine, const mq_entry *entry, const mq_frame *frame,
                            const uint8_t *topic)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Grants: what a subscription gives to each delivery beyond bits: identifiers, and a group if it is shared.
- * A tag has 24 bits for the number of one, so a route or queue entry stays one word however many identifiers
- * it stands for.
+ * Grants: the properties of a subscription that do not fit in bits: subscription identifiers, and the group
+ * of a shared subscription.  A tag has 24 bits for the number of a grant, so a route or queue entry stays one
+ * word for any number of identifiers.
  *
- * A grant is the set as it goes on the wire.  There is one of each: a thousand subscribers with the same
- * identifier share it, and a client that subscribes with ever new ones leaves nothing behind.  It is counted
- * by the routes and queue entries that name it, and freed with the last.
+ * A grant is the set in wire form, and each set exists once.  A thousand subscribers with the same identifier
+ * share it, and a client that subscribes with ever new ones leaves nothing behind.  Routes and queue entries
+ * hold references; the last one frees it.
  */
 #include "mqtt.h"
 

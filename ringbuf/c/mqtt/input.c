@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Input memory: the rest of what each connection has sent, and the limit on all of it together.
+ * Input memory: unconsumed input of each connection, and the limit of its total.
  *
- * What the parser cannot finish stays in connection->in.  The room of all of them is counted
- * (counters.unfinished_bytes), and bounded by limits.unfinished_max_bytes:
+ * Input that the parser cannot finish stays in connection->in.  The memory of all of them is counted
+ * (counters.unfinished_bytes) and bounded by limits.unfinished_max_bytes:
  *
  *   below three quarters   every connection is read, up to MQ_READ_BYTES at a time
- *   from there on     a connection that carries less than MQ_INPUT_MIN is read up to that, which is enough
- *                     for small packets; the others are not read (MQ_STOP_INPUT) and wait in line
- *   below the limit   those in line continue: short packets before long ones, but first who has waited for
- *                     TOO_LONG_MS.  The rest of the packet of each is promised to it, so that it ends
- *                     without another wait
- *   at the limit for WAIT_MS   connections are closed until there is room for those in line: those that have
- *                     not logged in first, then those that hold an equal share or more; in both those that
- *                     were longest at their packet, and none for less than the last of AGES_MS.  Time in line
- *                     does not count
+ *   above that        a connection with less than MQ_INPUT_MIN is read up to that, which is enough for small
+ *                     packets; the others are not read (MQ_STOP_INPUT) and wait in line
+ *   below the limit   connections in line continue: short packets before long ones, but first those that have
+ *                     waited for TOO_LONG_MS.  Each gets a promise of memory for the rest of its packet, so
+ *                     that the packet ends without another wait
+ *   at the limit for WAIT_MS   connections are closed until those in line have room: first those without an
+ *                     accepted CONNECT, then those with an equal share or more.  In both groups, connections
+ *                     with the oldest packet are closed first, and none below the last of AGES_MS.  Time in
+ *                     line does not count
  *
- * Invariants: memory and promises are at most the limit, one packet and MQ_INPUT_MIN for each connection.  A
- * connection in line continues: who has a promise ends its packet, or is closed when it is slow; without any
- * promise the first in line gets one, whatever is in use.
+ * Invariants: memory plus promises are at most the limit, plus one packet and MQ_INPUT_MIN per connection.  A
+ * connection in line always continues: a connection with a promise finishes its packet, or is closed when it
+ * is slow.  If no promise exists, the first in line gets one, whatever the use.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_BYTES (32u << 20) /* so much memory is kept for the next packets */
+#define KEEP_BYTES (32u << 20) /* memory kept for the next packets */
 #define READ_MIN_BYTES 16384u
 #define PAGE_BYTES ((uintptr_t)4096)
-#define CHUNK_HEAD_BYTES 64u /* of a free chunk, at most */
+#define CHUNK_HEAD_BYTES 64u /* upper limit of malloc()'s data in a free chunk */
 #define WAIT_MS 250u
 #define TOO_LONG_MS 4000u
-/* Most that a packet may lack in each line. */
+/* Longest missing rest of a packet in each line. */
 static const uint64_t LINES_BYTES[MQ_LINES] = {64 << 10, 1 << 20, UINT64_MAX};
 static const uint32_t AGES_MS[] = {16000, 4000, 1000};
 
@@ -56,7 +56,7 @@ static bool is_full(const mq_engine *engine)
     return in_use(engine) >= engine->limits.unfinished_max_bytes;
 }
 
-/* For those without a promise. */
+/* True if memory is scarce for connections without a promise. */
 static bool is_scarce(const mq_engine *engine)
 {
     uint64_t most = engine->limits.unfinished_max_bytes;
@@ -78,8 +78,9 @@ void mq_input_begins(mq_engine *engine, mq_connection *connection)
     mq_input_promised(engine, connection, UINT32_MAX);
 }
 
-/* Of much memory the pages go back to the system at once: free() would keep them, and malloc_trim() stops all
- * other allocations for a tenth of a second.  What free() itself writes stands in the first and the last. */
+/* Pages of a large total are returned to the system at once.  free() would keep them, and malloc_trim() would
+ * block all other allocations for a tenth of a second.  The first and the last page stay: free() writes to
+ * them. */
 static void pages_give_back(const mq_engine *engine, const mq_bytes *in)
 {
     if (engine->counters.unfinished_bytes < KEEP_BYTES || in->room < 2 * PAGE_BYTES)
@@ -111,7 +112,7 @@ static bool reserve(mq_engine *engine, mq_connection *connection, uint32_t more)
     return done;
 }
 
-/* Keeps `length` bytes that lie outside connection->in. */
+/* Keep `length` bytes that are outside connection->in. */
 void mq_input_keep(mq_engine *engine, mq_connection *connection, const uint8_t *bytes, uint32_t length)
 {
     mq_bytes *in = &connection->in;
@@ -157,17 +158,17 @@ static uint8_t *wait_in_line(mq_engine *engine, mq_connection *connection)
     return NULL;
 }
 
-/* Most that is read from a connection now: in a round in which many are ready, its part.  Who has much of a
- * packet gets no less than MQ_INPUT_MIN, the others READ_MIN_BYTES, which spares system calls. */
+/* Bytes that may be read from a connection now: its part if many are ready in this round.  The minimum is
+ * MQ_INPUT_MIN for a connection in a large packet, otherwise READ_MIN_BYTES, which saves system calls. */
 static uint32_t read_bytes(const mq_engine *engine, uint32_t least)
 {
     uint32_t part = engine->read_bytes > least ? engine->read_bytes : least;
     return part < MQ_READ_BYTES ? part : MQ_READ_BYTES;
 }
 
-/* Where to put what is received next: the shared buffer, behind what was left over; or, for a packet that is
- * longer than is worth carrying along, the connection's own, which grows with what really comes.  NULL: it
- * waits for memory (MQ_STOP_INPUT), or there is none. */
+/* Place for the next input: in the shared buffer after the unconsumed input, or, for a packet too long to be
+ * carried over, in the connection's own buffer, which grows with received bytes.  NULL: the connection waits
+ * for memory (MQ_STOP_INPUT), or no memory. */
 uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t *room)
 {
     const mq_bytes *in = &connection->in;
@@ -187,14 +188,14 @@ uint8_t *mq_receive_room(mq_engine *engine, mq_connection *connection, uint32_t 
     return reserve(engine, connection, *room) ? in->at + in->end : NULL;
 }
 
-/* ---- those in line ---- */
+/* ---- connections in line ---- */
 
 static bool is_waiting(const mq_connection *connection)
 {
     return connection != NULL && connection->stop == MQ_STOP_INPUT;
 }
 
-/* The first that still waits; NULL: the line is empty. */
+/* The first connection that still waits; NULL: the line is empty. */
 static mq_connection *first_in(mq_engine *engine, mq_line *line)
 {
     for (; line->first < line->list.count; line->first++, engine->starved--) {
@@ -224,7 +225,7 @@ static mq_line *next_line(mq_engine *engine)
     return longest != NULL ? longest : shortest;
 }
 
-/* What all those in line lack; no more than all there may be. */
+/* Bytes that all connections in line lack, at most the limit of all input memory. */
 static uint64_t all_wanted(const mq_engine *engine)
 {
     uint64_t bytes = 0, most = engine->limits.unfinished_max_bytes;
@@ -265,7 +266,7 @@ static void let_continue(mq_engine *engine)
 
 /* ---- closing ---- */
 
-/* It waits for its own client, and not for us. */
+/* True if the connection waits only for its own client. */
 static bool may_be_closed(const mq_connection *connection)
 {
     return connection->item.generation & 1 && connection->in.room >= MQ_INPUT_MIN &&
@@ -278,7 +279,7 @@ static uint64_t held_by(const mq_connection *connection)
     return (uint64_t)connection->in.room + connection->in_promised;
 }
 
-/* As much as those who may be closed hold on average: one of them holds at least that. */
+/* Average memory of the connections that may be closed; at least one of them has that much. */
 static uint64_t equal_share(const mq_engine *engine)
 {
     uint64_t bytes = 0, holders = 0;
@@ -298,7 +299,7 @@ static uint64_t age_ms(const mq_engine *engine, const mq_connection *connection)
     return until_ms - connection->in_since_ms;
 }
 
-/* Closes those who hold `share` or more for a packet that they are at for `min_ms`; the bytes that is. */
+/* Close connections that use `share` or more for a packet older than `min_ms`.  Returns the bytes freed. */
 static uint64_t close_some(mq_engine *engine, bool accepted, uint64_t share, uint32_t min_ms, uint64_t wanted)
 {
     uint64_t bytes = 0;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * MQTT 5 properties of PUBLISH and of acknowledgements: checked completely, and brought into the form in
- * which a record keeps them.
+ * MQTT 5 properties of PUBLISH and of acknowledgements: checked completely, and converted for a record.
  *
- *   length       variable byte integer: of what follows
- *   Message Expiry Interval, if there is one, at this fixed place
- *   the others   as they came, in their order; without Topic Alias, which is the connection's affair
+ *   length       variable byte integer: length of the rest
+ *   Message Expiry Interval, if present, at this fixed place
+ *   others       unchanged and in order, without Topic Alias, which belongs to the connection
  *
- * What has that form already is not copied.  Of a PUBLISH without properties nothing here is called.
- * Errors are what edge.mqtt.properties says, in its order: the first one met in the bytes.
+ * Properties already in that form are not copied.  A PUBLISH without properties calls no function of this
+ * file.  Errors are the same as in edge.mqtt.properties, in the same order: the first one in the bytes.
  */
 #include "packets.h"
 
@@ -25,7 +24,7 @@ enum {
     REASON_STRING = 0x1f,
     TOPIC_ALIAS = 0x23,
     USER_PROPERTY = 0x26,
-    IDENTIFIERS = 0x40 /* all are below */
+    IDENTIFIERS = 0x40 /* above all identifiers */
 };
 
 #define BIT(identifier) ((uint64_t)1 << (identifier))
@@ -40,7 +39,7 @@ enum {
 #define LENGTH_MAX_BYTES 4u
 #define SCRATCH_MIN_BYTES 4096u
 
-/* Bytes of the variable byte integer in at .. end; 0: it ends too late, or is not in its shortest form
+/* Length of the variable byte integer in at .. end; 0: it is incomplete, or not in its shortest form
  * [MQTT-1.5.5-1]. */
 static uint32_t variable_integer(const uint8_t *at, const uint8_t *end, uint32_t *value)
 {
@@ -53,7 +52,7 @@ static uint32_t variable_integer(const uint8_t *at, const uint8_t *end, uint32_t
     return 0;
 }
 
-/* Bytes of the string or binary value in at .. end, its length included; 0: malformed. */
+/* Length of the string or binary value in at .. end, with its length field; 0: malformed. */
 static uint32_t lengthed(const uint8_t *at, const uint8_t *end, bool text)
 {
     if (end - at < 2 || end - at - 2 < (ptrdiff_t)mq_uint16_at(at))
@@ -68,7 +67,7 @@ static uint32_t pair(const uint8_t *at, const uint8_t *end)
     return value == 0 ? 0 : name + value;
 }
 
-/* Bytes of the value at `at` of a property that belongs where it stands; 0: malformed. */
+/* Length of the value at `at` of a permitted property; 0: malformed. */
 static uint32_t value_bytes(uint32_t identifier, const uint8_t *at, const uint8_t *end)
 {
     uint32_t unused, fixed = 0;
@@ -97,8 +96,8 @@ typedef struct property {
     const uint8_t *value;
 } property;
 
-/* The property at `at`, which is before `end`.  0, or MQ_CLOSE_*: malformed, not for this packet, or there
- * already. */
+/* Read the property at `at`, which is before `end`.  0, or MQ_CLOSE_*: malformed, not permitted in this
+ * packet, or a duplicate. */
 static uint32_t property_at(const uint8_t *at, const uint8_t *end, uint64_t allowed, uint64_t *seen,
                             property *out)
 {
@@ -114,13 +113,13 @@ static uint32_t property_at(const uint8_t *at, const uint8_t *end, uint64_t allo
     return 0;
 }
 
-/* A Response Topic has no wildcards [MQTT-3.3.2-14], and at least one character [MQTT-4.7.3-1]. */
+/* True if a Response Topic has no wildcards [MQTT-3.3.2-14], and at least one character [MQTT-4.7.3-1]. */
 static bool is_topic(const uint8_t *name, uint32_t length)
 {
     return length > 0 && memchr(name, '+', length) == NULL && memchr(name, '#', length) == NULL;
 }
 
-/* What the value of a property of a PUBLISH must be beyond its type. */
+/* Check the value of a property of a PUBLISH beyond its type, and store it. */
 static uint32_t value_take(const property *property, mq_properties *out)
 {
     const uint8_t *value = property->value;
@@ -163,7 +162,7 @@ static uint8_t *variable_integer_put(uint8_t *to, uint32_t value)
     return to;
 }
 
-/* Appends at .. end without the `length` bytes at `without`, where that is not NULL and lies in it. */
+/* Append at .. end without the `length` bytes at `without`, if that is not NULL and inside. */
 static uint8_t *copy(uint8_t *to, const uint8_t *at, const uint8_t *end, const uint8_t *without,
                      uint32_t length)
 {
@@ -176,8 +175,8 @@ static uint8_t *copy(uint8_t *to, const uint8_t *at, const uint8_t *end, const u
     return to + (end - until - length);
 }
 
-/* The form that a record has, of the properties in at .. end: `expiry` and `alias` are where those two begin,
- * or NULL. */
+/* Convert the properties in at .. end to the form of a record.  `expiry` and `alias` point to these two, or
+ * are NULL. */
 static uint32_t normalize(mq_engine *engine, const uint8_t *at, const uint8_t *expiry, const uint8_t *alias,
                           mq_properties *out)
 {

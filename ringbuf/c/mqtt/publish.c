@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PUBLISH -> record: what happens once for every message that comes in.
+ * PUBLISH -> record: work for every incoming message.
  *
- *   2 bytes, n   topic; in MQTT 5 it may be empty, and an alias among the properties stands for it
+ *   2 bytes, n   topic; in MQTT 5 it may be empty, with a topic alias among the properties
  *   2 bytes      packet identifier, at QoS 1 and 2
  *   properties   in MQTT 5
  *   payload      the rest
  *
- * A packet is read again from its beginning when Python has answered, or when there is room in the ring:
- * until it is consumed nothing is counted, and what is remembered of it (an alias) is the same the second
- * time.
+ * A packet is read again from its beginning after an answer of Python, or when the ring has room.  Until it
+ * is consumed nothing is counted, and state taken from it (an alias) is the same the second time.
  *
- * A message that is not stored: at QoS 0 it is counted; in MQTT 5 its acknowledgement says why; MQTT 3.1.1
- * has no way to refuse one [MQTT-3.3.5-2], so what can never be stored is acknowledged and counted, and for
- * what could be stored later the connection is closed, and the client sends again [MQTT-4.8.0-2].
+ * A message that is not stored: At QoS 0 it is counted.  In MQTT 5 its acknowledgement has the reason.  MQTT
+ * 3.1.1 has no way to refuse a message [MQTT-3.3.5-2]: one that can never be stored is acknowledged and
+ * counted.  For one that could be stored later, the connection is closed, and the client sends it again
+ * [MQTT-4.8.0-2].
  *
- * A message that cannot be retained is refused as a whole where its acknowledgement can say so; any other is
- * stored without RETAIN (topics.c).
+ * A message that cannot be retained is refused completely if its acknowledgement can report that.  Any other
+ * is stored without RETAIN (topics.c).
  */
 #include "packets.h"
 
@@ -33,7 +33,7 @@ typedef struct publish {
 
 /* ---- reading ---- */
 
-/* The properties, and what has to do with them.  0, or MQ_CLOSE_*. */
+/* Read the properties and the fields that depend on them.  0, or MQ_CLOSE_*. */
 static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
 {
     mq_properties properties;
@@ -42,7 +42,7 @@ static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint
         cause = MQ_CLOSE_ALIAS;
     if (cause == 0 && properties.subscriptions) /* 3.3.4-6 */
         cause = MQ_CLOSE_PROTOCOL;
-    if (cause != 0) /* a malformed name comes first, and is otherwise found when the topic is first seen */
+    if (cause != 0) /* a malformed name has precedence; otherwise it is found with a new topic */
         return mq_is_string(out->name, out->name_length) ? cause : MQ_CLOSE_MALFORMED;
     out->alias = properties.alias;
     out->text = properties.text;
@@ -54,7 +54,7 @@ static uint32_t read_properties(mq_engine *engine, const uint8_t *at, const uint
     return 0;
 }
 
-/* What stands behind the identifier in MQTT 5, in at .. end.  0, or MQ_CLOSE_*. */
+/* Read the bytes after the identifier in MQTT 5, in at .. end.  0, or MQ_CLOSE_*. */
 static uint32_t read_version_5(mq_engine *engine, const uint8_t *at, const uint8_t *end, publish *out)
 {
     if (at < end && *at == 0) { /* no properties */
@@ -68,7 +68,7 @@ static uint32_t read_version_5(mq_engine *engine, const uint8_t *at, const uint8
     return out->name_length == 0 && out->alias == 0 ? MQ_CLOSE_PROTOCOL : 0;
 }
 
-/* 0, or MQ_CLOSE_*. */
+/* Read the packet.  0, or MQ_CLOSE_*. */
 static inline uint32_t read_publish(mq_engine *engine, const mq_connection *connection,
                                     const mq_packet *packet, publish *out)
 {
@@ -98,7 +98,7 @@ static inline uint32_t read_publish(mq_engine *engine, const mq_connection *conn
     return name_length == 0 ? MQ_CLOSE_MALFORMED : 0; /* 4.7.3-1: no empty topic */
 }
 
-/* ---- answering ---- */
+/* ---- acknowledgement ---- */
 
 static void answer(mq_engine *engine, mq_connection *connection, const publish *publish, uint16_t source,
                    uint64_t end, uint8_t reason)
@@ -111,7 +111,7 @@ static void answer(mq_engine *engine, mq_connection *connection, const publish *
                             .reason = reason});
 }
 
-/* It will not be stored.  A PUBREC that says so frees its identifier in MQTT 5. */
+/* Drop a message that will not be stored.  In MQTT 5 a PUBREC with the reason frees its identifier. */
 static bool drop(mq_engine *engine, mq_connection *connection, const publish *publish, uint32_t cause,
                  uint8_t reason)
 {
@@ -131,7 +131,7 @@ static bool pause_for_room(mq_engine *engine, mq_connection *connection)
     return false;
 }
 
-/* The ring would not have it. */
+/* Handle an append that failed because of the ring. */
 static bool append_failed(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
                           const publish *publish, int result)
 {
@@ -149,8 +149,8 @@ static bool append_failed(mq_engine *engine, mq_connection *connection, const mq
 
 /* ---- storing ---- */
 
-/* Of a session that is kept, the journal has the identifier before the ring has the message, and where that
- * is going to be: after a crash between the two, the one without the other means nothing. */
+/* For a kept session, the journal gets the identifier and the future position before the ring gets the
+ * message.  After a crash between the two, one without the other has no effect. */
 static int append_once(mq_engine *engine, const mq_session *session, mq_topic *topic, const publish *publish,
                        uint64_t *end)
 {
@@ -163,7 +163,7 @@ static int append_once(mq_engine *engine, const mq_session *session, mq_topic *t
     return mq_append(engine, topic, &publish->message, end);
 }
 
-/* It was not stored.  What is stored in its place by others is not it. */
+/* Undo the mark of a message that was not stored.  Another record at its position must not count for it. */
 static void forget_once(mq_engine *engine, mq_connection *connection, const mq_topic *topic,
                         uint16_t identifier)
 {
@@ -176,9 +176,9 @@ static void forget_once(mq_engine *engine, mq_connection *connection, const mq_t
     mq_vow(engine, connection);
 }
 
-/* QoS 2: what has been received is only acknowledged again.  Not before it can be durable: its end is not
- * known any more, the end of the ring is not before it.  PUBREC may say that nobody has subscribed, and does
- * not, as in Mosquitto. */
+/* Store a QoS 2 message once; a repeated one is only acknowledged again.  Its end is not known any more, so
+ * the acknowledgement waits for the end of the ring, which is not before it.  PUBREC may report that there
+ * are no subscribers; as in Mosquitto, it does not. */
 static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *topic, const publish *publish)
 {
     bool again;
@@ -199,7 +199,7 @@ static bool store_once(mq_engine *engine, mq_connection *connection, mq_topic *t
     return true;
 }
 
-/* A payload that no client may send.  What was stored before is only acknowledged again. */
+/* True if the payload exceeds the limit for clients.  A message stored before is only acknowledged again. */
 static bool exceeds_payload(const mq_engine *engine, const mq_connection *connection, const publish *publish)
 {
     return engine->limits.payload_max_bytes != 0 &&
@@ -207,8 +207,8 @@ static bool exceeds_payload(const mq_engine *engine, const mq_connection *connec
            !(publish->qos == 2 && mq_received_has(connection->session, publish->identifier));
 }
 
-/* Whether its acknowledgement is to say that there is no room to retain it.  What was stored before is only
- * acknowledged again. */
+/* True if the acknowledgement must report that the message cannot be retained.  A message stored before is
+ * only acknowledged again. */
 static bool refuses_retained(mq_engine *engine, const mq_connection *connection, const mq_topic *topic,
                              const publish *publish)
 {
@@ -231,9 +231,9 @@ static bool store(mq_engine *engine, mq_connection *connection, mq_topic *topic,
     return true;
 }
 
-/* ---- deciding ---- */
+/* ---- decision ---- */
 
-/* The client has as many exchanges open as it may, and this is one more. */
+/* True if this message would exceed the client's limit of open exchanges. */
 static bool exceeds_quota(const mq_engine *engine, const mq_connection *connection, const publish *publish)
 {
     return publish->qos > 0 && connection->version == 5 &&
@@ -242,7 +242,7 @@ static bool exceeds_quota(const mq_engine *engine, const mq_connection *connecti
            !mq_is_held(connection, publish->identifier);
 }
 
-/* Python was asked, and there is no such topic. */
+/* Drop the message after Python has refused to create its topic. */
 static bool skip(mq_engine *engine, mq_connection *connection, const publish *publish)
 {
     uint8_t reason = connection->skip_reason;
@@ -254,7 +254,7 @@ static bool skip(mq_engine *engine, mq_connection *connection, const publish *pu
                 reason == MQ_REASON_TOPIC_NAME ? MQ_DROP_TOPIC_NAME : MQ_DROP_TOPICS, reason);
 }
 
-/* Its topic, or Python is asked: about the name in the packet, or about the one its alias stands for. */
+/* Find the topic, or queue an event for Python: with the name in the packet, or the name of its alias. */
 static mq_topic *topic_asked(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
                              const publish *publish)
 {
@@ -271,7 +271,7 @@ static mq_topic *topic_asked(mq_engine *engine, mq_connection *connection, const
     return topic;
 }
 
-/* As above; devices repeat themselves. */
+/* As topic_asked(), with a shortcut: devices repeat topics. */
 static inline mq_topic *topic_of(mq_engine *engine, mq_connection *connection, const mq_packet *packet,
                                  const publish *publish)
 {
@@ -282,7 +282,7 @@ static inline mq_topic *topic_of(mq_engine *engine, mq_connection *connection, c
     return topic_asked(engine, connection, packet, publish);
 }
 
-/* What its alias stands for, or stands for from now on.  0, or MQ_CLOSE_*. */
+/* Look up or set the alias of the packet.  0, or MQ_CLOSE_*. */
 static uint32_t alias_learn(mq_connection *connection, const publish *publish)
 {
     if (publish->name_length == 0)

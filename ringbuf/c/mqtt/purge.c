@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What waits in a queue for which topics, and taking some of it back: when rules change, a client is not sent
- * what it may not have any more, though it was queued while it might.
+ * Topics of queued messages, and their removal: after a change of the rules, a client does not get messages
+ * that it may not receive any more, even if they were queued before.
  *
- * What is taken back keeps its place, as an entry without a record, so that nothing has to move.
+ * A removed entry keeps its place, without a record, so that no entry has to move.
  */
 #include "frame.h"
 
-/* The topic that the record of `entry` is for, or MQ_NO_TOPIC: another has its place in the table by now. */
+/* Topic of the record of `entry`; MQ_NO_TOPIC if another topic has its place in the table. */
 uint32_t mq_entry_topic(mq_engine *engine, const mq_entry *entry)
 {
     const mq_topic *topic = mq_slab_at(&engine->topics, entry->topic);

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The queue of a session: positions still to be delivered, in a chain of chunks.
+ * The queue of a session: positions of records to be delivered, in a chain of chunks.
  *
- * A long queue is what an offline client leaves behind, by the thousand, so it must be small and must grow
- * without copying; a short one is what fan-out pushes to, so the common push is two stores and no look at the
- * chain (mq_push in mqtt.h).  Hence:
+ * Offline clients have long queues, by the thousand, so a long queue must be small and grow without copying.
+ * Fan-out pushes to short queues, so a usual push is two stores without access to the chain (mq_push in
+ * queue.h).  Format:
  *
- *   chunk   512, 1024, 2048 and from then on 4096 bytes of the allocator's: 32, 66, 134, 271 entries
+ *   chunk   512, 1024, 2048 and from then on 4096 bytes with the allocator's: 32, 66, 134, 271 entries
  *   entry   15 bytes, packed: where (8), tag (4), topic (3; MQ_TOPICS_MAX).  An entry is written as two
- *           words, of which the second spills into the first byte behind it: the next entry covers that,
- *           and behind the last one a chunk has a byte to spare
+ * words,
+ *           of which the second extends into the first byte after the entry.  The next entry overwrites that
+ *           byte; after the last entry a chunk has a spare byte
  *
- * At a million entries that is 15.1 bytes each, everything counted (queues_bytes).  A queue that falls empty
- * keeps one chunk of the smallest kind.
+ * A million entries take 15.1 bytes each, with all overhead (queues_bytes).  A queue that becomes empty keeps
+ * one chunk of the smallest size.
  *
- * Each chunk that is no longer pushed to says which sources it may still need records of (`sources`, a bit
- * each, modulo 32), as far as spill.c has looked: what is copied out is not looked at again.
+ * Each chunk that is not pushed to any more records the sources whose records it may still need (`sources`,
+ * one bit each, modulo 32).  spill.c updates it: records that are copied out are not checked again.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SPARE_CHUNKS 64u /* of the largest kind, kept for the next queue that grows */
+#define SPARE_CHUNKS 64u /* chunks of the largest size kept for growing queues */
 
 _Static_assert(MQ_TOPICS_MAX <= 1u << 24, "an entry has three bytes for its topic");
 
@@ -74,13 +75,13 @@ void mq_spare_chunks_free(mq_engine *engine)
     engine->spare_chunk_count = 0;
 }
 
-/* While a restart makes queues again, they are as they were: limits held then. */
+/* Limit of the queue.  A restart restores queues without limits, because the limits applied before. */
 static uint32_t queue_max(const mq_engine *engine, const mq_session *session)
 {
     return engine->journal.replaying ? UINT32_MAX : session->queue_max;
 }
 
-/* How many may be pushed before the limits are looked at again. */
+/* Compute the number of entries that may be pushed before the next check of the limits. */
 static void left_refresh(const mq_engine *engine, mq_session *session)
 {
     uint32_t room = session->back == NULL
@@ -91,9 +92,9 @@ static void left_refresh(const mq_engine *engine, mq_session *session)
     session->queue_left = room < allowed ? room : allowed;
 }
 
-/* ---- taking ---- */
+/* ---- removal of entries ---- */
 
-/* The first chunk has been read to its end, and is not the last. */
+/* Free the first chunk, which has been read to its end and is not the last. */
 static void front_pass(mq_engine *engine, mq_session *session)
 {
     mq_chunk *chunk = session->front;
@@ -104,7 +105,7 @@ static void front_pass(mq_engine *engine, mq_session *session)
     chunk_give(engine, session, chunk);
 }
 
-/* Nothing is queued: from the beginning of one chunk again, of the smallest kind. */
+/* Restart an empty queue at the begin of one chunk of the smallest size. */
 static void queue_emptied(mq_engine *engine, mq_session *session)
 {
     if (chunk_bytes(session->back) > MQ_CHUNK_MIN_BYTES) {
@@ -140,7 +141,7 @@ static void drop_oldest(mq_engine *engine, mq_session *session, uint32_t cause)
     mq_entry_drop(engine, session, &oldest, cause);
 }
 
-/* ---- making room ---- */
+/* ---- room for entries ---- */
 
 static uint32_t next_bytes(const mq_session *session)
 {
@@ -167,7 +168,7 @@ static bool chunk_append(mq_engine *engine, mq_session *session)
     return true;
 }
 
-/* No chunk can be had: the oldest entries go, as many as it takes to use their room again. */
+/* Drop the oldest entries, without memory for a chunk, until their memory can be reused. */
 static void room_from_oldest(mq_engine *engine, mq_session *session)
 {
     while (session->front != session->back) {
@@ -205,7 +206,7 @@ bool mq_queue_make_room(mq_engine *engine, mq_session *session)
     return false;
 }
 
-/* ---- all of it ---- */
+/* ---- operations on the whole queue ---- */
 
 bool mq_queue_next(const mq_session *session, mq_walk *walk)
 {
@@ -224,7 +225,7 @@ bool mq_queue_next(const mq_session *session, mq_walk *walk)
     return true;
 }
 
-/* `last` is the newest of `count` entries that stay. */
+/* Cut the queue after `last`, the newest of `count` entries that stay. */
 static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *last, uint32_t count)
 {
     mq_chunk *rest = last->chunk->next;
@@ -239,7 +240,7 @@ static void queue_end_at(mq_engine *engine, mq_session *session, const mq_walk *
     session->queue_count = count;
     session->hot = session->front;
     for (mq_chunk *chunk = session->front; chunk != NULL; chunk = chunk->next)
-        chunk->sources = UINT32_MAX; /* what they hold has moved */
+        chunk->sources = UINT32_MAX; /* entries have moved between chunks */
     left_refresh(engine, session);
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How fast one client may publish: a bucket of messages that its listener fills, so many a second, and that
- * holds what one second brings.  Who has emptied it is not read until there is some in it again: nothing is
- * lost, and TCP tells the client.
+ * Publish rate limit of a client: a bucket of messages.  The listener's rate fills it, and it holds the
+ * messages of one second.  Reading from a client with an empty bucket pauses until the bucket fills again.
+ * No message is lost; TCP slows the client down.
  *
- * A PUBLISH that is read again, because Python was asked or the ring was full, is paid for once, when it is
+ * A PUBLISH that is read again, after an answer of Python or with a full ring, is charged once, when it is
  * consumed.
  */
 #include "packets.h"
 
-#define MESSAGE                                                                                 \
-    1000u /* what one costs: the bucket counts thousandths, a millisecond brings `rate` of them \
-           */
+/* Cost of one message.  The bucket counts thousandths; a millisecond adds `rate` of them. */
+#define MESSAGE \
+    1000u
 #define PAUSE_MIN_MS 10 /* so that a fast client is not woken for each message */
 
 static void fill(const mq_engine *engine, mq_connection *connection)
@@ -19,7 +19,7 @@ static void fill(const mq_engine *engine, mq_connection *connection)
     uint64_t most = (uint64_t)connection->publish_rate_max * MESSAGE,
              passed_ms = engine->now_ms - connection->rate_seen_ms;
     connection->rate_seen_ms = engine->now_ms;
-    /* a second fills it; what more has passed must not overflow */
+    /* one second fills the bucket; a longer time must not overflow */
     connection->rate_credit += (passed_ms < 1000 ? passed_ms : 1000) * connection->publish_rate_max;
     if (connection->rate_credit > most)
         connection->rate_credit = most;

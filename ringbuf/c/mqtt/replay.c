@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replays: the retained messages that a new subscription is sent.
+ * Replays: delivery of retained messages to a new subscription.
  *
- * There may be a million of them, so they are not queued: a replay is a cursor over the topics, and the next
- * message is looked up when there is room for it in the output and in the window.  It costs a session the
- * filter, or the list of its topics where that is short, whatever is retained.
+ * There may be a million messages, so they are not queued.  A replay is a cursor over the topics; the next
+ * message is looked up when output and window have room for it.  A replay costs a session the filter, or a
+ * short list of its topics, for any number of retained messages.
  *
- * What is retained after the subscription was made reaches it as a message like any other; a replay leaves it
- * out, by the number that each has (the offset of its copy), so nothing comes twice or goes back in time.
+ * A message retained after the subscription reaches the session through its route.  The replay omits it by
+ * its number (the offset of its copy), so no message comes twice or out of order.
  *
- * A session has at most one replay of a filter: a subscription that is made again begins it anew.
+ * A session has at most one replay per filter; a repeated subscription restarts it.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 
-#define SCAN_MAX 16384u /* topics looked at before others have their turn */
+#define SCAN_MAX 16384u /* topics checked in one turn */
 
 static mq_replay **place_of(mq_session *session, const void *filter, uint32_t length)
 {
@@ -78,8 +78,8 @@ void mq_replays_clear(mq_engine *engine, mq_session *session)
         take_out(engine, &session->replays);
 }
 
-/* Whether the replay sends what `topic` retains.  What has expired is removed, now that somebody has met it.
- */
+/* True if the replay sends the retained message of `topic`.  An expired message that is found here is
+ * removed. */
 static bool wants(mq_engine *engine, const mq_session *session, const mq_replay *replay, mq_topic *topic)
 {
     const mq_blob *blob = topic->item.generation & 1 ? topic->retained : NULL;
@@ -97,7 +97,8 @@ static bool wants(mq_engine *engine, const mq_session *session, const mq_replay 
     return false;
 }
 
-/* Makes a list of what is left of each, so that Python can judge it.  Out of memory: it ends. */
+/* List the remaining topics of each replay, so that Python can authorize them.  Without memory a replay ends.
+ * */
 void mq_replays_list(mq_engine *engine, mq_session *session)
 {
     for (mq_replay **place = &session->replays, *replay; (replay = *place) != NULL;) {

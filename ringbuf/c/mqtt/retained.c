@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Retained messages: the last message of a topic that was published with RETAIN, for who subscribes later.
+ * Retained messages: the last message of each topic that was published with RETAIN, for later subscribers.
  *
- * A copy in our own memory, shaped like a record, so that delivery reads it as one; it outlives the ring's.
- * Counted by its topic and by each queue entry that points to it, so replacing it disturbs no delivery.
+ * A retained message is a copy in this process's memory, in the form of a record, so that delivery reads it
+ * as one.  It outlives the ring's record.  The topic and each queue entry hold references, so replacing it
+ * does not disturb deliveries.
  *
- * A full store keeps what it has: a message that does not fit is not retained, and the topic keeps its old
- * value.  A topic that has a value may always have another that is not larger.  What was replaced, and an
- * entry still points to, has as much room again: a subscriber that reads nothing keeps values from being
- * replaced, and nobody from retaining.  Messages of the server's own topics ($SYS) are not counted.
+ * A full store keeps its messages: a message that does not fit is not retained, and the topic keeps its old
+ * value.  A topic with a value can always get another one that is not larger.  Replaced values that queue
+ * entries still reference have as much room again.  A subscriber that does not read can thus block
+ * replacements, but no new topics.  Messages of the server's own topics ($SYS) are not counted.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define AUTHOR_FREE_BYTES 256u /* of an author that count for no limit */
-#define SWEEP_SHARE 4u /* of a ring: what is retained is written down before the ring has lost it */
+#define AUTHOR_FREE_BYTES 256u /* bytes of an author that count for no limit */
+#define SWEEP_SHARE 4u /* part of a ring: retained messages are saved before the ring loses their records */
 
 void mq_retained_forget(mq_engine *engine, mq_topic *topic)
 {
@@ -47,7 +48,7 @@ static void blob_write(mq_blob *blob, const mq_topic *topic, const mq_message *m
     memcpy(payload, message->payload, message->payload_length);
 }
 
-/* An author of usual length counts for nothing: so a value may be replaced by one of another client. */
+/* An author of usual length counts no bytes, so that another client's message can replace a value. */
 static uint32_t author_bytes(const mq_author *author)
 {
     return author == NULL || author->length <= AUTHOR_FREE_BYTES ? 0 : author->length - AUTHOR_FREE_BYTES;
@@ -59,7 +60,7 @@ static uint32_t blob_bytes(const mq_topic *topic, const mq_message *message)
            rb_payload_position(topic->length, message->properties_length) + message->payload_length;
 }
 
-/* Bytes that count for the limits: of the blob, and of a long author. */
+/* Bytes that count for the limits: the blob, and a long author. */
 static uint32_t counted_bytes(const mq_topic *topic, const mq_message *message)
 {
     return blob_bytes(topic, message) + (topic->reserved ? 0 : author_bytes(message->author));
@@ -91,7 +92,7 @@ void mq_retained_promise(mq_engine *engine, const mq_topic *topic, const mq_mess
     mq_owner_use(message->owner, MQ_OWNED_RETAINED_BYTES, sign * (int64_t)counted_bytes(topic, message));
 }
 
-/* Replaces the retained message of `topic`; an empty payload clears it [MQTT-3.3.1-10].  Out of memory: the
+/* Replace the retained message of `topic`; an empty payload removes it [MQTT-3.3.1-10].  Without memory the
  * old one stays. */
 static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
@@ -129,7 +130,7 @@ static void retain(mq_engine *engine, mq_topic *topic, const mq_message *message
     mq_owner_use(mq_author_owner(blob->author), MQ_OWNED_RETAINED_BYTES, bytes);
 }
 
-/* The next sweep gives it.  Without memory it does not. */
+/* Add the topic to the next sweep.  Without memory it is not added. */
 static void change(mq_engine *engine, mq_topic *topic)
 {
     uint32_t before = engine->retained_changed.count;
@@ -137,7 +138,7 @@ static void change(mq_engine *engine, mq_topic *topic)
     topic->changed = engine->retained_changed.count > before;
 }
 
-/* Replaces the retained message of `topic`, and remembers that it is not written down as it is now. */
+/* Replace the retained message of `topic`, and mark the change as not saved. */
 void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t origin)
 {
     retain(engine, topic, message, origin);
@@ -146,7 +147,7 @@ void mq_retain(mq_engine *engine, mq_topic *topic, const mq_message *message, ui
     change(engine, topic);
 }
 
-/* ---- writing it down ---- */
+/* ---- saving ---- */
 
 void mq_retained_due(mq_engine *engine, const mq_source *source)
 {
@@ -173,7 +174,7 @@ void mq_retained_sweep(mq_engine *engine, bool all)
             engine->sources[i]->swept = engine->sources[i]->writer->tail;
 }
 
-/* A record without a payload says that nothing is retained. */
+/* A record without a payload: no retained message. */
 static rb_record nothing_of(const mq_engine *engine, const mq_topic *topic)
 {
     return (rb_record){.length = rb_payload_position(topic->length, 0),
@@ -200,7 +201,7 @@ static void put_change(const mq_engine *engine, const mq_topic *topic, uint8_t *
     memcpy(to + sizeof nothing, topic->name, topic->length);
 }
 
-/* ---- who has published it ---- */
+/* ---- publishers of retained messages ---- */
 
 static mq_author *author_of(mq_engine *engine, uint32_t index)
 {
@@ -219,7 +220,8 @@ uint32_t mq_retained_author_next(mq_engine *engine, uint32_t from, uint32_t plac
     return from;
 }
 
-/* For each topic of a sweep that has one: lengths of its name and of the author, 4 bytes each, and both. */
+/* Append, for each topic of a sweep with an author: the lengths of name and author, 4 bytes each, then both.
+ * */
 static uint64_t put_authors(mq_engine *engine, const mq_list *list, uint32_t first, uint8_t *to)
 {
     uint64_t bytes = 0;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Routes: the sessions that a record of a topic goes to, and on what terms.
+ * Routes: the sessions that a record of a topic goes to, with the options of each.
  *
- * A route names a session by pointer and generation: when a session ends, nothing is searched; the dead route
- * is removed when its topic's routes are next walked, or when a new one needs its place.
+ * A route references a session by pointer and generation.  The end of a session therefore needs no search.  A
+ * dead route is removed when the topic's routes are next iterated, or when a new route needs its place.
  *
- * A session has one route of a topic, or two if some of its subscriptions to it are no-local and some are
- * not: one for what others publish (MQ_TAG_NO_LOCAL), and one for what it has published itself
- * (MQ_TAG_OWN_ONLY).
+ * A session has one route per topic, or two if some of its matching subscriptions are no-local and others are
+ * not: one for messages of others (MQ_TAG_NO_LOCAL), and one for its own messages (MQ_TAG_OWN_ONLY).
  */
 #include "mqtt.h"
 
@@ -72,15 +71,15 @@ bool mq_route_add(mq_engine *engine, mq_topic *topic, mq_session *session, uint3
     return true;
 }
 
-/* The one route of `session`, whatever it had. */
+/* Replace all routes of `session` by this one. */
 bool mq_route_set(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
     mq_route_drop(engine, topic, session);
     return mq_route_add(engine, topic, session, tag);
 }
 
-/* As another subscription of `session` says that also matches: the highest QoS counts [MQTT-3.3.4-2]. Neither
- * may be no-local or have identifiers. */
+/* Merge the options of another matching subscription of `session`: the highest QoS counts [MQTT-3.3.4-2].
+ * Neither may be no-local or have identifiers. */
 bool mq_route_merge(mq_engine *engine, mq_topic *topic, mq_session *session, uint32_t tag)
 {
     for (uint32_t i = 0; i < topic->route_count; i++) {
@@ -112,13 +111,13 @@ void mq_routes_free(mq_engine *engine, mq_topic *topic)
     topic->route_count = topic->route_room = 0;
 }
 
-/* Whether a message of `publisher` is for a route that makes a difference between its session and others. */
+/* True if a message of `publisher` uses this route, which distinguishes its session from others. */
 static bool is_for(const mq_route *route, const mq_session *publisher)
 {
     return (route->session == publisher) == !(route->tag & MQ_TAG_NO_LOCAL);
 }
 
-/* QoS 0 is not kept for who is away. */
+/* QoS 0 records are not queued for a disconnected session. */
 uint32_t mq_route_record(mq_engine *engine, mq_topic *topic, uint64_t where, const mq_message *message)
 {
     uint32_t qos = message->flags & RB_FLAG_QOS, retain = message->flags & RB_FLAG_RETAIN, matched = 0;

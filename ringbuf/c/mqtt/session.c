@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a session has and a connection has not, beside its queue (queue.c): the window of what was delivered
- * and is not acknowledged, and the QoS 2 identifiers it has received.
+ * Session state besides the queue (queue.c): the in-flight window of delivered messages without
+ * acknowledgement, and the received QoS 2 identifiers.
  *
- * The window is a ring in the order of sending, because that is the order of redelivery [MQTT-4.6.0-1]:
- * number n stands at n modulo its room and has the packet identifier n % 65535 + 1, so that neither needs a
- * table.  What is acknowledged out of order leaves a gap until everything before it is acknowledged, too.
+ * The window is a circular buffer in the order of sending, because redelivery uses that order [MQTT-4.6.0-1].
+ * Number n is at n modulo the room and has the packet identifier n % 65535 + 1, so neither needs a table.  An
+ * acknowledgement out of order leaves a gap until all earlier ones are acknowledged.
  */
 #include "mqtt.h"
 
@@ -127,8 +127,8 @@ void mq_session_return(mq_session *session)
 
 /* ---- identifiers received with QoS 2 ---- */
 
-/* Most devices have one or a few under way: those are in the session.  Who has more gets a bit for each
- * identifier there is, for as long as one of them is in use. */
+/* Most devices have few identifiers in use; these are in the session.  With more, the session gets a bit for
+ * each of the 65535 identifiers, as long as one of them is in use. */
 
 static bool few_to_bits(mq_session *session)
 {
@@ -140,7 +140,7 @@ static bool few_to_bits(mq_session *session)
     return true;
 }
 
-/* Its place; MQ_RECEIVED_FEW: it has none. */
+/* Index of the identifier; MQ_RECEIVED_FEW: not found. */
 static uint32_t few_find(const mq_session *session, uint16_t identifier)
 {
     uint32_t few = session->received_count < MQ_RECEIVED_FEW ? session->received_count : MQ_RECEIVED_FEW;
@@ -197,8 +197,8 @@ bool mq_received_free(mq_session *session, uint16_t identifier)
 
 /* ---- the end ---- */
 
-/* A source goes, and its number may be given to another: nothing may point to it any more.  What was sent and
- * not acknowledged cannot be sent again; what waits is counted as overrun when its turn comes. */
+/* Forget a source whose number may be reused: no entry may point to it any more.  Unacknowledged messages
+ * cannot be sent again.  Queued entries are counted as overrun in their turn. */
 void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t source)
 {
     mq_walk walk = {0};
@@ -206,7 +206,7 @@ void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t s
         if (mq_where_source(mq_entry_at(walk.at).where) == source)
             mq_entry_move(walk.at, MQ_NOWHERE);
     for (uint64_t n = session->sent_first; n < session->sent_next; n++) {
-        if (n < session->sent_first) /* a gap that has gone with what was before it, perhaps with the array */
+        if (n < session->sent_first) /* a gap that was removed with earlier entries, perhaps with the array */
             continue;
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         if (entry->where != MQ_NOWHERE && mq_where_source(entry->where) == source)
@@ -214,7 +214,7 @@ void mq_session_forget_source(mq_engine *engine, mq_session *session, uint32_t s
     }
 }
 
-/* Routes to it are found dead by their generation, and removed when they are next walked. */
+/* Routes to the session become dead by its generation; they are removed in the next iteration. */
 void mq_session_clear(mq_engine *engine, mq_session *session)
 {
     mq_share_clear(engine, session);

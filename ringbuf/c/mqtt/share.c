@@ -2,27 +2,28 @@
  *
  * Shared subscriptions: each record goes to one member of a group.
  *
- * A group has a session of its own in the slab, which no client is connected to: topics are routed to it, and
- * what no member can take waits in its queue.  So its queue has the bounds, the counters and the storage of
- * any other.  What a group takes back has a second one (`again`), which is served before it.
+ * A group has its own session in the slab, without a client.  Topics are routed to it, and records that no
+ * member can take wait in its queue.  The queue therefore has the same limits, counters and storage as any
+ * other.  Records that a group takes back have a second queue (`again`), which is served first.
  *
- *   a record comes         to the next member in turn that is connected and has room in its window; QoS 1 and
- * 2 else wait in the queue, QoS 0 is dropped a member has room      it takes what waits (mq_share_pull, from
- * mq_fill) a connection ends      what was queued for it, and what of QoS 1 it has not acknowledged, goes
- * back, and at once to others; QoS 2 in flight stays with its session [MQTT-4.8.2-5]
+ *   a record arrives       it goes to the next member in turn that is connected and has room in its window;
+ *                          otherwise QoS 1 and 2 wait in the queue, QoS 0 is dropped
+ *   a member has room      it takes the waiting records (mq_share_pull, from mq_fill)
+ *   a connection ends      its queued records and its unacknowledged QoS 1 records go back, and at once to
+ *                          others; QoS 2 in flight stays with its session [MQTT-4.8.2-5]
  *
- * An entry in the queue of a member remembers how it was published, in bits that only routes use otherwise:
+ * An entry in a member's queue keeps its QoS and RETAIN as published, in bits that otherwise only routes use:
  * the next member may have a higher QoS.
  *
- * Invariant: while something waits in a group's queue, no member that is connected has room, or its
- * connection is listed in engine->touched.
+ * Invariant: while a record waits in a group's queue, each connected member has no room, or its connection is
+ * listed in engine->touched.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 
-#define QOS_0_MAX 1024u   /* waiting for one member, before the next has its turn */
-#define PUBLISHED_SHIFT 4 /* in the tag of an entry: QoS and RETAIN as they were published */
+#define QOS_0_MAX 1024u   /* limit of QoS 0 entries in one member's queue */
+#define PUBLISHED_SHIFT 4 /* in the tag of an entry: QoS and RETAIN as published */
 #define PUBLISHED_RETAIN 64u
 
 static mq_group *group_of(const mq_session *queue)
@@ -49,7 +50,7 @@ static void member_remove(mq_engine *engine, mq_group *group, uint32_t at)
     group->members[at] = group->members[--group->count];
 }
 
-/* ---- handing on ---- */
+/* ---- distribution to members ---- */
 
 static bool has_room(const mq_member *member, uint32_t qos)
 {
@@ -84,7 +85,7 @@ static bool is_reachable(const mq_group *group)
     return false;
 }
 
-/* `entry` as a group has it: QoS and RETAIN as published. */
+/* Queue `entry` for a member.  The entry has the form of the group's queue: QoS and RETAIN as published. */
 static void hand(mq_engine *engine, const mq_member *member, mq_entry entry)
 {
     uint32_t qos = entry.tag & MQ_TAG_QOS, granted = member->tag & MQ_TAG_QOS,
@@ -100,7 +101,7 @@ uint32_t mq_share_published(uint32_t tag)
     return (tag >> PUBLISHED_SHIFT & MQ_TAG_QOS) | (tag & PUBLISHED_RETAIN ? MQ_TAG_RETAIN : 0);
 }
 
-/* As it was when the group had it. */
+/* The entry in the form of the group's queue. */
 static mq_entry as_published(mq_entry entry)
 {
     entry.tag = mq_share_published(entry.tag);
@@ -131,12 +132,12 @@ void mq_share_route(mq_engine *engine, mq_session *queue, mq_entry entry)
     }
 }
 
-/* The oldest that waits, to a member with room for it. */
+/* Give the oldest waiting record to a member with room for it. */
 static void hand_waiting(mq_engine *engine, mq_session *queue, const mq_member *member)
 {
     mq_session *from = waiting(queue);
     mq_entry entry = mq_queue_pop(engine, from);
-    if (entry.where == MQ_NOWHERE) { /* gone; or taken back, and counted then */
+    if (entry.where == MQ_NOWHERE) { /* overwritten; or removed, and counted then */
         engine->counters.dropped[MQ_DROP_OVERRUN] += !(entry.tag & MQ_TAG_RELEASED);
         return;
     }
@@ -173,7 +174,8 @@ bool mq_share_pull(mq_engine *engine, mq_session *session)
 
 /* ---- taking back ---- */
 
-/* The group takes back what one member had.  Without memory for a second queue it waits behind the rest. */
+/* Take a member's record back into the group.  Without memory for a second queue it waits after the others.
+ * */
 static void take_back(mq_engine *engine, const mq_entry *entry)
 {
     mq_session *queue = mq_slab_get(&engine->sessions,
@@ -192,7 +194,7 @@ static void take_back(mq_engine *engine, const mq_entry *entry)
         engine->share_queues++;
     }
     mq_session *to = group->again != NULL ? group->again : queue;
-    bool is_first = waiting(queue)->queue_count == 0; /* else nobody has room who does not know */
+    bool is_first = waiting(queue)->queue_count == 0; /* otherwise each member with room is already listed */
     to->disordered = true; /* each time: a queue that falls empty is in order again */
     mq_push(engine, to, published);
     if (is_first)
@@ -204,7 +206,7 @@ static bool goes_back(const mq_entry *entry)
     return entry->where != MQ_NOWHERE && entry->tag & MQ_TAG_SHARED && (entry->tag & MQ_TAG_QOS) < 2;
 }
 
-/* Of the queue of a member.  False: it is its own. */
+/* Filter for a member's queue: take a shared record back.  False: the record belongs to the member itself. */
 static bool queued_goes_back(mq_engine *engine, const mq_entry *entry)
 {
     if (!(entry->tag & MQ_TAG_SHARED))
@@ -275,7 +277,7 @@ bool mq_share_join(mq_engine *engine, mq_session *queue, mq_session *session, ui
     return true;
 }
 
-/* What waits for it already is still sent to it. */
+/* Records already queued for the member are still sent to it. */
 void mq_share_leave(mq_engine *engine, mq_session *queue, mq_session *session)
 {
     mq_group *group = group_of(queue);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Topics: the table that finds one by its name, and the rings that records of it are written to or come
- * from.
+ * Topics: the table of topics by name, and the rings to which their records are written or from which they
+ * come.
  *
- * The table is open addressing with linear probing over {upper half of the hash, index + 1}, at most three
- * quarters full; taking one out shifts back what follows, so there are no tombstones.  Names come from
- * clients, so the hash is keyed: nobody can make up names that collide; and both their number and their bytes
- * are bounded.  A level may cost edge.topics a dict, so levels count as well, where there are many.
+ * The table uses open addressing with linear probing over {upper half of the hash, index + 1}, and is at most
+ * three quarters full.  A removal shifts back the entries after it, so there are no tombstones.  Names come
+ * from clients, so the hash is keyed against colliding names, and the number and the bytes of names are
+ * bounded.  Each level may cost a dict in edge.topics, so a name with many levels counts for more bytes.
  */
 #include "hash.h"
 #include "packets.h"
@@ -15,9 +15,9 @@
 #include <string.h>
 
 #define TABLE_MIN 1024u
-#define LEVELS_FREE 8u /* in the 400 bytes that a topic takes anyway */
+#define LEVELS_FREE 8u /* covered by the 400 bytes of every topic */
 #define LEVEL_BYTES 128u
-#define PUMP_MAX 4096u /* records read from one source before connections have their turn */
+#define PUMP_MAX 4096u /* records read from one source in its turn */
 
 /* ---- table ---- */
 
@@ -31,7 +31,8 @@ static uint64_t table_word(const mq_topic *topic)
     return (topic->hash & 0xffffffff00000000u) | (topic->item.index + 1);
 }
 
-/* Of a word or a hash.  No look at the topic: a table that grows would wait for the memory of each. */
+/* Home index of a word or a hash.  The topic is not read: growing the table would wait for each topic's
+ * memory. */
 static uint32_t table_home(const mq_engine *engine, uint64_t word)
 {
     return (uint32_t)(word >> 32) & (engine->table_room - 1);
@@ -92,7 +93,7 @@ mq_topic *mq_topic_find(const mq_engine *engine, const void *name, uint32_t leng
     return NULL;
 }
 
-/* What a name counts for in topics_bytes. */
+/* Bytes that a name adds to topics_bytes. */
 static uint64_t name_bytes(const uint8_t *name, uint32_t length)
 {
     uint32_t levels = 1;
@@ -147,13 +148,13 @@ void mq_topic_free(mq_engine *engine, mq_topic *topic)
     mq_slab_give(&engine->topics, &topic->item);
 }
 
-/* Whether a valid filter matches a valid name, as edge.mqtt.topics.matches() defines it. */
+/* True if a valid filter matches a valid name, as defined by edge.mqtt.topics.matches(). */
 bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *name, uint32_t name_length)
 {
     const char *f = filter, *f_end = filter + filter_length, *n = name, *n_end = name + name_length;
     if (name_length > 0 && *n == '$' && filter_length > 0 && (*f == '+' || *f == '#')) /* 4.7.2-1 */
         return false;
-    for (;;) { /* a level of each at a time */
+    for (;;) { /* one level of each per round */
         if (f < f_end && *f == '#')
             return true;
         if (f < f_end && *f == '+') {
@@ -173,8 +174,7 @@ bool mq_filter_matches(const char *filter, uint32_t filter_length, const char *n
     }
 }
 
-/* The hand of a clock, of which the caller says how far it goes: who was used since it last came by is spared
- * once. */
+/* Advance the clock hand by at most `steps`.  A topic used since its last visit is spared once. */
 mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
 {
     while (*steps > 0 && engine->topics.made > 0) {
@@ -190,14 +190,14 @@ mq_topic *mq_topic_idle(mq_engine *engine, uint32_t *steps)
     return NULL;
 }
 
-/* Twice around: who is spared the first time is found the second. */
+/* Two rounds: a topic spared in the first round may be found in the second. */
 mq_topic *mq_topic_recyclable(mq_engine *engine)
 {
     uint32_t steps = 2 * engine->topics.made;
     return mq_topic_idle(engine, &steps);
 }
 
-/* What topics that are gone have left behind.  Out of memory: the table stays as large as it is. */
+/* Free memory of removed topics.  Without memory for a smaller table, the table stays as it is. */
 void mq_topics_trim(mq_engine *engine)
 {
     uint32_t room = engine->table_room;
@@ -210,8 +210,8 @@ void mq_topics_trim(mq_engine *engine)
 
 /* ---- appending ---- */
 
-/* The ring is full.  A foreign reader that has been in the way for the queue timeout is evicted; our own
- * never are, nor is what is `hidden`. */
+/* Handle a full ring.  A foreign reader that blocks for the queue timeout is evicted; the broker's own
+ * readers never are, and `hidden` records are never overwritten. */
 static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, const mq_message *message,
                        bool hidden)
 {
@@ -227,15 +227,15 @@ static int append_full(mq_engine *engine, mq_source *source, const rb_key *key, 
     return RB_TIMEOUT;
 }
 
-/* How much further than its tail a ring may give up to take a record: its span, as much before it to fill the
- * end, and what is taken ahead. */
+/* Limit of the space that a ring may overwrite beyond its tail for one record: the span, as much again to
+ * fill the end, and the memory taken ahead. */
 static uint64_t append_room(const rb_writer *writer, uint64_t prefix, uint64_t payload)
 {
     return 2 * rb_span(RB_RECORD_HEADER_BYTES + prefix + 7 + payload) + RB_RECORD_ALIGN + writer->chunk;
 }
 
-/* The ring is about to pass a mark: what it overwrites next is copied, and the journal has all that is
- * routed, so that a restart finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
+/* Prepare for the ring to pass a mark: needed records are copied, and the journal has all routed ones, so
+ * that a restart finds every session that waits for a copy.  RB_FULL: wait; RB_TIMEOUT: refuse. */
 static int make_way(mq_engine *engine, uint32_t index, uint64_t room)
 {
     mq_source *source = engine->sources[index];
@@ -301,8 +301,8 @@ static int append(mq_engine *engine, mq_topic *topic, const mq_message *message,
     return RB_OK;
 }
 
-/* What the store of retained messages has no room for is stored as a message that nobody wanted retained:
- * subscribers of now get it, and a restart does not find it in the ring. */
+/* A message that cannot be retained is stored without RETAIN: current subscribers get it, and a restart does
+ * not retain it from the ring. */
 int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uint64_t *end)
 {
     if (!(message->flags & RB_FLAG_RETAIN) || mq_retained_fits(engine, topic, message))
@@ -316,7 +316,8 @@ int mq_append(mq_engine *engine, mq_topic *topic, const mq_message *message, uin
 
 /* ---- source rings ---- */
 
-/* A topic of a source that is not known: its name goes to Python, copied, because the ring may change. */
+/* Pass the name of an unknown topic of a source to Python.  The name is copied because the ring may change.
+ * */
 static void source_asks(mq_engine *engine, mq_source *source, const uint8_t *name, uint32_t length)
 {
     free(source->name);
@@ -334,14 +335,14 @@ static void name_forget(mq_source *source)
     source->name = NULL;
 }
 
-/* Whether Python was asked about this very topic and has left it. */
+/* True if Python was asked for this topic and did not create it. */
 static bool source_refused(const mq_source *source, const uint8_t *name, uint32_t length)
 {
     return source->name != NULL && !source->judged && source->name_length == length &&
            memcmp(source->name, name, length) == 0;
 }
 
-/* Its payload and properties still lie in the ring. */
+/* Message of a view; payload and properties are still in the ring. */
 static mq_message source_message(const rb_view *view)
 {
     uint32_t flags = view->header.flags & (RB_FLAG_QOS | RB_FLAG_RETAIN);
@@ -351,8 +352,8 @@ static mq_message source_message(const rb_view *view)
                         .timestamp_ns = view->header.timestamp_ns};
 }
 
-/* What it says it retains.  Its properties are checked, in a copy, as those of a client are; what is wrong
- * with them is counted when the record itself is to be delivered. */
+/* Retain the message of a source's record if the record requests it.  A copy of its properties is checked as
+ * for a client.  Errors are counted when the record itself is delivered. */
 static void source_retain(mq_engine *engine, uint32_t index, mq_topic *topic, const rb_view *view,
                           mq_message message)
 {
@@ -379,11 +380,11 @@ static void source_retain(mq_engine *engine, uint32_t index, mq_topic *topic, co
         mq_retained_forget(engine, topic);
 }
 
-/* Routes one record of a source.  False: its topic is not known.  What the ring said is used from copies
- * only: it may change at any time, and then rb_reader_holds() says so, or delivery finds another key. */
+/* Route one record of a source.  False: its topic is unknown.  The ring may change at any time, so only
+ * copies are used; rb_reader_holds() or a different key at delivery reveals a change. */
 static bool source_route(mq_engine *engine, uint32_t index, mq_source *source, const rb_view *view)
 {
-    uint8_t *name = engine->receive; /* nobody is being read, and it is longer than any key */
+    uint8_t *name = engine->receive; /* not in use now, and longer than any key */
     uint32_t length = view->header.key_length;
     memcpy(name, view->bytes + RB_RECORD_HEADER_BYTES, length);
     if (!rb_reader_holds(source->reader, view->position)) {
@@ -424,7 +425,7 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
             engine->counters.source_lost += reader->lost - lost;
             continue;
         }
-        if (result == RB_EVICTED) { /* we were too slow to be heeded any longer: go on as one that is not */
+        if (result == RB_EVICTED) { /* evicted as too slow: continue as a plain reader */
             engine->counters.source_evictions++;
             reader->gating = false;
             continue;
@@ -443,8 +444,8 @@ static void source_pump(mq_engine *engine, uint32_t index, mq_source *source)
     engine->sources_pending = true;
 }
 
-/* Says how far sources have been read: where we gate, their writers go on.  Not before what was routed has
- * had its chance to be sent: a writer that waited for us is quick to overwrite it. */
+/* Store the read positions of sources, so that writers blocked by this reader continue.  Called after routed
+ * records had a chance to be sent, because a blocked writer overwrites them soon. */
 void mq_sources_tell(mq_engine *engine)
 {
     engine->sources_moved = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is UTF-8: the table 3-7 of Unicode, byte by byte, behind eight bytes at a time of ASCII, which is what
- * topics, content types and JSON are made of.
+ * Check of UTF-8: table 3-7 of Unicode, byte by byte, after a check for ASCII of eight bytes at a time.
+ * Topics, content types and JSON are mostly ASCII.
  */
 #include "packets.h"
 
@@ -9,7 +9,7 @@
 
 #define HIGH_BITS 0x8080808080808080u
 
-/* Bytes of the character at `at`, which is not ASCII; 0: it is none, or reaches beyond `left`. */
+/* Length of the character at `at`, which is not ASCII; 0: invalid, or longer than `left`. */
 static uint32_t character(const uint8_t *at, uint32_t left)
 {
     uint8_t first = at[0], low = 0x80, high = 0xbf; /* of the second byte */
@@ -17,7 +17,7 @@ static uint32_t character(const uint8_t *at, uint32_t left)
     if (first < 0xc2 || first > 0xf4 || length > left)
         return 0;
     if (first == 0xe0)
-        low = 0xa0; /* else a shorter form would do */
+        low = 0xa0; /* otherwise a shorter form exists */
     else if (first == 0xed)
         high = 0x9f; /* surrogates */
     else if (first == 0xf0)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which topic a PUBLISH names, and whether this client may publish to it.
+ * Topic of a PUBLISH, and the permission of the client to publish to it (ACL cache).
  *
- * Python is asked once for each topic and client; its answer is kept in a table of the connection, keyed by
- * the topic's place and generation, until the rules change.  A device that repeats its topic needs no hash,
- * nor does one that uses aliases.  A client can choose places, as they are given in the order of new topics,
- * so their hash is keyed as that of names.
+ * Python decides once for each topic and client.  Its answer is cached in a table of the connection until the
+ * rules change, keyed by the topic's index and generation.  A device that repeats its topic, or uses aliases,
+ * needs no hash.  Indexes are given in the order of new topics, so a client can choose them; their hash is
+ * therefore keyed, as that of names.
  *
- * A topic alias stands for a name.  Beside it the topic is remembered, with its generation: a topic that was
- * recycled meanwhile is looked up again, and asked about if need be, by that name.
+ * A topic alias stands for a name.  The topic found last is cached next to it, with its generation.  If that
+ * topic was recycled meanwhile, the name is looked up again, and Python decides again if needed.
  */
 #include "hash.h"
 #include "packets.h"
@@ -25,7 +25,7 @@ static mq_verdict *verdict_place(const mq_engine *engine, const mq_connection *c
     return &connection->verdicts[at];
 }
 
-/* New rules: nobody is trusted any more. */
+/* Forget all cached answers after a change of the rules, including `trusted`. */
 static void verdicts_forget(mq_engine *engine, mq_connection *connection)
 {
     connection->trusted &= connection->policy == engine->policy;
@@ -66,7 +66,7 @@ static mq_topic *last_set(mq_connection *connection, mq_topic *topic, bool allow
     return topic;
 }
 
-/* Out of memory: it is only not remembered. */
+/* Without memory the answer is only not cached. */
 void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topic, bool allowed)
 {
     connection->judged = true;
@@ -83,7 +83,7 @@ void mq_judge(mq_engine *engine, mq_connection *connection, const mq_topic *topi
                           .generation = (topic->item.generation & ~1u) | allowed};
 }
 
-/* `topic`, with connection->last_allowed; NULL: this client was not judged for it. */
+/* Returns `topic` with connection->last_allowed set; NULL: not yet authorized for this client. */
 static mq_topic *admit(mq_engine *engine, mq_connection *connection, mq_topic *topic)
 {
     if (connection->policy != engine->policy)
@@ -142,7 +142,7 @@ static bool aliases_grow(mq_connection *connection, uint32_t alias)
     return true;
 }
 
-/* Again and again the same is what clients send: nothing changes then. */
+/* Clients repeat the same alias and name: no change then. */
 bool mq_alias_set(mq_connection *connection, uint32_t alias, const uint8_t *name, uint32_t length)
 {
     if (alias > connection->alias_room && !aliases_grow(connection, alias))
