@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that only the log has: of a ring that is logged, overwritten while a session of QoS 1 or 2 still
- * waited for them.
+ * Log backfill: records that are only in the log, because their ring has overwritten them while a session of
+ * QoS 1 or 2 still waited for them.
  *
- * Nothing is kept for them meanwhile.  When such a record is the next to be delivered, the delivery of that
- * session stops and Python receives MQ_EVENT_COLD (events.c); others continue.  Python reads from the log, on
- * another thread, and gives what it has read back with mq_thaw(): a run of records as it stood in the ring.
- * Entries that name one of them then name a copy; entries that name a place where the log has nothing are
- * given up, and counted as overrun.  mq_warm() lets the delivery continue.
+ * No memory is used for them in the meantime.  When such a record is the next one to be delivered, delivery
+ * to that session stops and Python receives MQ_EVENT_COLD (events.c); other sessions continue.  Python reads
+ * the log on another thread and returns a run of records, as it was in the ring, with mq_thaw().  Entries of
+ * these records then point to copies.  Entries at positions that the log does not have are dropped, and
+ * counted as overrun.  mq_warm() resumes the delivery.
  *
- * One session is given THAW_MAX_BYTES at a time, less when many wait and do not read, so that what returns
- * from the log is bounded by what is under way.
+ * A session gets THAW_MAX_BYTES at a time, and less when many sessions wait without reading.  This bounds the
+ * memory of records from the log.
  */
 #include "mqtt.h"
 
 #define THAW_MAX_BYTES (256u << 10)
 #define THAW_MIN_BYTES (16u << 10)
 
-typedef struct run { /* records that came from the log */
+typedef struct run { /* a run of records from the log */
     uint32_t source;
-    uint64_t wanted; /* it was read from this position on: between here and `position` the log has nothing */
-    uint64_t position; /* of the first byte, in the ring */
+    uint64_t wanted; /* begin of the read: the log has no record from here to `position` */
+    uint64_t position; /* position of the first byte in the ring */
     const uint8_t *bytes;
-    uint64_t length, at; /* at: of the record that was looked at last, in bytes */
+    uint64_t length, at; /* at: byte position of the last record found */
     uint64_t room;       /* bytes that may still be copied */
 } run;
 
@@ -30,10 +30,10 @@ typedef enum fate {
     FATE_STAYS,
     FATE_THAWS,
     FATE_LOST,
-    FATE_BEYOND /* it lies behind the run, as does what follows */
+    FATE_BEYOND /* after the run, as are later entries */
 } fate;
 
-/* ---- asking ---- */
+/* ---- request ---- */
 
 bool mq_is_cold(const mq_engine *engine, const mq_entry *entry)
 {
@@ -53,7 +53,7 @@ void mq_cold_ask(mq_engine *engine, mq_session *session)
     mq_list_add(&engine->cold, mq_handle(&session->connection->item));
 }
 
-/* What is to be sent next, if the log has it alone. */
+/* Get the next record to be sent, if only the log has it. */
 bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t *where)
 {
     mq_entry next = {.where = MQ_NOWHERE};
@@ -65,9 +65,9 @@ bool mq_cold_front(const mq_engine *engine, const mq_session *session, uint64_t 
     return mq_is_cold(engine, &next);
 }
 
-/* ---- giving ---- */
+/* ---- restored records ---- */
 
-/* Goes to the record at `position`; false: none begins there. */
+/* Move to the record at `position`; false: no record begins there. */
 static bool run_seek(run *run, uint64_t position)
 {
     uint64_t wanted = position - run->position;
@@ -111,11 +111,11 @@ static fate fate_of(mq_engine *engine, run *run, const mq_entry *entry, mq_blob 
     return FATE_THAWS;
 }
 
-/* False: no room is left. */
+/* Restore records of the window.  False: no room is left. */
 static bool thaw_window(mq_engine *engine, mq_session *session, run *run)
 {
     for (uint64_t n = session->resend; n < session->sent_next; n++) {
-        if (n < session->sent_first) /* what was given up has closed the gap */
+        if (n < session->sent_first) /* dropped entries have closed the gap */
             continue;
         mq_entry *entry = &session->sent[n & (session->sent_room - 1)];
         mq_blob *blob = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the parts of the engine share: memory, handles, rings, time, and the life of a connection.
+ * Common parts of the engine: memory, handles, rings, time, and the life of a connection.
  */
 #include "mqtt.h"
 
@@ -9,13 +9,12 @@
 
 #define SPARE_BLOCKS 64u
 #define SPARE_SMALLS 1024u
-#define RETRY_MS 5         /* a paused publisher tries again: its ring's readers cannot wake us */
-#define EXPIRE_STEP_MS 250 /* deadlines are looked at no more often */
+#define RETRY_MS 5         /* interval of retries of paused publishers: readers cannot wake the loop */
+#define EXPIRE_STEP_MS 250 /* shortest interval of deadline checks */
 
 /* ---- lists ---- */
 
-/* Out of memory: the handle is lost, and with it a wake-up.  There is nothing better to do that needs none.
- */
+/* Without memory the handle, and with it a wake-up, is lost.  No better action is possible without memory. */
 void mq_list_add(mq_list *list, uint64_t handle)
 {
     if (list->count == list->room) {
@@ -29,7 +28,7 @@ void mq_list_add(mq_list *list, uint64_t handle)
     list->at[list->count++] = handle;
 }
 
-/* ---- bytes: those of two sizes are kept for the next who needs some ---- */
+/* ---- buffers: those of two sizes are kept for reuse ---- */
 
 static uint8_t *spare_take(mq_spares *spares, uint32_t room)
 {
@@ -128,7 +127,7 @@ mq_engine *mq_engine_new(const mq_limits *limits, const uint64_t seed[2])
     engine->seed[1] = seed[1];
     engine->next_deadline_ms = engine->limited_due_ms = engine->refusal_due_ms = MQ_NEVER;
     engine->read_bytes = MQ_READ_BYTES;
-    engine->source_count = 1; /* 0 is the store of copies */
+    engine->source_count = 1; /* source 0 is the store of copies */
     engine->topics.item_bytes = sizeof(mq_topic);
     engine->sessions.item_bytes = sizeof(mq_session);
     engine->connections.item_bytes = sizeof(mq_connection);
@@ -240,7 +239,7 @@ void mq_source_remove(mq_engine *engine, uint32_t index)
         if (!(session->item.generation & 1))
             continue;
         mq_session_forget_source(engine, session, index);
-        if (session->connection != NULL) /* its window may be open again, and nobody else will say so */
+        if (session->connection != NULL) /* its window may be open again, and no other event reports it */
             mq_connection_touch(engine, session->connection);
     }
     free(source->name);
@@ -266,7 +265,7 @@ mq_listener *mq_engine_listener(mq_engine *engine, int number)
     return number >= 0 && number < MQ_LISTENERS_MAX ? &engine->listeners[number] : NULL;
 }
 
-/* Whoever is still shaking hands on another thread counts too. */
+/* True if the listener is full.  Connections in a handshake on another thread count, too. */
 int mq_listener_full(const mq_engine *engine, int number)
 {
     uint64_t all = engine->connections.live, here = engine->listeners[number].connections;
@@ -326,7 +325,7 @@ void mq_connection_attach(mq_engine *engine, mq_connection *connection, mq_sessi
     mq_connection_touch(engine, connection);
 }
 
-/* Its buffers stay until mq_connection_over(): the parser may be reading from them right now. */
+/* Close a connection.  Its buffers stay until mq_connection_over(), because the parser may be using them. */
 void mq_connection_close(mq_engine *engine, mq_connection *connection, uint32_t cause)
 {
     if (connection->stop == MQ_STOP_CLOSING)
@@ -371,7 +370,7 @@ void mq_connection_touch(mq_engine *engine, mq_connection *connection)
     mq_list_add(&engine->touched, mq_handle(&connection->item));
 }
 
-/* See mqtt.h. */
+/* Documented in mqtt.h. */
 void mq_touched_first(mq_engine *engine, mq_list *walked, uint32_t first)
 {
     mq_list touched = engine->touched;
@@ -394,7 +393,8 @@ void mq_connection_ready(mq_engine *engine, mq_connection *connection)
 
 /* ---- time ---- */
 
-/* Silent for longer than it may.  Who was paused by us cannot have been heard. */
+/* True if the client was silent for too long.  Input of a client paused by the broker is not read, so it
+ * cannot expire. */
 static bool expired(const mq_engine *engine, const mq_connection *connection)
 {
     bool here = connection->stop == MQ_STOP_HELD || connection->stop == MQ_STOP_INPUT;
@@ -404,9 +404,9 @@ static bool expired(const mq_engine *engine, const mq_connection *connection)
            connection->last_seen_ms + connection->idle_max_ms < engine->heard_ms;
 }
 
-/* Sockets that were readable at `began_ms` have been read, `all` of them: what was sent before is known,
- * whatever happened since (the process was stopped, say).  Where more comes all the time than a round reads,
- * each connection has had its turn after so many rounds. */
+/* Record that sockets readable at `began_ms` have been read, `all` of them.  Input sent before is then known,
+ * even if the process was stopped in between.  If more input arrives than a round reads, every connection has
+ * had its turn after a number of rounds. */
 void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
 {
     if (engine->journal.full) /* no socket is read */
@@ -420,7 +420,8 @@ void mq_heard(mq_engine *engine, uint64_t began_ms, bool all)
     engine->unheard_rounds = 0;
 }
 
-/* Before CONNECT last_seen_ms stays at the time of accept: a trickle of bytes buys no time. */
+/* Close expired connections.  Before CONNECT, last_seen_ms stays at the time of accept: single bytes do not
+ * extend the time. */
 static void expire(mq_engine *engine)
 {
     uint64_t next = MQ_NEVER;
@@ -439,7 +440,7 @@ static void expire(mq_engine *engine)
     engine->next_deadline_ms = next < soonest ? soonest : next;
 }
 
-/* Walks `list`; whoever is added meanwhile waits for the next time. */
+/* Continue the connections of `list`; those added meanwhile wait for the next call. */
 static void go_on(mq_engine *engine, mq_list *list)
 {
     mq_list walked = *list;
@@ -459,7 +460,7 @@ static void go_on(mq_engine *engine, mq_list *list)
     engine->passing = walked;
 }
 
-/* Those without a socket are over as soon as Python can be told; the others the loop closes first. */
+/* End connections without a socket when an event for Python has room; the loop closes others first. */
 static void detached_over(mq_engine *engine)
 {
     uint32_t kept = 0;
@@ -504,7 +505,7 @@ void mq_engine_step(mq_engine *engine)
     mq_counters_refresh(engine);
 }
 
-/* What is kept elsewhere anyway: before whoever reads the counters may have to wait for the next round. */
+/* Update counters that are kept elsewhere; called before the counters are read. */
 void mq_counters_refresh(mq_engine *engine)
 {
     engine->counters.connections = engine->connections.live;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Python type Engine: what Python tells the hot path about one client, subscription or topic.
+ * The Python type Engine: decisions of Python about one client, subscription or topic, for the hot path.
  *
- * METH_FASTCALL functions that keep the GIL, for the reason given in calls.h: while another thread is busy,
- * each call that released it would cost milliseconds.  Only mq_loop_poll() gives it up.
+ * METH_FASTCALL functions that keep the GIL, as explained in calls.h: while another thread is busy, each call
+ * that released the GIL would cost milliseconds.  Only mq_loop_poll() releases it.
  *
- * Connections and sessions are handles (int, never 0), topics and sources small ints.  A stale handle is no
- * error: the client may have gone meanwhile; such calls return False.  An index out of range is a bug of the
- * caller: ValueError. The thread that polls is the only one that may call any of this.
+ * Connections and sessions are handles (int, never 0); topics and sources are small ints.  A stale handle is
+ * not an error, because the client may have left: such calls return False.  An index out of range is a bug of
+ * the caller: ValueError.  Only the polling thread may call these functions.
  *
- * It has no tp_traverse: rings are held out of the collector's sight, which would clear `rings` before the
- * engine is freed, and C uses them until then.
+ * There is no tp_traverse.  The garbage collector would otherwise clear `rings` before the engine is freed,
+ * and C uses the rings until then.
  */
 #include "mqtt_calls.h"
 
@@ -89,7 +89,7 @@ static PyObject *judge_source(engine_object *self, PyObject *index)
     Py_RETURN_NONE;
 }
 
-/* What mq_loop_wake_fd() does, for who drives without a loop. */
+/* Same effect as mq_loop_wake_fd(), for callers without a loop. */
 static PyObject *wake_sources(engine_object *self, PyObject *Py_UNUSED(ignored))
 {
     self->engine->sources_pending = true;
@@ -187,7 +187,8 @@ static PyObject *step(engine_object *self, args_t args, Py_ssize_t count)
     mq_events_resume(self->engine);
     do
         mq_engine_step(self->engine);
-    while (self->engine->ready.count > 0 && mq_events_waiting(self->engine) == 0); /* no other has a turn */
+    /* no other connection has a turn */
+    while (self->engine->ready.count > 0 && mq_events_waiting(self->engine) == 0);
     return PyLong_FromUnsignedLong(mq_events_waiting(self->engine));
 }
 

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Events: the requests of the engine to Python, and the proof that Python receives each of them.
+ * Events: requests of the engine to Python, with guaranteed delivery.
  *
- * There are two kinds, and neither can be lost between two polls, in whatever order C and Python act.
+ * There are two kinds.  Neither can be lost between two polls, in any order of actions of C and Python.
  *
- *   queued    PACKET, TOPIC, CLOSED.  Each has a number, and stands in a ring at that number.
+ *   queued    PACKET, TOPIC, CLOSED.  Each has a number, and is in a circular buffer at that number.
  *
  *                 event_done <= event_taken <= event_next <= event_done + MQ_EVENTS
  *
- *             mq_event_add() moves event_next; mq_event_take(), by which Python receives one, moves
- *             event_taken; mq_events_resume() moves event_done up to event_taken and never further.  So an
- *             event that is added after Python has taken the others stays for the next time.
- *   derived   SOURCE, SOURCE_BAD, COLD, JOURNAL.  They are no entries of a queue: each is computed from the
- *             state that it is about, on each round, for as long as that state holds.  A request that Python
- *             did not satisfy is repeated after REMIND_MS (mq_request), so that a failure in Python delays
- *             it and does not end it.
+ *             mq_event_add() advances event_next.  mq_event_take(), with which Python receives an event,
+ *             advances event_taken.  mq_events_resume() advances event_done up to event_taken, never further.
+ *             An event added after Python has taken the others therefore stays for the next time.
+ *   derived   SOURCE, SOURCE_BAD, COLD, JOURNAL.  They are not queued: each is computed in each round from
+ * the
+ *             state that causes it, while that state lasts.  A request that Python did not satisfy is
+ * repeated
+ *             after REMIND_MS (mq_request), so that a failure in Python delays it but does not end it.
  */
 #include "mqtt.h"
 
@@ -63,7 +64,7 @@ uint32_t mq_events_waiting(const mq_engine *engine)
            is_due(engine, engine->retained_due, &engine->retained_request);
 }
 
-/* The next source, from *at on, that waits for Python and has not been reported. */
+/* Get the next source, from *at on, that waits for Python and is not reported. */
 static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
 {
     for (; *at < engine->source_count; ++*at) {
@@ -80,7 +81,7 @@ static bool source_take(mq_engine *engine, uint32_t *at, mq_event *out)
     return false;
 }
 
-/* The next connection whose session waits for the log. */
+/* Get the next connection whose session waits for the log. */
 static bool cold_take(mq_engine *engine, mq_event *out)
 {
     while (engine->cold.count > 0) {
@@ -126,7 +127,7 @@ static void sources_resume(mq_engine *engine)
     }
 }
 
-/* A connection that was resumed before, and has stopped again, waits for a later event than this. */
+/* Resume a connection.  One that was resumed before and stopped again waits for a later event than this. */
 static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t number)
 {
     mq_connection *connection = mq_slab_get(&engine->connections, event->handle);
@@ -139,7 +140,8 @@ static void connection_resume(mq_engine *engine, const mq_event *event, uint64_t
         mq_continue(engine, connection);
 }
 
-/* What goes on may add events: they are behind event_taken, and wait for Python. */
+/* Resume the connections of taken events.  They may add events: these are after event_taken, and wait for
+ * Python. */
 void mq_events_resume(mq_engine *engine)
 {
     uint64_t taken = engine->event_taken;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writing the journal (journal.h): entries are collected in memory, and appended to its ring in pieces.
+ * Writing the journal (journal.h): entries are collected in memory and appended to its ring in pieces.
  *
- * A ring is as long as it is.  A restart needs what is behind the last checkpoint, so that is not
- * overwritten before it is elsewhere: in the next checkpoint, which is requested (mq_journal_needs) long
- * before, or, where the ring has one, in its log.  When there is no more room, nothing is sent and nobody
- * is read until there is.
+ * The ring has a fixed size.  A restart needs the entries after the last checkpoint, so they must not be
+ * overwritten before they are saved elsewhere: in the next checkpoint, which is requested early
+ * (mq_journal_needs), or in the ring's log if it has one.  Without room, no output is sent and no client is
+ * read until there is room.
  */
 #include "mqtt.h"
 
@@ -14,20 +14,20 @@
 
 #define ROOM_MIN 4096u
 #define NUMBER_MASK 0xffffffu
-#define LOG_PATIENCE_MS 5000u /* no sync for so long: a checkpoint is what makes room */
+#define LOG_PATIENCE_MS 5000u /* time without a sync after which a checkpoint must make room */
 #define ROUTED_BYTES 12u
 #define ITEM_BYTES 12u /* where, options */
 
 _Static_assert(MQ_J_QUEUED < 256, "a kind has eight bits");
 
-/* ---- collecting ---- */
+/* ---- collection of entries ---- */
 
 static void tear(mq_journal *journal)
 {
     journal->torn = journal->torn_since = true;
 }
 
-/* Room for `bytes` more.  NULL: no memory; then a checkpoint must say it all. */
+/* Reserve `bytes` for an entry.  NULL: no memory; a checkpoint must then contain the change. */
 static uint8_t *collect(mq_journal *journal, uint32_t bytes)
 {
     if (journal->writer == NULL)
@@ -67,7 +67,7 @@ static uint32_t head(uint32_t kind, uint32_t number)
     return kind << 24 | (number & NUMBER_MASK);
 }
 
-/* Where the record of `entry` stands, or stood, in its ring. */
+/* `where` of the entry's record in its ring, current or former. */
 static uint64_t origin_of(uint64_t where)
 {
     if (where == MQ_NOWHERE || mq_where_source(where) != 0)
@@ -96,7 +96,7 @@ static void add_long(mq_engine *engine, uint32_t kind, uint32_t number, uint64_t
         put_long(put_word(to, head(kind, number)), value);
 }
 
-/* One entry for all sessions that a record is queued for, as long as nothing else comes between. */
+/* Add one entry for all sessions that a record is queued for, if no other entry comes between. */
 void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_entry *entry)
 {
     mq_journal *journal = &engine->journal;
@@ -125,7 +125,8 @@ void mq_journal_routed(mq_engine *engine, const mq_session *session, const mq_en
     journal->open_where = where;
 }
 
-/* `session` is a client's.  What it has of a group is the group's until it is done. */
+/* Add an entry for a client's session.  A group's record stays the group's until the member has finished it.
+ * */
 void mq_journal_popped(mq_engine *engine, const mq_session *session, const mq_entry *entry)
 {
     if (entry->tag & MQ_TAG_SHARED)
@@ -142,8 +143,8 @@ void mq_journal_gone(mq_engine *engine, const mq_entry *entry)
         add_long(engine, MQ_J_GONE, queue->item.index, origin_of(entry->where));
 }
 
-/* What was taken from the queue, or from elsewhere, went out with an identifier of its own (`sent`), or did
- * not need one, or is given up. */
+/* Add an entry for a delivery from the queue or elsewhere: sent with an identifier (`sent`), sent without
+ * one, or dropped. */
 void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entry *entry, bool sent,
                      bool queued)
 {
@@ -163,7 +164,7 @@ void mq_journal_sent(mq_engine *engine, const mq_session *session, const mq_entr
         }
     }
     if (shared && (entry->tag & MQ_TAG_QOS) == 2)
-        mq_journal_gone(engine, entry); /* it stays with this session [MQTT-4.8.2-5] */
+        mq_journal_gone(engine, entry); /* the message stays with this session [MQTT-4.8.2-5] */
 }
 
 bool mq_journal_received(mq_engine *engine, const mq_session *session, uint64_t where, uint16_t identifier)
@@ -220,7 +221,7 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
         bytes = 16;
         break;
     case MQ_J_WINDOW:
-        sent = words[3] - words[1]; /* lower words: a window is short */
+        sent = words[3] - words[1]; /* lower words are enough: a window is short */
         if (left >= 28 && sent <= 65535 && words[5] == sent && words[6] <= 65535)
             bytes = 28 + ITEM_BYTES * sent + 4ull * words[6];
         break;
@@ -233,13 +234,13 @@ uint32_t mq_journal_entry_bytes(const uint8_t *at, uint64_t left)
     return bytes <= left ? (uint32_t)bytes : 0;
 }
 
-/* Whether it is the log that makes room first. */
+/* True if the log, not a checkpoint, makes room first. */
 static bool by_log(const mq_journal *journal)
 {
     return journal->writer->tail - journal->keep_from < journal->in_log;
 }
 
-/* Where the ring may be overwritten up to. */
+/* Position from which the ring is still needed. */
 static uint64_t needed_from(const mq_journal *journal)
 {
     /* pairs with the release in rb_durable_store() */
@@ -247,7 +248,7 @@ static uint64_t needed_from(const mq_journal *journal)
     return by_log(journal) && durable > journal->keep_from ? durable : journal->keep_from;
 }
 
-/* RB_OK, RB_FULL: wait. */
+/* Append a record to the ring.  RB_OK, or RB_FULL: wait. */
 static int append(mq_engine *engine, const char *kind, const void *bytes, uint32_t length)
 {
     mq_journal *journal = &engine->journal;
@@ -266,8 +267,8 @@ static int append(mq_engine *engine, const char *kind, const void *bytes, uint32
     return result;
 }
 
-/* There is no room, but soon, without a checkpoint: one of now would have to say what found none, and nobody
- * would be told anything before it is there. */
+/* True if room is expected soon without a checkpoint.  A checkpoint now would have to contain the entries
+ * without room, and would block all output until it is written. */
 static bool is_soon(const mq_engine *engine)
 {
     const mq_journal *journal = &engine->journal;
@@ -289,7 +290,7 @@ bool mq_journal_needs(const mq_engine *engine)
            (journal->full || journal->torn || journal->writer->tail >= journal->due_at) && !is_soon(engine);
 }
 
-/* As many whole entries as one record may take. */
+/* Bytes of the complete entries that fit in one record. */
 static uint32_t piece(const mq_journal *journal, uint32_t from)
 {
     uint32_t bytes = 0;
@@ -304,7 +305,7 @@ bool mq_journal_flush(mq_engine *engine)
 {
     mq_journal *journal = &engine->journal;
     uint32_t done = 0;
-    /* what comes behind what is lost would hide that from a restart */
+    /* no entries after a missing one: they would hide the loss from a restart */
     journal->stalled = journal->full = journal->torn;
     journal->open = 0;
     while (done < journal->used && !journal->stalled) {
@@ -359,7 +360,7 @@ static uint8_t *put_received(uint8_t *to, const mq_session *session)
     return to;
 }
 
-/* A QoS 1 message of a group is the group's: here only its number is taken. */
+/* Write the window.  A QoS 1 message of a group belongs to the group; here it only uses its number. */
 static uint8_t *put_window(uint8_t *to, const mq_session *session)
 {
     to = put_word(to, head(MQ_J_WINDOW, session->item.index));
@@ -374,7 +375,7 @@ static uint8_t *put_window(uint8_t *to, const mq_session *session)
     return put_received(to, session);
 }
 
-/* Whether a queue entry is one that a restart brings back to this very queue. */
+/* True if a restart restores the entry to this queue. */
 static bool is_kept(const mq_entry *entry)
 {
     return entry->tag & MQ_TAG_QOS && !(entry->tag & MQ_TAG_SHARED) && entry->where != MQ_NOWHERE;
@@ -406,7 +407,7 @@ static uint64_t queue_bytes(const mq_session *session)
            (uint64_t)ITEM_BYTES * session->queue_count;
 }
 
-/* What members of a group have and are not done with: the group's again after a restart. */
+/* Bytes of unfinished records of a group's members, which return to the group after a restart. */
 static uint64_t members_bytes(const mq_group *group)
 {
     uint64_t bytes = group->again == NULL ? 0 : queue_bytes(group->again);
@@ -505,7 +506,7 @@ void mq_journal_open(mq_engine *engine, rb_writer *writer, uint64_t from, bool v
     mq_journal_checkpointed(engine, from, writer->capacity / 4);
     for (uint32_t i = 1; i < engine->source_count; i++)
         if (engine->sources[i] != NULL)
-            engine->sources[i]->marked = UINT64_MAX; /* the next mark says it all */
+            engine->sources[i]->marked = UINT64_MAX; /* the next mark covers everything */
 }
 
 void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_bytes)
@@ -520,7 +521,7 @@ void mq_journal_checkpointed(mq_engine *engine, uint64_t from, uint64_t due_byte
     journal->request = (mq_request){0};
     journal->torn = journal->torn_since;
     journal->torn_since = false;
-    journal->stalled = journal->torn; /* the next flush finds out, and there is none if there is nothing */
+    journal->stalled = journal->torn; /* the next flush updates it; without entries there is no flush */
 }
 
 bool mq_journal_end(mq_engine *engine, bool at_once)

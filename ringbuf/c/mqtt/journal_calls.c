@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about what a restart needs to know: the journal, and reading it back (see
- * engine_calls.c).
+ * Methods of the Python type Engine for the journal and its replay at a restart (see engine_calls.c).
  */
 #include "mqtt_calls.h"
 
@@ -63,7 +62,7 @@ PyObject *engine_journal_note(engine_object *self, PyObject *object)
     return PyBool_FromLong(written);
 }
 
-/* Where the journal ends, for a checkpoint that says all that has happened; None: not now. */
+/* End position of the journal, for a checkpoint with all events so far; None: not now. */
 PyObject *engine_journal_end(engine_object *self, PyObject *at_once)
 {
     const mq_journal *journal = &self->engine->journal;
@@ -136,7 +135,7 @@ PyObject *engine_add_past(engine_object *self, PyObject *logged)
 
 #define MQ_PAST_END ((uint64_t)1 << 56) /* as NEVER_ENDS of edge/state/restoring.py */
 
-/* Positions below have been routed: of what is past, the restart that has found it has routed all. */
+/* Position below which records have been routed.  Of a past source, the restart has routed all records. */
 PyObject *engine_source_position(engine_object *self, PyObject *object)
 {
     unsigned long long index;
@@ -153,7 +152,8 @@ PyObject *engine_source_position(engine_object *self, PyObject *object)
     return PyLong_FromUnsignedLongLong(position);
 }
 
-/* A copy counts where its record was: a restart looks for it there. */
+/* Lower the floor of the source to `where`.  A copy counts at its record's position, where a restart looks
+ * for it. */
 static void lower(uint64_t *lowest, uint64_t where)
 {
     if (where != MQ_NOWHERE && mq_where_source(where) == 0)
@@ -162,7 +162,7 @@ static void lower(uint64_t *lowest, uint64_t where)
         lowest[mq_where_source(where)] = mq_where_position(where);
 }
 
-/* What `session` waits for, or has in flight; how many records that is. */
+/* Lower the floors by the queued and in-flight records of `session`.  Returns the number of records. */
 static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
 {
     mq_walk walk = {0};
@@ -173,8 +173,8 @@ static uint64_t lower_by(uint64_t *lowest, const mq_session *session)
     return session->queue_count + session->sent_next - session->sent_first;
 }
 
-/* A word for each source: the lowest position that something waits for, of sessions from number `first` on,
- * as many as have about `most` records; and the number to go on with. */
+/* A word for each source: the lowest position that the sessions from number `first` on need.  Covers as many
+ * sessions as have about `most` records.  Also returns the next number to continue with, or None. */
 PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long first, most;
@@ -188,14 +188,14 @@ PyObject *engine_sources_floors(engine_object *self, args_t args, Py_ssize_t cou
         const mq_session *session = mq_slab_at(&self->engine->sessions, next);
         seen += 1 + (session->item.generation & 1 ? lower_by(lowest, session) : 0);
     }
-    lowest[0] = UINT64_MAX; /* copies of what was in no ring */
+    lowest[0] = UINT64_MAX; /* copies of messages that were in no ring */
     PyObject *words = PyBytes_FromStringAndSize((const char *)lowest, sizeof lowest);
     if (words == NULL)
         return NULL;
     return next < made ? Py_BuildValue("(NI)", words, next) : Py_BuildValue("(NO)", words, Py_None);
 }
 
-/* ---- reading back ---- */
+/* ---- replay ---- */
 
 static int is_restoring(const engine_object *self)
 {
@@ -275,7 +275,7 @@ static PyObject *name_or_none(bool known, const mq_unknown *unknown)
     return PyBytes_FromStringAndSize((const char *)unknown->name, (Py_ssize_t)unknown->length);
 }
 
-/* Of a ring of our own, which ends at its tail and wraps once. */
+/* Route the records of an own ring, which ends at its tail and wraps once. */
 static bool route_ring(engine_object *self, uint32_t index, uint64_t position, uint64_t *from,
                        mq_unknown *unknown)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading the journal back (journal.h): what the entries say is done again, to new sessions.
+ * Reading the journal at a restart (journal.h): the recorded events are repeated on new sessions.
  *
- * Sessions and sources have new numbers.  Entries of the queues name no topic and no grant while it lasts,
- * and may name records that are gone; when all was read, mq_restoring_settle() makes each what it would be
- * now.  What was stored just before the end, and no entry knows of, is routed like new (mq_restoring_route).
+ * Sessions and sources have new numbers.  During the replay, queue entries have no topic and no grant, and
+ * may point to records that are lost.  When all entries were read, mq_restoring_settle() gives each entry its
+ * current state.  Records stored just before the end, without an entry, are routed as new ones
+ * (mq_restoring_route).
  *
- * The bytes are trusted no further than their checksums go: lengths and numbers are checked, and an entry
- * that does not fit what was before it is left out.
+ * Bytes are verified beyond their checksums: lengths and numbers are checked, and an entry that contradicts
+ * earlier entries is skipped.
  */
 #include "frame.h"
 
@@ -18,12 +19,12 @@
 struct mq_restoring {
     uint64_t *sessions; /* by their old number: handle; 0: none */
     uint32_t sessions_room;
-    bool deaf;                        /* Python has no room for topics: it is asked about no more of them */
-    uint64_t settling;                /* the session whose queue is walked */
-    mq_walk walk;                     /* where that has got to */
+    bool deaf;                        /* Python has no room for topics: no further requests */
+    uint64_t settling;                /* handle of the session being settled */
+    mq_walk walk;                     /* current place in its queue */
     uint64_t lost;                    /* entries whose record no ring, log or spill file has */
-    uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: gone */
-    uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: what was stored ends there */
+    uint16_t sources[MQ_SOURCES_MAX]; /* by their old number; 0: removed */
+    uint64_t ends[MQ_SOURCES_MAX];    /* by their old number: end of the stored records */
     uint64_t routed[MQ_SOURCES_MAX];  /* by their old number: positions below have been routed */
 };
 
@@ -62,7 +63,7 @@ bool mq_restoring_session(mq_restoring *restoring, uint32_t number, uint64_t han
     return true;
 }
 
-/* What was noted of the number before was of another ring, or of an earlier epoch. */
+/* Set a source.  Earlier data of this number was for another ring or an earlier epoch. */
 void mq_restoring_source(mq_restoring *restoring, uint32_t number, const mq_restored_source *source)
 {
     restoring->sources[number] = (uint16_t)source->source;
@@ -106,7 +107,7 @@ static uint64_t long_at(const uint8_t *at, uint32_t index)
     return value;
 }
 
-/* `where` of an entry, with the source's number of today. */
+/* `where` of an entry with the current number of its source. */
 static uint64_t where_now(const mq_restoring *restoring, uint64_t where)
 {
     if (where == MQ_NOWHERE)
@@ -139,7 +140,8 @@ static void on_routed(mq_engine *engine, mq_restoring *restoring, const uint8_t 
     }
 }
 
-/* Takes the first of a queue; those before it, too, if it is not the one: they were given up. */
+/* Remove the first entry of a queue.  Entries before the one with `word` were dropped, and are removed, too.
+ * */
 static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq_entry *out)
 {
     bool found = false;
@@ -154,11 +156,11 @@ static bool take_first(mq_engine *engine, mq_session *session, uint32_t word, mq
     for (uint32_t i = 0; found && i < before; i++)
         mq_queue_pop(engine, session);
     *out = mq_queue_pop(engine, session);
-    out->topic = MQ_NO_TOPIC; /* a queue has three bytes for it */
+    out->topic = MQ_NO_TOPIC; /* a queue has three bytes for the topic */
     return true;
 }
 
-/* The next identifier is taken, by `entry`. */
+/* Add `entry` to the window with the next identifier. */
 static void send(mq_engine *engine, mq_session *session, mq_entry entry)
 {
     uint16_t identifier;
@@ -170,7 +172,8 @@ static void send(mq_engine *engine, mq_session *session, mq_entry entry)
         mq_sent_done(engine, session, sent);
 }
 
-/* A queue holds the source's number of today and the old word: both have the same lower 32 bits. */
+/* A queue has the current source number, the journal has the old one: the lower 32 bits of `where` are equal.
+ * */
 static void on_sent(mq_engine *engine, mq_session *session, uint32_t word, bool with_identifier)
 {
     mq_entry entry = {.where = MQ_NOWHERE};
@@ -198,7 +201,7 @@ static void on_released(mq_session *session, uint32_t identifier)
         *entry = (mq_entry){.where = MQ_NOWHERE, .tag = MQ_TAG_RELEASED | 2};
 }
 
-/* Its record is there, or it was never stored: the writer had not got further than where it was to be. */
+/* True if the record was stored: the writer had passed its intended position. */
 static bool is_stored(const mq_restoring *restoring, uint64_t where)
 {
     return where == MQ_NOWHERE || mq_where_position(where) < restoring->ends[mq_where_source(where)];
@@ -212,7 +215,7 @@ static void on_received(const mq_restoring *restoring, mq_session *session, cons
         mq_received_mark(session, (uint16_t)identifier, &again);
 }
 
-/* Oldest first: what a group is done with is nearly always in front. */
+/* Search from the oldest entry: a finished one is usually near the front. */
 static void on_gone(mq_engine *engine, mq_session *group, uint64_t where)
 {
     mq_walk walk = {0};
@@ -321,7 +324,7 @@ bool mq_restoring_batch(mq_engine *engine, mq_restoring *restoring, const uint8_
 
 /* ---- settling ---- */
 
-/* The topic that a record names, or MQ_NO_TOPIC.  False: Python must name it first. */
+/* Topic index of a record's name, or MQ_NO_TOPIC.  False: Python must add the topic first. */
 static bool topic_named(const mq_engine *engine, const mq_restoring *restoring, const uint8_t *name,
                         uint32_t length, mq_unknown *out, uint32_t *index)
 {
@@ -333,7 +336,7 @@ static bool topic_named(const mq_engine *engine, const mq_restoring *restoring, 
     return false;
 }
 
-/* The grant of today's route to `session`: identifiers are what it has subscribed with. */
+/* Grant of the current route to `session`, with the identifiers of its subscription. */
 static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *session)
 {
     const mq_topic *its = topic == MQ_NO_TOPIC ? NULL : mq_slab_at(&engine->topics, topic);
@@ -349,7 +352,7 @@ static uint32_t grant_of(mq_engine *engine, uint32_t topic, const mq_session *se
     return 0;
 }
 
-/* A record that its ring no longer has: the log has it, or the spill file, or it is lost. */
+/* Settle a record that its ring has overwritten: it is in the log, in the spill file, or lost. */
 static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_source *source, mq_entry *entry,
                         mq_unknown *out)
 {
@@ -369,7 +372,7 @@ static bool settle_gone(mq_engine *engine, mq_restoring *restoring, const mq_sou
     return true;
 }
 
-/* Whether a record can stand at `position` of a ring of our own that has it still. */
+/* The record at `position` of an own ring if the ring still has a plausible one, or NULL. */
 static const rb_record *own_record(const rb_writer *writer, uint64_t position)
 {
     rb_record header;
@@ -383,7 +386,7 @@ static const rb_record *own_record(const rb_writer *writer, uint64_t position)
                : rb_writer_record(writer, position);
 }
 
-/* False: Python must name the topic first, and nothing was done. */
+/* Settle a record of an own ring.  False: Python must add the topic first; no change was made. */
 static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_source *source, mq_entry *entry,
                        mq_unknown *out)
 {
@@ -400,7 +403,7 @@ static bool settle_own(mq_engine *engine, mq_restoring *restoring, const mq_sour
                        record->key_length, out, &entry->topic);
 }
 
-/* Its memory may change at any time: the name is used from a copy. */
+/* Settle a record of a foreign ring.  The memory may change at any time, so the name is copied before use. */
 static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_source *source,
                            mq_entry *entry, mq_unknown *out)
 {
@@ -415,7 +418,7 @@ static bool settle_foreign(mq_engine *engine, mq_restoring *restoring, const mq_
         return settle_gone(engine, restoring, source, entry, out);
     entry->where = MQ_NOWHERE;
     bool known = topic_named(engine, restoring, name, frame.topic_length, out, &entry->topic);
-    if (!known || entry->topic != MQ_NO_TOPIC) /* what it was routed by is looked at when it is sent */
+    if (!known || entry->topic != MQ_NO_TOPIC) /* delivery checks the key again */
         entry->where = where;
     return known;
 }
@@ -435,7 +438,7 @@ static bool settle_entry(mq_engine *engine, mq_restoring *restoring, const mq_se
     return known;
 }
 
-/* A packed entry has three bytes for its topic. */
+/* Write a packed entry, which has three bytes for its topic. */
 static void entry_put(uint8_t *at, const mq_entry *entry)
 {
     memcpy(at, &entry->where, 8);
@@ -464,7 +467,8 @@ static bool settle_window(mq_engine *engine, mq_restoring *restoring, mq_session
     return true;
 }
 
-/* What Python is asked about in between moves nothing in a queue: the walk goes on where it was. */
+/* Settle the queue.  Python's work in between does not move entries, so the iteration continues at its place.
+ * */
 static bool settle_queue(mq_engine *engine, mq_restoring *restoring, const mq_session *session,
                          mq_unknown *out)
 {
@@ -488,7 +492,7 @@ bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session 
     }
     if (!settle_window(engine, restoring, session, out) || !settle_queue(engine, restoring, session, out))
         return false;
-    session->queue_left = 0; /* the next push looks at the limit, which may be a lower one by now */
+    session->queue_left = 0; /* the next push checks the limit, which may be lower now */
     while (session->queue_count > session->queue_max) {
         mq_entry oldest = mq_queue_pop(engine, session);
         mq_entry_drop(engine, session, &oldest, MQ_DROP_QUEUE);
@@ -498,7 +502,7 @@ bool mq_restoring_settle(mq_engine *engine, mq_restoring *restoring, mq_session 
     return true;
 }
 
-/* ---- what no entry knows of ---- */
+/* ---- records without an entry ---- */
 
 static bool route_record(mq_engine *engine, const mq_restoring *restoring, uint32_t source, uint64_t position,
                          const rb_record *record, const uint8_t *name, mq_unknown *out)

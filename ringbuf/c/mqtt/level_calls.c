@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The methods of Engine about durability: what Python knows of a ring's log and of its sinks.
+ * Methods of the Python type Engine for durability: state of a ring's log and of its sinks, reported by
+ * Python.
  */
 #include "mqtt_calls.h"
 

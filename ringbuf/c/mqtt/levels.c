@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Durability, as clients meet it.  A source's records pass these points, each a number that only grows:
+ * Durability of records, as seen by clients.  Records of a source pass these points; each is a number that
+ * only grows:
  *
- *   committed   the ring has it: shown to subscribers, unless the ring hides what is not durable
- *   durable     the log has synced it: a position in the ring's header, stored by the log's thread
- *   upstream    the sinks have it: an offset, told by Python, with what was lost on the way
+ *   committed   in the ring: delivered to subscribers, unless the ring hides records that are not durable
+ *   durable     synced by the log: a position in the ring's header, stored by the log's thread
+ *   upstream    in the sinks: an offset reported by Python, with the offsets lost in transit
  *
- * A gate says which one PUBACK and PUBREC wait for.  What was lost on its way upstream is never acknowledged.
+ * A gate selects the point that PUBACK and PUBREC wait for.  A record lost in transit is never acknowledged.
  *
- * A ring that hides: its records are retained and routed when they are durable, in the order in which they
- * were committed.  Until then each is remembered with who published it, 32 bytes; the log holds the ring back
- * up to what is durable, so there are never more than fit into the ring, and mq_unshown_reserve() sees that
- * none is overwritten in between.
+ * A ring that hides: its records are retained and routed when they are durable, in the order of commits.
+ * Until then each record's position and publisher are remembered.  The log gates the ring up to the durable
+ * position, so the remembered ones never exceed the ring.  mq_unshown_reserve() ensures that none is
+ * overwritten before it is routed.
  *
- * While the log of a ring takes no records, what is published waits for queue_timeout_ms, and is refused from
- * then on: an acknowledgement that waits is answered so where the protocol can say it (MQTT 5).  The record
- * may still become durable later, as one may that a client has sent and heard nothing of.
+ * While the log of a ring takes no records, publishes wait for queue_timeout_ms and are then refused.  A held
+ * acknowledgement then gets the refusal as its reason if the protocol has reasons (MQTT 5).  The record may
+ * still become durable later, as any record whose publisher got no acknowledgement.
  */
 #include "mqtt.h"
 
 #include <stdlib.h>
 
 #define UNSHOWN_MIN 64u
-#define SHOW_MAX 4096u /* records of one source before others have their turn */
+#define SHOW_MAX 4096u /* records of one source in one turn */
 
 /* ---- acknowledgements ---- */
 
@@ -68,8 +69,8 @@ void mq_level_refuse(mq_engine *engine, uint32_t index, uint8_t reason)
     source->level.refusal = reason;
 }
 
-/* Two ranges become the one that holds both, until nobody waits: who has to send again what had arrived does
- * no harm. */
+/* Two lost ranges become the range that covers both, until no acknowledgement waits.  Sending a record again
+ * that had arrived does no harm. */
 void mq_level_upstream(mq_engine *engine, uint32_t index, uint64_t offset, uint64_t lost_from,
                        uint64_t lost_to)
 {
@@ -85,7 +86,7 @@ void mq_level_upstream(mq_engine *engine, uint32_t index, uint64_t offset, uint6
         level->upstream = offset;
 }
 
-/* ---- what is not shown yet ---- */
+/* ---- hidden records ---- */
 
 static mq_unshown *unshown_at(const mq_level *level, uint32_t number)
 {
@@ -112,7 +113,7 @@ uint64_t mq_level_shown(const mq_source *source)
     return source->level.unshown_count > 0 ? unshown_at(&source->level, 0)->position : source->writer->tail;
 }
 
-/* The record lies in the ring as it was committed: this thread writes it. */
+/* Route one hidden record.  It is unchanged in the ring: only this thread writes the ring. */
 static void show(mq_engine *engine, uint32_t index, const mq_source *source, const mq_unshown *it)
 {
     const rb_record *record = rb_writer_record(source->writer, it->position);
@@ -120,7 +121,7 @@ static void show(mq_engine *engine, uint32_t index, const mq_source *source, con
     mq_topic *topic = mq_slab_get(&engine->topics, it->topic);
     rb_parts parts;
     if (topic == NULL || rb_record_parts(record, bytes, record->length, &parts) != RB_OK)
-        return; /* neither can be: a topic with something unshown is not forgotten */
+        return; /* both impossible: a topic with hidden records is kept */
     topic->unshown--;
     mq_message message = {.payload = bytes + parts.payload_position,
                           .payload_length = parts.payload_length,
@@ -157,7 +158,7 @@ static void show_some(mq_engine *engine, uint32_t index, mq_source *source)
         level->unshown_count--;
         show(engine, index, source, &it);
     }
-    if (level->unshown_room > UNSHOWN_MIN) { /* a burst, or a disk that was away, is over */
+    if (level->unshown_room > UNSHOWN_MIN) { /* after a burst, or a pause of the disk */
         free(level->unshown);
         level->unshown = NULL;
         level->unshown_room = level->unshown_first = 0;
@@ -202,5 +203,5 @@ void mq_unshown_add(mq_engine *engine, mq_source *source, mq_topic *topic, const
     topic->unshown++;
     if (message->flags & RB_FLAG_RETAIN)
         mq_retained_promise(engine, topic, message, 1);
-    engine->matched = topic->route_count; /* about: who is subscribed when it is shown gets it */
+    engine->matched = topic->route_count; /* approximate: subscribers at the time of routing get it */
 }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sockets: accept, receive, send, close, and sleep in between.  The only file of this part that makes system
- * calls.
+ * Event loop: accepts, receives, sends, closes, and sleeps in between.  Only this file, spill_file.c and
+ * watch.c make system calls.
  *
- * One round: what needs no socket (mq_engine_step), send, then wait, then receive from whoever is ready.
+ * One round: work without sockets (mq_engine_step), send, wait, then receive from ready sockets.
  *
- *   - Nobody sleeps while work is queued: the wait is 0 while a list of the engine holds anything.
- *   - Every connection has its turn: sockets are looked at in every round, also while one client has
- *     something for Python again and again.  A connection has one read of MQ_READ_BYTES and is sent
- *     MQ_FLUSH_BYTES, then it is the next one's turn; all together have READ_ROUND_BYTES and are sent
- *     FLUSH_ROUND_BYTES in a round.  Less is parsed until every connection was sent something, or queues
- *     would grow.  epoll is level-triggered and reports ready sockets in turn.
- *   - epoll is told as little as possible: EPOLLOUT only while a socket took less than it was given, and
- *     EPOLLIN is taken away only from a paused connection that really has something to read.
+ *   - The loop never sleeps while work is queued: the wait is 0 while a list of the engine is not empty.
+ *   - Every connection gets its turn.  Sockets are checked in every round, even while one client has events
+ * for
+ *     Python again and again.  A connection gets one read of MQ_READ_BYTES and is sent MQ_FLUSH_BYTES in its
+ *     turn.  All connections together are limited to READ_ROUND_BYTES and FLUSH_ROUND_BYTES per round.  Less
+ *     input is parsed until every connection was sent output, because queues would grow otherwise.  epoll is
+ *     level-triggered and reports ready sockets in turn.
+ *   - Changes of the epoll interest are rare.  EPOLLOUT is set only while a socket's buffer is full.  EPOLLIN
+ * is
+ *     removed only from a paused connection that has input.
  *
  * Two eventfds: `wake` is for C (a sync is done, a source ring has records) and needs no Python; `call` makes
  * the poll return to Python.
@@ -31,34 +33,35 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BATCH 256 /* sockets that are served between two waits */
+#define BATCH 256 /* sockets served between two waits */
 #define ACCEPT_BATCH 32
-#define ACCEPT_FEW 4 /* while Python has something to decide: sockets of those who wait delay all others */
+#define ACCEPT_FEW 4 /* while events wait for Python: new sockets would delay all others */
+/* Bytes appended before subscribers are served, while the records are in the cache. */
 #define FLUSH_AFTER_BYTES \
-    (256u * 1024)                    /* appended, then who subscribed is served: while it is in the cache */
-#define FLUSH_ROUND_BYTES (2u << 20) /* sent to all together before sockets are looked at: 2 ms, about */
-#define FLUSH_MIN_BYTES (16u * 1024) /* no connection's part of that is less */
-#define READ_ROUND_BYTES (2u << 20)  /* received from all together before the next look: 2 ms, about */
-#define FLUSH_COST_BYTES 4096u       /* what the turn of a connection counts for, in addition */
+    (256u * 1024)
+#define FLUSH_ROUND_BYTES (2u << 20) /* sent to all connections before sockets are checked: about 2 ms */
+#define FLUSH_MIN_BYTES (16u * 1024) /* smallest part of a connection */
+#define READ_ROUND_BYTES (2u << 20)  /* received from all connections per round: about 2 ms */
+#define FLUSH_COST_BYTES 4096u       /* extra cost of a connection's turn */
 #define OUT_CHUNK_MIN 4096u
-#define REST_MS 1000 /* without file descriptors, nobody is accepted for so long */
-#define FULL_MS 50   /* a new client waits so long for a place: others may have left already */
+#define REST_MS 1000 /* pause of accepting without file descriptors */
+#define FULL_MS 50   /* time that a new client waits for a place: others may leave meanwhile */
 #define DRAIN_READS 16
 
 enum {
     TAG_WAKE = MQ_LISTENERS_MAX,
     TAG_CALL
-}; /* below 2^32: no connection's handle, whose generation is odd */
+}; /* below 2^32, so never a connection's handle, whose generation is odd */
 
 struct mq_loop {
     mq_engine *engine;
     int epoll, wake, call;
     int listeners[MQ_LISTENERS_MAX];          /* -1: none */
     uint64_t rest_until_ms[MQ_LISTENERS_MAX]; /* 0: accepting */
-    bool waits_for_place[MQ_LISTENERS_MAX];   /* resting because it is full */
+    bool waits_for_place[MQ_LISTENERS_MAX];   /* paused because it is full */
     bool called;
-    mq_list deaf;    /* connections that epoll was told not to report as readable */
-    uint32_t unread; /* of them: only the broker can end that */
+    mq_list deaf;    /* connections removed from epoll's readable events */
+    uint32_t unread; /* number of them that only the broker can resume */
 };
 
 static void clock_read(mq_engine *engine)
@@ -70,7 +73,8 @@ static void clock_read(mq_engine *engine)
     engine->now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Frames are sent in batches already.  Who is accepted has it from the socket that listens. */
+/* Disable Nagle's algorithm: frames are already sent in batches.  Accepted sockets inherit this from the
+ * listener. */
 static void send_at_once(int fd)
 {
     int yes = 1;
@@ -93,7 +97,8 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
 
 /* ---- sending ---- */
 
-/* Sends what is in the output.  False: not all of it may leave yet, the socket took less, or is gone. */
+/* Send the output.  False: part of it must wait for the barrier, the socket's buffer is full, or the socket
+ * is closed. */
 static bool send_out(mq_loop *loop, mq_connection *connection)
 {
     mq_bytes *out = &connection->out;
@@ -125,14 +130,14 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
         return true;
     }
     if (connection->out_chunk > OUT_CHUNK_MIN)
-        connection->out_chunk /= 2; /* who reads slowly gets less memory */
+        connection->out_chunk /= 2; /* a slow reader gets less memory */
     connection->blocked = true;
     mq_bytes_shrink(loop->engine, out);
     interest_set(loop, connection, connection->interest | EPOLLOUT);
     return false;
 }
 
-/* Sends up to `most` bytes, and the rest of a block. */
+/* Send up to `most` bytes, plus the rest of a block. */
 static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most)
 {
     mq_engine *engine = loop->engine;
@@ -156,7 +161,7 @@ static void serve_output(mq_loop *loop, mq_connection *connection, uint64_t most
         mq_connection_touch(engine, connection);
 }
 
-/* Sends up to FLUSH_ROUND_BYTES, of all touched connections; the rest is sent after the sockets. */
+/* Send up to FLUSH_ROUND_BYTES to all touched connections; the rest is sent after the sockets are served. */
 static void flush(mq_loop *loop)
 {
     mq_engine *engine = loop->engine;
@@ -187,8 +192,8 @@ static void flush(mq_loop *loop)
 
 /* ---- closing ---- */
 
-/* Closing a socket with unread bytes resets the connection, and takes with it what the peer has not read yet:
- * so read what is there, unless we have been at its end. */
+/* Close a socket.  Closing with unread input resets the connection and discards output that the peer has not
+ * read yet.  Input is therefore read first, unless its end was reached. */
 static void socket_close(mq_engine *engine, int fd, uint32_t cause)
 {
     for (int i = 0; i < DRAIN_READS && cause != MQ_CLOSE_PEER; i++)
@@ -225,8 +230,8 @@ static void reap(mq_loop *loop)
 
 /* ---- receiving ---- */
 
-/* Readable, but paused: epoll would say so again and again.  That the client has left it would say whatever
- * it is told, so the socket is taken out: what the client said before is still to be heard. */
+/* Stop epoll from reporting a paused connection as readable again and again.  epoll always reports a hang-up,
+ * so after one the socket is removed completely; input from before must still be read. */
 static void deafen(mq_loop *loop, mq_connection *connection, bool has_left)
 {
     if (connection->interest & EPOLLIN)
@@ -246,7 +251,7 @@ static void listen_to(mq_loop *loop, mq_connection *connection)
         watch(loop, EPOLL_CTL_ADD, connection->fd, connection->interest, mq_handle(&connection->item));
 }
 
-/* Only the broker can end this pause. */
+/* True if only the broker can end this pause. */
 static bool is_ours(const mq_engine *engine, const mq_connection *connection)
 {
     return connection->stop == MQ_STOP_PYTHON || (connection->stop == MQ_RUN && engine->journal.full);
@@ -292,7 +297,7 @@ static void receive(mq_loop *loop, mq_connection *connection)
 
 static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t events)
 {
-    if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, for nothing */
+    if (connection->stop == MQ_STOP_CLOSING) { /* ready all the time, without a use */
         watch(loop, EPOLL_CTL_DEL, connection->fd, 0, 0);
         return;
     }
@@ -316,7 +321,8 @@ static void serve_connection(mq_loop *loop, mq_connection *connection, uint32_t 
 
 /* ---- accepting ---- */
 
-/* NULL: it was not taken, the socket is closed.  Until CONNECT says more, a connection is its address's. */
+/* Adopt a socket.  NULL: refused, with the socket closed.  Until CONNECT, the connection is charged to its
+ * address. */
 static mq_connection *adopt(mq_loop *loop, int fd, int number, const mq_peer *from)
 {
     mq_engine *engine = loop->engine;
@@ -353,7 +359,7 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
     mq_connection *connection = adopt(loop, fd, number, &from);
     if (connection == NULL)
         return 0;
-    connection->known = true; /* Python keeps something about it */
+    connection->known = true; /* Python has state for it */
     connection->last_seen_ms -= waited_ms < engine->now_ms ? waited_ms : engine->now_ms;
     uint64_t due = connection->last_seen_ms + connection->idle_max_ms;
     if (due < engine->next_deadline_ms)
@@ -361,7 +367,7 @@ uint64_t mq_loop_adopt(mq_loop *loop, int fd, int number, int family, const uint
     return mq_handle(&connection->item);
 }
 
-/* epoll is level-triggered and would report the listener all the time. */
+/* Pause a listener, because level-triggered epoll would report it all the time. */
 static void rest(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
 {
     if (loop->listeners[number] < 0 || loop->rest_until_ms[number] != 0)
@@ -371,7 +377,8 @@ static void rest(mq_loop *loop, int number, uint32_t ms, bool waits_for_place)
     watch(loop, EPOLL_CTL_DEL, loop->listeners[number], 0, 0);
 }
 
-/* `refuses`: those for whom there is no place; otherwise they stay in the kernel's queue for now. */
+/* Accept connections.  `refuses`: refuse clients without a place; otherwise they stay in the kernel's queue
+ * for now. */
 static void accept_some(mq_loop *loop, int number, bool refuses)
 {
     mq_engine *engine = loop->engine;
@@ -399,7 +406,7 @@ static void accept_some(mq_loop *loop, int number, bool refuses)
     }
 }
 
-/* Listeners whose rest is over, or for whose clients there is a place. */
+/* Resume listeners whose pause is over, or that have a place again. */
 static void accept_again(mq_loop *loop)
 {
     for (int i = 0; i < MQ_LISTENERS_MAX; i++) {
@@ -429,7 +436,7 @@ static void serve(mq_loop *loop, const struct epoll_event *event)
     mq_engine *engine = loop->engine;
     if (event->data.u64 == TAG_WAKE) {
         eventfd_drain(loop->wake);
-        engine->sources_pending = true; /* and held acknowledgements are looked at in every step */
+        engine->sources_pending = true; /* held acknowledgements are checked in every step anyway */
     } else if (event->data.u64 == TAG_CALL) {
         eventfd_drain(loop->call);
         loop->called = true;
@@ -458,7 +465,7 @@ static void round_begin(mq_loop *loop)
     accept_again(loop);
 }
 
-/* Milliseconds to sleep: until the engine, a listener that rests, or the caller is due. */
+/* Milliseconds to sleep, until the engine, a paused listener or the caller is due. */
 static int wait_ms(const mq_loop *loop, uint64_t until_ms)
 {
     const mq_engine *engine = loop->engine;

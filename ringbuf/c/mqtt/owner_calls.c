@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about owners (see engine_calls.c).  A key is bytes, b"" for no owner.
+ * Methods of the Python type Engine for owners (see engine_calls.c).  A key is bytes; b"" means no owner.
  */
 #include "mqtt_calls.h"
 
 #define TOP_MAX 64
-#define PLACES_MAX 4096u /* of the table of topics, looked at in one call */
+#define PLACES_MAX 4096u /* places of the topic table checked in one call */
 
 mq_owner *owner_from(engine_object *self, PyObject *key)
 {
-    char *bytes; /* of a bytes object, for which no Python runs */
+    char *bytes; /* from a bytes object, so no Python code runs */
     Py_ssize_t length;
     if (PyBytes_AsStringAndSize(key, &bytes, &length) != 0)
         return NULL;
@@ -123,7 +123,7 @@ PyObject *engine_session_filters(engine_object *self, args_t args, Py_ssize_t co
     return PyBool_FromLong(session != NULL);
 }
 
-/* The table and the amount, behind the owner. */
+/* Read the table and the amount from the arguments after the owner. */
 static int more_from(args_t args, Py_ssize_t count, uint32_t *table, unsigned long long *more)
 {
     unsigned long long number;
@@ -174,7 +174,7 @@ PyObject *engine_owner_refused(engine_object *self, PyObject *object)
     return Py_BuildValue("(NK)", key_of(owner), (unsigned long long)owner->used[table]);
 }
 
-/* Puts `owner` among the `room` first, most first; how many there are. */
+/* Insert `owner` in the `room` top places, largest use first.  Returns the number of places in use. */
 static int rank(const mq_owner *top[], int found, int room, const mq_owner *owner, uint32_t table)
 {
     int at = found < room ? found++ : room;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Owners: how much of each table that all clients share counts for whom.
+ * Owners: the use of each shared table by one user or address.
  *
- * An owner is a user that has logged in, or an address (of IPv6 its /64).  Its key names it (edge/owners.py).
- * It lives while a connection, a session, a topic or a retained message refers to it.
+ * An owner is a logged-in user or an address (for IPv6 its /64), identified by its key (edge/owners.py).  It
+ * lives while a connection, session, topic or retained message references it.
  *
- * The rule.  An owner may take more of a table while what it then has is at most share_percent /
- * (100 - share_percent) times what is then free.  With 75, one owner gets three quarters of a table at most,
- * the next one three quarters of the rest, and so on.  So the rule binds only when a table is nearly full,
- * needs no list of owners, and evicts nothing.  Six owners of one attacker can fill a table; then new ones
- * are refused.  The numbers in owner_max bind always.  Of topics only they do: a full table forgets idle
- * topics, which loses nothing.
+ * The rule.  An owner may take more of a table if its use is then at most share_percent / (100 -
+ * share_percent) times the free rest.  With 75, one owner gets at most three quarters of a table, the next
+ * one three quarters of the rest, and so on.  The rule therefore applies only when a table is nearly full,
+ * needs no list of owners, and evicts nothing.  Six owners of one attacker can fill a table; then new owners
+ * are refused.  The limits in owner_max always apply.  For topics only these apply: a full table forgets idle
+ * topics without a loss.
  */
 #include "owners.h"
 
@@ -18,7 +18,7 @@
 
 #define TABLE_MIN 256u
 #define ADDRESS_BYTES 16u
-#define NETWORK_BYTES 8u /* of IPv6: what one site has at least */
+#define NETWORK_BYTES 8u /* of IPv6: the smallest network of a site */
 
 /* ---- owners by key ---- */
 
@@ -188,7 +188,8 @@ static bool exceeds_share(const mq_engine *engine, uint32_t table, uint64_t own,
     return percent < 100 && table != MQ_OWNED_TOPICS && own * (100 - percent) > free_room * percent;
 }
 
-/* False, counted: Python reports it.  A full store of retained messages has a report of its own. */
+/* Returns false and counts the refusal for Python's report.  A full store of retained messages is reported
+ * separately. */
 static bool refused(mq_engine *engine, const mq_owner *owner, uint32_t table, bool full)
 {
     if (full && (table == MQ_OWNED_RETAINED || table == MQ_OWNED_RETAINED_BYTES))
@@ -198,7 +199,7 @@ static bool refused(mq_engine *engine, const mq_owner *owner, uint32_t table, bo
     return false;
 }
 
-/* Whether `owner` may have `own` of a table of which `used` is in use then. */
+/* True if `owner` may have `own` of a table with `used` in use. */
 static bool within(mq_engine *engine, const mq_owner *owner, uint32_t table, uint64_t own, uint64_t used)
 {
     uint64_t room = room_of(engine, table);
@@ -230,7 +231,7 @@ void mq_owner_use(mq_owner *owner, uint32_t table, int64_t more)
         owner->used[table] += (uint64_t)more;
 }
 
-/* ---- who has something ---- */
+/* ---- owners of connections and sessions ---- */
 
 void mq_connection_owned(mq_engine *engine, mq_connection *connection, mq_owner *owner, uint32_t table)
 {

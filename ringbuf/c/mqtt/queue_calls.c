@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about what waits for a session, and what it is still to be sent of what
- * is retained (see engine_calls.c).
+ * Methods of the Python type Engine for queued records of a session and pending retained messages (see
+ * engine_calls.c).
  */
 #include "mqtt_calls.h"
 
@@ -108,7 +108,7 @@ PyObject *engine_queue_purge(engine_object *self, args_t args, Py_ssize_t count)
     return bits == NULL ? PyErr_NoMemory() : PyLong_FromUnsignedLong(purged);
 }
 
-/* Of `object`, topics as uint32, those that retain something. */
+/* The topics of `object`, as uint32, that have a retained message. */
 PyObject *engine_topics_retaining(engine_object *self, PyObject *object)
 {
     HELD_VIEW topics = {0};

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about the groups of shared subscriptions (see engine_calls.c).
+ * Methods of the Python type Engine for the groups of shared subscriptions (see engine_calls.c).
  */
 #include "mqtt_calls.h"
 
-/* 0 with *out NULL: stale. */
+/* Returns 0 with *out NULL for a stale handle. */
 static int group_from(const engine_object *self, PyObject *object, mq_session **out)
 {
     if (session_from(self, object, out) != 0)

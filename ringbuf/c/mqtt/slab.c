@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Slabs: items of one size that never move, made a chunk at a time and found by index or by handle.
+ * Slabs: items of one size that never move, allocated in chunks and found by index or handle.
  *
- * A chunk is whole pages, and its address space is never given back, so a pointer to an item is always memory
- * of its kind.  The memory behind a chunk without a live item may be (mq_slab_trim): it then reads as zeros,
- * which is an item that is not in use; and its generations go on from the chunk's `floor` when it is filled
- * again, so that no handle and no remembered generation is ever valid a second time.
+ * A chunk is a number of pages whose address space is never released, so a pointer to an item always points
+ * to memory of its type.  The memory of a chunk without live items may be released (mq_slab_trim).  It then
+ * reads as zeros, which means an unused item.  When the chunk is filled again, generations continue from its
+ * `floor`, so that no handle or stored generation ever becomes valid again.
  *
- * Free items are a chain; those of chunks that were given back are not in it.
+ * Free items are chained; items of released chunks are not in the chain.
  */
 #include "mqtt.h"
 
@@ -20,7 +20,7 @@
 struct mq_slab_chunk {
     uint8_t *at;
     uint32_t live, floor;
-    bool bare; /* no memory is behind it */
+    bool bare; /* its memory is released */
 };
 
 static size_t chunk_bytes(const mq_slab *slab)
@@ -40,7 +40,7 @@ static void chain(mq_slab *slab, mq_item *item)
     slab->free = item->index + 1;
 }
 
-/* Its memory is zeros. */
+/* Initialize the items of a chunk, whose memory is zeros. */
 static void chunk_fill(mq_slab *slab, uint32_t chunk)
 {
     for (uint32_t i = SLAB_ITEMS; i-- > 0;) {

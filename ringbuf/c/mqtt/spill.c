@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that a ring is about to overwrite while a session still needs them: copied out, once each, shared
- * by all sessions that need it, in memory that spill_max_bytes bounds.  Beyond that they are left, and
- * counted as overrun when their turn comes.
+ * Copies of records that a ring is about to overwrite while sessions still need them.  Each record is copied
+ * once and shared by all sessions that need it.  spill_max_bytes bounds the memory.  Beyond it records are
+ * not copied, and are counted as overrun in their turn.
  *
- * Copies are in the spill file (spill_file.h), which outlives the broker as rings do.  While there is no room
- * in it nothing is appended that would overwrite a record that a kept session of ours needs: its publisher is
- * refused.  Copies for sessions that end with the broker, and of foreign rings, are on the heap then, as all
- * are where there is no file.
+ * Copies are in the spill file (spill_file.h), which outlives the broker as rings do.  While the file has no
+ * room, no record that a kept session needs may be overwritten in an own ring; the publisher is refused
+ * instead.  Copies for sessions that end with the broker, and copies from foreign rings, are then on the
+ * heap.  Without a file all copies are on the heap.
  *
- * Only QoS 1 and 2, waiting or in flight, and only of rings without a log: what a log has is read back from
- * there (cold.c).
+ * Only records of QoS 1 and 2 are copied, queued or in flight, and only from rings without a log: records in
+ * a log are read back from there (cold.c).
  *
- *   own ring      before the writer takes what is needed: nothing is lost but by the limit
- *   foreign ring  when what was read is half a ring old.  Its writer does not wait for us, so a burst of half
- *                 a ring between two looks still overruns
+ *   own ring      before the writer overwrites needed records: only the limit causes losses
+ *   foreign ring  when the records read are half a ring old.  Its writer does not wait for the broker, so a
+ *                 burst of half a ring between two sweeps still overruns
  *
- * What it costs.  Whoever has nothing of QoS 1 or 2 waiting costs nothing: a session is in `watched` from
- * the push that makes it need a ring until a look finds that it needs none.  A look is due once for each
- * sixteenth of a ring (a mebibyte at most) that was written.  It begins in each queue at the chunk `hot`,
- * skips chunks that do not name the source, and ends at the first record of it that may still stay, because
- * positions of a source rise in a queue; where they do not, because something was queued again, the session
- * is `disordered`.
+ * Cost.  Sessions without queued records of QoS 1 or 2 cost nothing.  A session is in `watched` from the push
+ * that makes it need a ring until a sweep finds that it needs none.  A sweep is due once for each sixteenth
+ * of a ring (at most a mebibyte) that was written.  In each queue it begins at the chunk `hot`, skips chunks
+ * without the source, and ends at the first record of the source that may still stay: positions of a source
+ * rise in a queue.  If they do not, because an entry was queued again, the session is `disordered`.
  */
 #include "packets.h"
 
@@ -35,16 +34,16 @@ typedef struct sweep {
     mq_engine *engine;
     mq_source *source;
     uint32_t index;
-    uint64_t from, to; /* positions: what is looked for */
-    mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; made when there is something to copy */
-    bool refused;      /* there was no room for a copy that has to outlive the broker */
+    uint64_t from, to; /* range of positions to be copied */
+    mq_blob **made;    /* by (position - from) / RB_RECORD_ALIGN; allocated for the first copy */
+    bool refused;      /* no room for a copy that must outlive the broker */
 } sweep;
 
 typedef enum need {
     NEEDS_NOTHING,
     NEEDS_COPY,
-    NEEDS_LATER, /* a record of this source that stays for now */
-    NEEDS_OTHER  /* a record of another source that may have to be copied */
+    NEEDS_LATER, /* a record of this source that is not overwritten yet */
+    NEEDS_OTHER  /* a record of another source that may need a copy */
 } need;
 
 void mq_watch(mq_engine *engine, mq_session *session)
@@ -76,14 +75,14 @@ static void blob_free(mq_engine *engine, mq_blob *blob)
     if (blob->spilled) {
         engine->counters.spilled_bytes -= blob->bytes;
         engine->counters.spilled_records--;
-    } else if (!blob->reserved) { /* no topic retains it any more */
+    } else if (!blob->reserved) { /* not retained by a topic any more */
         engine->counters.retained_bytes -= blob->bytes;
         engine->replaced_bytes -= blob->bytes;
     }
     free(blob);
 }
 
-/* A file that is closed stays as it is, with all that is in it. */
+/* Copies in a closed file stay unchanged. */
 void mq_blob_done(mq_engine *engine, mq_blob *blob)
 {
     if (mq_spill_has(&engine->spill, blob) && !engine->spill.open)
@@ -106,8 +105,8 @@ static bool copy_allowed(const mq_engine *engine, uint32_t length)
            engine->limits.spill_max_bytes;
 }
 
-/* Room for a copy: in the file, if there is room, else on the heap.  NULL: no memory, or no room for what
- * `outlives` the broker. */
+/* Allocate a copy: in the file if it has room, otherwise on the heap.  NULL: no memory, or no room in the
+ * file for a copy that `outlives` the broker. */
 static mq_blob *copy_room(sweep *sweep, uint64_t position, uint32_t length, bool outlives)
 {
     mq_engine *engine = sweep->engine;
@@ -146,7 +145,7 @@ static mq_blob *copy_own(sweep *sweep, uint64_t position, bool outlives)
     return blob;
 }
 
-/* Properties in the form in which delivery takes those of our own records. */
+/* True if the properties have the form that delivery expects of own records. */
 static bool properties_hold(mq_engine *engine, rb_record *record, const uint8_t *at, uint32_t length)
 {
     mq_properties checked;
@@ -157,7 +156,7 @@ static bool properties_hold(mq_engine *engine, rb_record *record, const uint8_t 
     return true;
 }
 
-/* Whether `blob`, by now in our own memory only, is what was routed to `topic`. */
+/* True if `blob`, now only in this process's memory, is the record that was routed to `topic`. */
 static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topic)
 {
     const uint8_t *bytes = (const uint8_t *)&blob->record;
@@ -170,7 +169,8 @@ static bool copy_is_whole(mq_engine *engine, mq_blob *blob, const mq_topic *topi
            properties_hold(engine, &blob->record, bytes + parts.properties_position, parts.properties_length);
 }
 
-/* Another process may change it at any time: what counts is the copy, and that it was still held then. */
+/* Copy a record of another process, which may change it at any time.  The copy is valid if it is intact and
+ * the record was still valid after copying. */
 static mq_blob *copy_foreign(sweep *sweep, uint64_t position, uint32_t topic)
 {
     const rb_reader *reader = sweep->source->reader;
@@ -195,14 +195,14 @@ static mq_blob *copy_foreign(sweep *sweep, uint64_t position, uint32_t topic)
     return blob;
 }
 
-/* True: the copy that was made for another session will do.  One on the heap ends with the broker. */
+/* True if an existing copy for another session is sufficient.  A copy on the heap ends with the broker. */
 static bool suffices(const sweep *sweep, const mq_blob *blob, bool outlives)
 {
     return blob != NULL &&
            (!outlives || !sweep->engine->spill.open || mq_spill_has(&sweep->engine->spill, blob));
 }
 
-/* The copy of what `entry` names: made, or made before for another session.  NULL: there is none. */
+/* Get the copy of the record of `entry`, new or shared with another session.  NULL: no copy. */
 static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry *entry)
 {
     bool own = sweep->source->kind == MQ_SOURCE_OWN, outlives = own && session->kept;
@@ -221,7 +221,7 @@ static mq_blob *copy_of(sweep *sweep, const mq_session *session, const mq_entry 
     return blob;
 }
 
-/* ---- who needs what ---- */
+/* ---- sweep over the sessions ---- */
 
 static need need_of(const sweep *sweep, const mq_entry *entry)
 {
@@ -241,8 +241,8 @@ static need need_of(const sweep *sweep, const mq_entry *entry)
     return kept ? NEEDS_COPY : NEEDS_NOTHING;
 }
 
-/* The window, in the order of sending.  True: a record of a ring is needed still; all was done unless there
- * was no room. */
+/* Copy the records of the window, in the order of sending.  True: a record of a ring is still needed.  With
+ * `refused`, the sweep stopped early. */
 static bool sweep_window(sweep *sweep, mq_session *session)
 {
     bool needs = false;
@@ -264,7 +264,8 @@ static bool sweep_window(sweep *sweep, mq_session *session)
     return needs;
 }
 
-/* One chunk of a queue; *sources gains what it names still.  False: nothing behind it is looked for. */
+/* Copy the records of one chunk; *sources gains the sources it still needs.  False: the sweep of this queue
+ * ends. */
 static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk, uint32_t *sources)
 {
     uint8_t *at = chunk == session->front ? session->queue_out : chunk->entries;
@@ -288,7 +289,7 @@ static bool sweep_chunk(sweep *sweep, const mq_session *session, mq_chunk *chunk
     return true;
 }
 
-/* True: it needs a record of a ring still. */
+/* Copy the records of one session.  True: it still needs a record of a ring. */
 static bool sweep_session(sweep *sweep, mq_session *session)
 {
     bool needs = sweep_window(sweep, session);
@@ -308,7 +309,7 @@ static bool sweep_session(sweep *sweep, mq_session *session)
     return needs;
 }
 
-/* False: there was no room for all of it. */
+/* Copy the records of all watched sessions.  False: no room for all of them. */
 static bool sweep_all(mq_engine *engine, uint32_t index, uint64_t to, uint64_t capacity)
 {
     mq_source *source = engine->sources[index];
@@ -342,7 +343,8 @@ bool mq_spill_own(mq_engine *engine, uint32_t index, uint64_t room)
     const rb_writer *writer = source->writer;
     uint64_t ahead = writer->tail + room + step_bytes(writer->capacity);
     uint64_t to = ahead > writer->capacity ? ahead - writer->capacity : 0;
-    if (room > writer->capacity || to > writer->tail) /* more than a record may have: it will be refused */
+    /* exceeds a record: the append will be refused */
+    if (room > writer->capacity || to > writer->tail)
         return true;
     if (engine->now_ms < source->refused_until_ms)
         return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about the spill file (spill_file.h; see engine_calls.c).
+ * Methods of the Python type Engine for the spill file (spill_file.h; see engine_calls.c).
  */
 #include "mqtt_calls.h"
 
@@ -8,7 +8,7 @@
 
 #define KNOWN_MAX 16
 
-/* (source, ring name, epoch) */
+/* Arguments: (source, ring name, epoch). */
 PyObject *engine_source_named(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long index, epoch;
@@ -30,7 +30,7 @@ PyObject *engine_source_named(engine_object *self, args_t args, Py_ssize_t count
                         (Py_ssize_t)name.length, (int)RB_NAME_MAX_BYTES);
 }
 
-/* Epochs of journals; how many, or -1. */
+/* Read the epochs of known journals.  Returns their number, or -1 with an exception. */
 static int known_from(PyObject *epochs, uint32_t known[KNOWN_MAX])
 {
     Py_ssize_t count = PyTuple_Check(epochs) ? PyTuple_Size(epochs) : 0;
@@ -47,7 +47,7 @@ static int known_from(PyObject *epochs, uint32_t known[KNOWN_MAX])
     return (int)count;
 }
 
-/* (fd, epochs) -> copies found | None: the file is of another broker, and was not taken */
+/* (fd, epochs) -> number of copies found; None: the file is of another broker, and was not taken over. */
 PyObject *engine_spill_open(engine_object *self, args_t args, Py_ssize_t count)
 {
     unsigned long long fd;

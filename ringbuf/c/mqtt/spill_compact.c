@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compaction of the spill file: a session that is away for long may need one copy in each extent, and pin the
- * memory of all.
+ * Compaction of the spill file: a session that is disconnected for long may need one copy in each extent, and
+ * so keep the memory of all of them.
  *
- * When copies that no session needs take half as much as those that are needed, and a mebibyte, extents of
- * which a third or more is not needed become victims: their copies are made again elsewhere, and every entry
- * that points to one is changed.  That is done in slices, session by session, between which everything goes
- * on: an entry that was not changed yet points to the old copy, which stays until the last has gone.  The old
- * copy counts for the new one, so that another session finds it.
+ * Compaction begins when unneeded copies take more than half the bytes of needed ones plus a mebibyte.
+ * Extents with a third or more unneeded bytes become victims.  Their copies are copied again elsewhere, and
+ * every entry that points to one is changed.  This is done in slices, session by session, while normal work
+ * continues.  An entry that is not changed yet points to the old copy, which stays until its last reference
+ * ends.  The old copy holds a reference to the new one, so that other sessions find it.
  *
- * When the file system is full, those extents are chosen of which the copies fit into the one that is kept
- * for this.
+ * When the file system is full, only extents are chosen whose copies fit into the one reserved for
+ * compaction.
  */
 #include "mqtt.h"
 
 #define BEGIN_BYTES (1u << 20)
 #define TIGHT_BYTES MQ_UNIT_BYTES
 #define SLICE_ENTRIES 16384u
-#define CLASSES 64u /* of extents, by the bytes that are needed */
+#define CLASSES 64u /* classes of extents by needed bytes */
 
 static bool is_due(const mq_spill *spill)
 {
@@ -46,7 +46,7 @@ static uint32_t class_of(const mq_extent *extent)
     return extent->live / (MQ_UNIT_BYTES / CLASSES);
 }
 
-/* The highest class of which all sparse extents together need no more than one unit. */
+/* The highest class up to which all sparse extents together fit in one unit. */
 static uint32_t class_that_fits(const mq_spill *spill)
 {
     uint64_t bytes[CLASSES + 1] = {0}, sum = 0;
@@ -59,7 +59,7 @@ static uint32_t class_that_fits(const mq_spill *spill)
     return CLASSES;
 }
 
-/* Under pressure those of the class at the border are taken as far as they fit. */
+/* Choose the victims.  On a full file system, extents of the last class are taken only while they fit. */
 static void choose(mq_spill *spill)
 {
     bool tight = spill->error != 0;
@@ -76,7 +76,7 @@ static void choose(mq_spill *spill)
 
 /* ---- moving ---- */
 
-/* True: the entry that pointed to *where points to a copy elsewhere. */
+/* Move the copy of *where if it is in a victim.  True: *where now points to the new copy. */
 static bool move(mq_engine *engine, uint64_t *where)
 {
     mq_spill *spill = &engine->spill;
@@ -90,7 +90,7 @@ static bool move(mq_engine *engine, uint64_t *where)
         copy = mq_spill_copy(engine, blob);
         if (copy == NULL)
             return false;
-        copy->references = 1; /* for the old one */
+        copy->references = 1; /* reference of the old copy */
         blob->moved_to = (uint64_t)(uintptr_t)copy;
     }
     copy->references++;
@@ -119,7 +119,7 @@ static void begin(mq_spill *spill)
     spill->begun = spill->dead;
 }
 
-/* Victims that could not be emptied keep what they have. */
+/* End the compaction.  Victims that could not be emptied keep their copies. */
 static void end(mq_spill *spill)
 {
     for (uint32_t unit = 1; unit < spill->top; unit++)

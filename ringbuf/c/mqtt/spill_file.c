@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The spill file (spill_file.h): its memory, and one copy into it and out of it.  With loop.c the only file
- * here that makes system calls.
+ * The spill file (spill_file.h): its memory, and storing, moving and freeing single copies.  Only this file,
+ * loop.c and watch.c make system calls.
  *
- * Memory.  An extent gets its memory when it is taken, and gives it back when no session needs its copies; a
- * few of one unit keep theirs for the next.  The last of those is for compaction, so that a full file system
- * can still be tidied up.
+ * Memory.  An extent gets its memory when it is taken, and returns it when no session needs its copies.  A
+ * few extents of one unit keep theirs for reuse.  The last of these is reserved for compaction, so that a
+ * full file system can still be compacted.
  */
 #include "mqtt.h"
 
@@ -17,11 +17,11 @@
 
 #define PAGE_BYTES 4096u
 #define SPARES_MAX 16u
-#define RECLAIM_MAX 64u /* extents in one turn */
+#define RECLAIM_MAX 64u /* extents freed per turn */
 #define RETRY_MS 5u
 #define PROBE_MS 200u
-#define BESIDE_BYTES (64ull << 20) /* addresses beyond those that the limit asks for */
-#define TIMES 8u                   /* a copy takes so many times its bytes of addresses at most */
+#define BESIDE_BYTES (64ull << 20) /* address space beyond that for the limit */
+#define TIMES 8u                   /* largest ratio of address space to bytes of copies */
 #define SMALLEST_BYTES (16ull << 20)
 
 #define WORD(pointer) ((_Atomic uint32_t *)(void *)(pointer))
@@ -38,8 +38,8 @@ static mq_extent_header *header_of(const mq_spill *spill, uint32_t unit)
     return (mq_extent_header *)(void *)unit_at(spill, unit);
 }
 
-/* A word that says that what is behind it is there.  Pairs with nothing in this process: a broker that starts
- * after this one was killed reads what was stored before it. */
+/* Store a word that marks the preceding bytes as complete.  The release has no partner in this process: a
+ * broker that starts after this one was killed reads the bytes stored before the word. */
 static void store_last(void *at, uint32_t word)
 {
     atomic_store_explicit(WORD(at), word, memory_order_release);
@@ -57,7 +57,7 @@ static uint64_t memory_of(const mq_extent *extent)
 
 /* ---- memory ---- */
 
-/* 0: there is room. */
+/* Store the result of an allocation; error 0: there is room. */
 static void failed(mq_engine *engine, int error)
 {
     engine->spill.error = error;
@@ -66,7 +66,7 @@ static void failed(mq_engine *engine, int error)
     engine->counters.spill_errno = (uint64_t)error;
 }
 
-/* Memory for `bytes` of the extent at `unit`.  False: mq_spill.error says why. */
+/* Allocate memory for `bytes` of the extent at `unit`.  False with mq_spill.error set. */
 static bool memory_take(mq_engine *engine, uint32_t unit, uint64_t bytes)
 {
     int error;
@@ -78,7 +78,7 @@ static bool memory_take(mq_engine *engine, uint32_t unit, uint64_t bytes)
     return error == 0;
 }
 
-/* A file system that cannot punch holes keeps the memory for the next extent here. */
+/* Free the memory.  A file system that cannot punch holes keeps it for the next extent here. */
 void mq_spill_punch(mq_engine *engine, uint32_t unit, uint32_t units)
 {
     fallocate(engine->spill.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)unit * MQ_UNIT_BYTES,
@@ -115,7 +115,7 @@ static bool table_grow(mq_spill *spill, uint32_t top)
     return true;
 }
 
-/* The first of `units` that are free, one behind the other.  0: there are none. */
+/* Find `units` consecutive free units.  Returns the first, or 0. */
 static uint32_t run_find(mq_spill *spill, uint32_t units)
 {
     uint32_t run = 0, unit = spill->first_free;
@@ -131,8 +131,8 @@ static uint32_t run_find(mq_spill *spill, uint32_t units)
     return first;
 }
 
-/* A broker that is killed between the two leaves an extent in which copies are looked for: those that are
- * there are true. */
+/* Store the length of an extent with its check word.  A broker killed between the two stores leaves an extent
+ * that is searched for copies; any copies found there are valid. */
 static void units_say(const mq_spill *spill, mq_extent_header *header, uint32_t units)
 {
     uint32_t check = rb_crc32c(spill->seed, &units, sizeof units);
@@ -142,7 +142,7 @@ static void units_say(const mq_spill *spill, mq_extent_header *header, uint32_t 
     store_last(&header->units, units);
 }
 
-/* The extent at `unit`, which has memory, takes copies from now on. */
+/* Begin to use the extent at `unit`, which has memory, for copies. */
 static void extent_begin(mq_spill *spill, uint32_t unit, uint32_t units, bool small)
 {
     mq_extent_header *header = header_of(spill, unit);
@@ -158,13 +158,13 @@ static void extent_begin(mq_spill *spill, uint32_t unit, uint32_t units, bool sm
         spill->top = unit + units;
 }
 
-/* An extent with room for `bytes`, which has memory and no copy.  0: there is no room. */
+/* Get an extent with memory for `bytes`, without copies.  0: no room. */
 static uint32_t extent_fresh(mq_engine *engine, uint64_t bytes)
 {
     mq_spill *spill = &engine->spill;
     uint32_t units = (uint32_t)((bytes + MQ_UNIT_BYTES - 1) / MQ_UNIT_BYTES), unit = run_find(spill, units);
     if (unit == 0)
-        failed(engine, ENOSPC); /* its addresses are used up */
+        failed(engine, ENOSPC); /* the address space is used up */
     return unit != 0 && memory_take(engine, unit, whole_pages(bytes)) ? unit : 0;
 }
 
@@ -181,7 +181,7 @@ static bool spare_add(mq_engine *engine)
     return true;
 }
 
-/* One unit with memory.  The last spare is for what `moves`.  0: there is no room. */
+/* Get one unit with memory.  The last spare is only for compaction (`moves`).  0: no room. */
 static uint32_t unit_take(mq_engine *engine, bool moves)
 {
     mq_spill *spill = &engine->spill;
@@ -192,7 +192,7 @@ static uint32_t unit_take(mq_engine *engine, bool moves)
     return spill->spares.count == 0 ? 0 : extent_fresh(engine, MQ_UNIT_BYTES);
 }
 
-/* The extent that takes small copies is full. */
+/* Close the extent for small copies, which is full. */
 static void filling_done(mq_engine *engine)
 {
     mq_spill *spill = &engine->spill;
@@ -245,7 +245,7 @@ bool mq_spill_stuck(const mq_engine *engine)
     return spill->error != 0 && spill->spares.count <= 1 && engine->now_ms < spill->retry_ms;
 }
 
-/* Room for `span` bytes.  NULL: there is none. */
+/* Reserve `span` bytes for a copy.  NULL: no room. */
 static mq_spilled *room(mq_engine *engine, uint32_t span, bool moves)
 {
     mq_spill *spill = &engine->spill;
@@ -326,7 +326,7 @@ void mq_spill_abort(mq_engine *engine, mq_blob *blob)
     uint32_t unit = mq_extent_of(spill, blob);
     if (spill->extents[unit].small)
         return;
-    spill->extents[unit].used += blob->bytes; /* its memory is given back */
+    spill->extents[unit].used += blob->bytes; /* its memory is returned */
     spill->dead += blob->bytes;
     mq_spill_retire(engine, unit);
 }
@@ -358,9 +358,9 @@ void mq_spill_release(mq_engine *engine, mq_blob *blob)
         mq_blob_done(engine, moved);
 }
 
-/* ---- turns ---- */
+/* ---- maintenance ---- */
 
-/* Looks again for room, so that trouble that is over is over for who reads the counters, too. */
+/* Try again to allocate, so that counters do not show a failure that is over. */
 static void probe(mq_engine *engine)
 {
     mq_spill *spill = &engine->spill;
@@ -403,7 +403,7 @@ int mq_spill_read(const mq_spill *spill, uint64_t place, void *to, uint64_t leng
         ssize_t got = pread(spill->fd, at, length, (off_t)place);
         if (got < 0 && errno != EINTR)
             return -1;
-        if (got == 0) { /* the file is shorter than it was */
+        if (got == 0) { /* the file was shortened */
             memset(at, 0, length);
             return 0;
         }
@@ -414,7 +414,7 @@ int mq_spill_read(const mq_spill *spill, uint64_t place, void *to, uint64_t leng
     return 0;
 }
 
-/* A file system that cannot tell where memory is has it everywhere. */
+/* If the file system cannot report holes, every unit counts as having memory. */
 uint32_t mq_spill_next_memory(const mq_spill *spill, uint32_t unit)
 {
     off_t at = lseek(spill->fd, (off_t)unit * MQ_UNIT_BYTES, SEEK_DATA);
@@ -423,7 +423,8 @@ uint32_t mq_spill_next_memory(const mq_spill *spill, uint32_t unit)
     return errno != ENXIO && lseek(spill->fd, 0, SEEK_END) > (off_t)unit * MQ_UNIT_BYTES ? unit : UINT32_MAX;
 }
 
-/* A copied file may have holes in the place of zeros: no byte of it is touched before it has memory. */
+/* Adopt an extent of a found file.  A copied file may have holes for zeros, so memory is allocated before any
+ * byte is accessed. */
 bool mq_spill_adopt(mq_engine *engine, uint32_t unit, mq_extent extent)
 {
     mq_spill *spill = &engine->spill;
@@ -437,9 +438,9 @@ bool mq_spill_adopt(mq_engine *engine, uint32_t unit, mq_extent extent)
     return true;
 }
 
-/* ---- beginning and ending ---- */
+/* ---- opening and closing ---- */
 
-/* Addresses for all that the limit allows, and for what lies between.  False: errno. */
+/* Map address space for the limit and for gaps between copies.  False with errno. */
 static bool map(mq_engine *engine, int fd)
 {
     mq_spill *spill = &engine->spill;
@@ -476,14 +477,14 @@ static mq_spill_opened header_read_at(int fd, off_t place, const uint32_t *known
     for (ssize_t i = 0; i < length; i++)
         zeros &= ((const uint8_t *)out)[i] == 0;
     if (zeros && lseek(fd, 0, SEEK_END) <= MQ_UNIT_BYTES)
-        return MQ_SPILL_NEW; /* it got no further than its memory */
+        return MQ_SPILL_NEW; /* the header was never written */
     bool holds = length == (ssize_t)sizeof *out && memcmp(out->magic, MQ_SPILL_MAGIC, 8) == 0 &&
                  out->version == MQ_SPILL_VERSION && out->unit_bytes == MQ_UNIT_BYTES &&
                  out->crc == rb_crc32c(0, out, offsetof(mq_spill_header, crc));
     return holds && is_known(out, known, count) ? MQ_SPILL_FOUND : MQ_SPILL_FOREIGN;
 }
 
-/* The header, or its copy if the header is damaged.  MQ_SPILL_NEW: the file is empty. */
+/* Read the header, or its copy if the header is damaged.  MQ_SPILL_NEW: the file is empty. */
 static mq_spill_opened header_read(int fd, const uint32_t *known, uint32_t count, mq_spill_header *out)
 {
     mq_spill_opened opened = header_read_at(fd, 0, known, count, out);
@@ -507,7 +508,7 @@ mq_spill_opened mq_spill_open(mq_engine *engine, int fd, const uint32_t *known, 
     engine->counters.spill_file_bytes = opened == MQ_SPILL_FOUND ? MQ_UNIT_BYTES : 0;
     if (opened == MQ_SPILL_FOUND && (!header_write(engine) || !mq_spill_scan(engine))) {
         int error = errno;
-        spill->fd = -1; /* the caller's */
+        spill->fd = -1; /* the caller keeps it */
         mq_spill_free(engine);
         errno = error;
         return MQ_SPILL_FAILED;

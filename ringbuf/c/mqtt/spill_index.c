@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A restart reads the spill file back: all copies that are whole, found by ring, epoch and position.
+ * Reading the spill file at a restart: finds all complete copies by ring, epoch and position.
  *
- * Nothing is done to a copy before its checksum holds.  Behind damaged bytes the next copy is looked for, as
- * far as the extent was used, so that damage costs the copies that it has hit and no others.
+ * A copy is used only after its checksum was verified.  After damaged bytes the search continues within the
+ * used part of the extent, so that damage costs only the copies it has hit.
  *
- * Copies have no references yet: sessions take them when they are settled (journal_replay.c).  Copies that no
- * session has taken by then are freed (mq_spill_settled).
+ * Copies have no references at first; sessions take them when they are settled (journal_replay.c).  Copies
+ * without a reference after that are freed (mq_spill_settled).
  */
 #include "mqtt.h"
 
@@ -14,7 +14,7 @@
 
 #define INDEX_MIN 1024u
 
-typedef struct extent_bytes { /* of one extent, read into memory of our own */
+typedef struct extent_bytes { /* bytes of one extent, read into private memory */
     uint8_t *at;
     uint64_t room, length;
 } extent_bytes;
@@ -86,7 +86,7 @@ mq_blob *mq_spill_find(const mq_engine *engine, const mq_source *source, uint64_
 
 /* ---- scanning ---- */
 
-/* Length of the copy at `bytes`, of which `left` are there; 0: none that is whole begins there. */
+/* Length of the copy at `bytes` with `left` bytes remaining; 0: no complete copy begins there. */
 static uint32_t copy_length(const mq_spill *spill, const uint8_t *bytes, uint64_t left)
 {
     mq_spilled header;
@@ -119,8 +119,8 @@ static uint64_t used_of(const mq_spill *spill, const extent_bytes *extent)
     return good ? header.used : extent->length;
 }
 
-/* Copies of the extent that has been read; its place behind the last of them.  `found` gets their places in
- * it, *count tells how many there are. */
+/* Find the copies of the extent that was read.  `found` gets their positions and *count their number.
+ * Returns the position after the last one. */
 static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uint32_t *found, uint32_t *count)
 {
     uint64_t at = sizeof(mq_extent_header), end = at, used = used_of(spill, extent);
@@ -139,7 +139,7 @@ static uint32_t copies_in(const mq_spill *spill, const extent_bytes *extent, uin
     return (uint32_t)end;
 }
 
-/* Without references yet. */
+/* Adopt a copy, without references yet. */
 static bool copy_adopt(mq_engine *engine, uint64_t place)
 {
     mq_spilled *copy = copy_at(&engine->spill, place);
@@ -187,7 +187,7 @@ static bool extent_read(const mq_spill *spill, uint32_t unit, uint32_t units, ex
     return mq_spill_read(spill, (uint64_t)unit * MQ_UNIT_BYTES, out->at, out->length) == 0;
 }
 
-/* Units of the extent that begins at `unit`; 0: it is free.  One whose header is damaged may hold copies. */
+/* Units of the extent that begins at `unit`; 0: free.  An extent with a damaged header may have copies. */
 static uint32_t units_of(const mq_spill *spill, uint32_t unit, const mq_extent_header *header)
 {
     uint64_t most = spill->bytes / MQ_UNIT_BYTES - unit;
@@ -235,7 +235,7 @@ void mq_spill_settled(mq_engine *engine)
     free(spill->index);
     spill->index = NULL;
     spill->index_room = spill->index_count = 0;
-    uint32_t emptiest = 0; /* takes copies from now on, so that restarts leave no half empty extents behind */
+    uint32_t emptiest = 0; /* takes new copies, so that restarts leave no half-empty extents */
     for (uint32_t unit = 1; spill->open && unit < spill->top; unit++) {
         const mq_extent *extent = &spill->extents[unit];
         if (extent->state != MQ_EXTENT_USED || unit == spill->filling)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Methods of the Python type Engine about sessions, topics, routes and retained messages (see
- * engine_calls.c).
+ * Methods of the Python type Engine for sessions, topics, routes and retained messages (see engine_calls.c).
  */
 #include "mqtt_calls.h"
 
@@ -223,7 +222,7 @@ PyObject *engine_topics(engine_object *self, PyObject *Py_UNUSED(ignored))
     return bytes;
 }
 
-/* Whether its name is in `list` and it is gone. */
+/* Append the topic's name to `list` and free the topic.  False: not appended. */
 static bool topic_leaves(mq_engine *engine, mq_topic *topic, PyObject *list)
 {
     PyObject *name = PyBytes_FromStringAndSize((const char *)topic->name, topic->length);
@@ -258,14 +257,14 @@ PyObject *engine_topics_age(engine_object *self, PyObject *places)
              steps = well && limit < engine->topics.made ? (uint32_t)limit : engine->topics.made;
     for (mq_topic *topic; well && (topic = mq_topic_idle(engine, &steps)) != NULL;)
         well = topic_leaves(engine, topic, list);
-    if (well && limit > 0 && engine->clock_hand <= hand) /* once around */
+    if (well && limit > 0 && engine->clock_hand <= hand) /* one full round */
         mq_topics_trim(engine);
     if (!well)
         Py_CLEAR(list);
     return list;
 }
 
-/* Calls `act` for each topic of `ids`, uint32 each.  How many said yes. */
+/* Call `act` for each topic of `ids`, uint32 each.  Returns the number of calls that returned true. */
 static Py_ssize_t each_topic(engine_object *self, const bytes_view *ids, mq_session *session, uint32_t tag,
                              bool (*act)(mq_engine *, mq_topic *, mq_session *, uint32_t))
 {
@@ -384,7 +383,7 @@ PyObject *engine_routes_of(engine_object *self, PyObject *index)
 
 #define MESSAGE_FLAGS (RB_FLAG_QOS | RB_FLAG_RETAIN | RB_FLAG_EXPIRY)
 
-/* `properties` may be empty; they are as a record has them. */
+/* Build a message.  `properties` have the form of a record, or are empty. */
 static mq_message message_of(const bytes_view *payload, const bytes_view *properties, uint32_t flags,
                              uint64_t timestamp_ns)
 {
@@ -396,7 +395,7 @@ static mq_message message_of(const bytes_view *payload, const bytes_view *proper
                         .timestamp_ns = timestamp_ns};
 }
 
-/* With a reference to each. */
+/* Set owner and author of a message, with a reference to each.  0, or -1 with an exception. */
 static int message_by(engine_object *self, mq_message *message, PyObject *owner, PyObject *author)
 {
     message->owner = owner_from(self, owner);
@@ -432,7 +431,7 @@ PyObject *engine_publish(engine_object *self, args_t args, Py_ssize_t count)
     return PyLong_FromLong(result);
 }
 
-/* Puts back what a ring still holds as retained: after a restart, without a new record. */
+/* Restore a retained message that a ring still has, after a restart, without a new record. */
 PyObject *engine_retain(engine_object *self, args_t args, Py_ssize_t count)
 {
     mq_topic *topic;
@@ -466,7 +465,7 @@ PyObject *engine_retained(engine_object *self, PyObject *index)
     return PyBytes_FromStringAndSize((const char *)record + parts.payload_position, parts.payload_length);
 }
 
-/* Sends the retained message of a topic to who is subscribed now, as one that has just been published. */
+/* Route the retained message of a topic to the current subscribers, as a new message. */
 PyObject *engine_retained_route(engine_object *self, PyObject *index)
 {
     mq_topic *topic;

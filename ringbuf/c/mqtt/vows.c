@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a power cut must not undo of sessions, where the journal is synced by a log (journal.vows): level
- * `disk`.
+ * Output barrier for durability `disk`: protects session state against a power cut, if a log syncs the
+ * journal (journal.vows).
  *
- * A client that is told something rests on it: that there is a session (CONNACK), a subscription (SUBACK),
- * that an identifier is free (PUBCOMP) or used up (PUBREL, a PUBLISH of QoS 2).  So what tells of it leaves
- * only when the journal's log has synced the entries it rests on.  Of each connection, by length:
+ * Packets to a client depend on journal entries: on a session (CONNACK), a subscription (SUBACK), an
+ * identifier that is free (PUBCOMP) or in use (PUBREL, a PUBLISH of QoS 2).  Such output is sent only after
+ * the journal's log has synced the entries.  The output of each connection has two parts:
  *
- *     | vowed: leave when the log has synced up to `vow_at` | the rest; if `vows`, after a later sync |
+ *     | vowed: sent when the log has synced up to `vow_at` | the rest; if `vows`, after a later sync |
  *
- * Two parts, so that who is told something all the time waits for one sync, or for two, and never for ever.
- * What rests on nothing goes along with what is before it: it is one stream of bytes.
+ * With two parts, a client with constant output waits for one or two syncs, but not forever.  Output without
+ * dependencies stays in order after earlier output, because it is one stream of bytes.
  *
- * And what a client sends once is stored once: a QoS 2 message whose identifier the log lacks would be taken
- * for a new one when the client sends it again.  So a ring's log may not take such a record before the
- * journal's has its identifier: rb_header.held says from where on, again in two parts.  Who reads the ring is
- * not held up by that, nor are subscribers; PUBREC waits for the ring's log anyway.
+ * A QoS 2 message must be stored only once.  If the log lacks its identifier, a repetition by the client
+ * would be stored as a new message.  A ring's log must therefore not take such a record before the journal's
+ * log has its identifier.  rb_header.held gives the limit for the log, again in two parts.  Readers of the
+ * ring and subscribers do not wait for this; PUBREC waits for the ring's log anyway.
  */
 #include "mqtt.h"
 
@@ -25,7 +25,7 @@ static uint64_t synced(const mq_engine *engine)
     return atomic_load_explicit(&engine->journal.writer->header->durable, memory_order_acquire);
 }
 
-/* ---- what is told ---- */
+/* ---- output ---- */
 
 void mq_vow(mq_engine *engine, mq_connection *connection)
 {
@@ -45,7 +45,7 @@ uint32_t mq_may_leave(mq_engine *engine, mq_connection *connection)
     uint32_t length = connection->out.end - connection->out.start, free = 0;
     if (!connection->vows && connection->vowed == 0)
         return length;
-    if (!engine->journal.vows) { /* nothing is kept any more */
+    if (!engine->journal.vows) { /* the journal is closed */
         connection->vows = false;
         connection->vowed = 0;
         return length;
@@ -90,12 +90,13 @@ static void vows_look(mq_engine *engine)
     engine->passing = walked;
 }
 
-/* ---- what is stored ---- */
+/* ---- records ---- */
 
-/* The ring's log may take what is below `position`; 0: all. */
+/* Let the ring's log take records below `position`; 0: all. */
 static void held_store(const mq_source *source, uint64_t position)
 {
-    /* pairs with the load in is_held() of reader.c: a commit follows, and its reader looks here after it */
+    /* pairs with the acquire in is_held() of reader.c: the record is committed after this store, and its
+     * reader loads `held` after the commit */
     atomic_store_explicit(&source->writer->header->held, position, memory_order_release);
 }
 
@@ -124,7 +125,7 @@ static void let_go(mq_engine *engine, uint32_t index, uint64_t done)
     source->held_for = all ? 0 : source->next_for;
     source->next_for = 0;
     engine->held_sources -= all;
-    rb_end_publish(source->writer); /* its log has something to take */
+    rb_end_publish(source->writer); /* its log may have new records to take */
 }
 
 static void held_look(mq_engine *engine)

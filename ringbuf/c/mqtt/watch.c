@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The watchdog's eyes: is the thread that polls alive, and are clients served that wait?
+ * Watchdog: checks that the polling thread runs and that waiting clients are served.
  *
- * mq_watchdog_watch() runs on a thread of its own, without the GIL, so that it also sees a thread that keeps
- * the GIL. It reads words that the loop writes (mq_pulse), and nothing else of the engine.
+ * mq_watchdog_watch() runs on its own thread, without the GIL, so that it also detects a thread that keeps
+ * the GIL.  It reads words that the loop writes (mq_pulse) and no other part of the engine, except counters.
  *
- *   stuck      the pulse is even, so the thread is at work, in C or in Python, and has been in this one round
- *              for `report_ticks`.  Then `signal` is raised once, whose handler writes all stacks to the log;
- *              after `exit_ticks` the process ends with `status`.  If the thread goes on, MQ_WATCH_STUCK.
- *   unserved   clients have sent something, or wait for an answer, only the broker can continue, and for
- *              `serve_ticks` nothing was read from any client nor sent: MQ_WATCH_UNSERVED, again after as
- * many ticks; MQ_WATCH_SERVED when that is over.
+ *   stuck      the pulse is even, so the thread works, in C or in Python, and has been in this one round for
+ *              `report_ticks`.  Then `signal` is raised once; its handler writes all stacks to the log.
+ * After
+ *              `exit_ticks` the process ends with `status`.  If the thread continues: MQ_WATCH_STUCK.
+ *   unserved   clients have sent input or wait for output, only the broker can continue, and for
+ * `serve_ticks`
+ *              no byte was read from or sent to any client: MQ_WATCH_UNSERVED, repeated after as many ticks.
+ *              MQ_WATCH_SERVED when that is over.
  *
- * Time is counted in ticks of this thread, never read from a clock: a process that was stopped (SIGSTOP), a
- * machine that was suspended, and one with too much to do have given this thread no more turns than the
- * other.
+ * Time is counted in ticks of this thread and never read from a clock.  In a stopped process (SIGSTOP), a
+ * suspended machine or an overloaded one, this thread gets no more turns than the polling thread.
  */
 #include "mqtt.h"
 
@@ -25,7 +26,7 @@
 
 static uint64_t load(const uint64_t *word)
 {
-    return __atomic_load_n(word, __ATOMIC_RELAXED); /* one word at a time is compared with itself */
+    return __atomic_load_n(word, __ATOMIC_RELAXED); /* each word is compared only with itself */
 }
 
 static bool is_over(const mq_watchdog *dog)
@@ -34,15 +35,15 @@ static bool is_over(const mq_watchdog *dog)
     return poll(&over, 1, (int)dog->tick_ms) > 0;
 }
 
-/* At once, as by kill -9: what was acknowledged is in the rings, and nothing of this process can be relied
- * on. */
+/* End the process at once, as with kill -9: acknowledged records are in the rings, and no other state of this
+ * process is reliable. */
 static void end(const mq_watchdog *dog)
 {
     dprintf(STDERR_FILENO, "the MQTT thread is stuck: the process ends with status %d\n", dog->status);
     _exit(dog->status);
 }
 
-/* True: it was stuck, and runs again. */
+/* True if the thread was stuck and runs again. */
 static bool is_back(mq_watchdog *dog, uint64_t pulse)
 {
     bool stays = pulse == dog->seen_pulse && pulse != 0 && pulse % 2 == 0;
@@ -57,7 +58,7 @@ static bool is_back(mq_watchdog *dog, uint64_t pulse)
     return !stays && was >= dog->report_ticks;
 }
 
-/* MQ_WATCH_OVER: nothing has changed. */
+/* Check the service of clients.  MQ_WATCH_OVER: no change. */
 static int serving(mq_watchdog *dog, uint64_t waiting, uint64_t bytes)
 {
     bool stays = waiting > 0 && bytes == dog->seen_bytes, was = dog->unserved_since_ticks > 0;

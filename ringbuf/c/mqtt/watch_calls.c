@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of an engine for a log line, when something is wrong (see engine_calls.c).
+ * State of an engine for a log line about a failure (see engine_calls.c).
  */
 #include "mqtt_calls.h"
 
