@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records for consumer groups, out of runs that were copied from a ring or the log.
+ * Selection of records for consumer groups from runs that were copied from a ring or the log.
  */
 #ifndef BRIM_CONSUMERS_H
 #define BRIM_CONSUMERS_H

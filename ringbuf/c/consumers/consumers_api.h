@@ -4,18 +4,18 @@
  */
 
 typedef struct rb_selection {
-    const char *filters;            /* in: valid topic filters, one behind the other */
+    const char *filters;            /* in: valid topic filters, without separators */
     const uint32_t *filter_lengths; /* in */
     uint64_t filters_count;         /* in; 0: records of any topic are selected */
     const uint64_t *done;           /* in: offsets that are not selected, rising */
     uint64_t done_count;            /* in */
-    uint8_t *bytes;                 /* out: the selected records; as much room as the bytes looked at */
-    uint64_t *offsets;              /* out: their offsets; room for one in 32 bytes looked at */
+    uint8_t *bytes;                 /* out: the selected records; room as for all input bytes */
+    uint64_t *offsets;              /* out: their offsets; room for one per 32 input bytes */
     uint64_t length, count;         /* out: bytes, and records, selected */
-    uint64_t end_offset;            /* out: every record below it was looked at */
+    uint64_t end_offset;            /* out: every record below it was checked */
 } rb_selection;
 
-/* Copies those records of a run (`length` bytes of `epoch`, dense from `first_offset` on) whose topic a
- * filter matches and that are not done.  RB_OK, or RB_CORRUPT: the record at end_offset does not verify. */
+/* Copy the records of a run (`length` bytes of `epoch`, dense from `first_offset` on) whose topic matches a
+ * filter and that are not done.  RB_OK, or RB_CORRUPT: the record at end_offset does not verify. */
 int rb_records_select(const uint8_t *bytes, uint64_t length, uint32_t epoch, uint64_t first_offset,
                       rb_selection *selection);

@@ -2,7 +2,7 @@
  *
  * Selection: the records of a run whose topics match the filters of a consumer group.
  *
- * Every record is verified, also those that are left out: a damaged topic must not decide anything.
+ * Every record is verified, including those left out: a damaged topic must not decide about a record.
  */
 #include "consumers.h"
 
@@ -16,7 +16,7 @@ static bool matches(const rb_selection *selection, const uint8_t *key, uint32_t 
     const char *filter = selection->filters;
     for (uint64_t i = 0; i < selection->filters_count; i++) {
         if (mq_filter_matches(filter, selection->filter_lengths[i], (const char *)key, length))
-            return mq_is_utf8(key, length); /* other keys are no topics */
+            return mq_is_utf8(key, length); /* other keys are not topics */
         filter += selection->filter_lengths[i];
     }
     return selection->filters_count == 0;

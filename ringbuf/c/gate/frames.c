@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The framing of ZMTP 3: where messages end, and how long they are.
+ * Framing of ZMTP 3: ends and lengths of messages.
  *
  * Costs one step for each frame, and none for bytes of a body.
  */
@@ -28,7 +28,7 @@ static gt_verdict greeting_read(gt_frames *it, uint8_t byte)
     return fine ? GT_FINE : GT_MALFORMED;
 }
 
-/* The end of a frame: of its message too, unless a part follows. */
+/* Handle the end of a frame.  The message ends with it unless another part follows. */
 static void frame_end(gt_frames *it)
 {
     it->header_bytes = 0;
@@ -52,7 +52,7 @@ static gt_verdict header_end(gt_frames *it, const gt_limits *limits)
     if (length > limits->message_max_bytes)
         return GT_TOO_LONG;
     it->left = length;
-    if (!it->command) { /* which may stand between the parts of a message */
+    if (!it->command) { /* a command may come between the parts of a message */
         it->more = flags & MORE;
         it->parts++;
         it->message += length + it->header_bytes;

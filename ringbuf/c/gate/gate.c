@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The gate's loop: sockets, clock and limits.  One thread, but for gt_stop(),
- * gt_drained() and gt_counts_of().
+ * The gate's loop: sockets, clock and limits.  One thread, except gt_stop(), gt_admit(), gt_drained() and
+ * gt_counts_of().
  *
- * A link is a peer's socket and a connection to libzmq.  Bytes go both ways
- * through one buffer of the gate; a link has memory only for bytes that the
- * other side did not take, and is not read on that side meanwhile.  So a peer
- * waits for libzmq, and libzmq for a peer, as on one connection.
+ * A link is a peer's socket and a connection to libzmq.  Bytes in both directions pass through one buffer of
+ * the gate.  A link has memory only for bytes that the destination did not accept, and its source is not read
+ * meanwhile.  Peer and libzmq therefore wait for each other as on one connection.
  *
- * Limits are those of gt_limits.  Where all unfinished messages together are
- * too long, the link with the oldest one ends: an honest message ends soon.
+ * The limits are those of gt_limits.  If the total of unfinished messages is too large, the link with the
+ * oldest one is closed: an honest message ends soon.
  */
 #include "gate.h"
 
@@ -26,7 +25,7 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (128u * 1024)
-#define READS_MAX 4 /* of one link before the others have a turn */
+#define READS_MAX 4 /* reads of one link in its turn */
 #define EVENTS_MAX 64
 #define SWEEP_MS 250
 #define LISTENER UINT64_MAX
@@ -40,13 +39,13 @@ enum {
 
 typedef struct gt_link {
     int fds[SIDES];           /* fds[PEER] -1: free */
-    uint32_t interest[SIDES]; /* what epoll looks for; 0: not registered */
-    uint8_t *rest[SIDES];     /* bytes for that side, that it did not take; NULL: none */
+    uint32_t interest[SIDES]; /* events registered with epoll; 0: not registered */
+    uint8_t *rest[SIDES];     /* bytes for that side that it did not accept; NULL: none */
     uint32_t at[SIDES], end[SIDES];
-    bool ended[SIDES]; /* nothing more comes from that side */
+    bool ended[SIDES]; /* that side sends no more bytes */
     gt_frames frames;  /* of the peer */
-    uint64_t began_ms; /* the unfinished message */
-    uint64_t stuck_ms; /* since when the peer has taken nothing */
+    uint64_t began_ms; /* begin of the unfinished message */
+    uint64_t stuck_ms; /* begin of the time without reads by the peer */
     uint32_t next_free;
 } gt_link;
 
@@ -62,9 +61,9 @@ struct gt_gate {
     int listener, epoll, wake;
     bool listening; /* the listener is registered */
     gt_link *links;
-    uint32_t used, first_free; /* links that were ever used; a list of those that are free */
-    uint64_t unfinished;       /* bytes of all messages that have not ended */
-    uint64_t undrained;        /* bytes of messages that ended since gt_drained() */
+    uint32_t used, first_free; /* number of links ever used; list of free links */
+    uint64_t unfinished;       /* bytes of all unfinished messages */
+    uint64_t undrained;        /* bytes of finished messages since gt_drained() */
     uint32_t drained_seen;
     uint64_t sweep_ms;
     counts counts;
@@ -72,7 +71,7 @@ struct gt_gate {
     _Atomic bool paused;      /* peers are not read */
     _Atomic bool stopping;
     _Atomic uint32_t linger_ms;
-    _Atomic uint32_t connections_max; /* at most that of the limits, which is the room of links */
+    _Atomic uint32_t connections_max; /* at most the value in `limits`, which is the room for links */
     uint8_t buffer[BUFFER_BYTES];
 };
 
@@ -95,7 +94,7 @@ static void look_for(gt_gate *gate, gt_link *link, int side, uint32_t interest)
     if (epoll_ctl(gate->epoll, what, link->fds[side], &event) == 0)
         link->interest[side] = interest;
     else
-        link->ended[PEER] = link->ended[INNER] = true; /* no memory: settle() ends it */
+        link->ended[PEER] = link->ended[INNER] = true; /* no memory: settle() closes it */
 }
 
 static void link_end(gt_gate *gate, gt_link *link)
@@ -117,7 +116,7 @@ static void link_refuse(gt_gate *gate, gt_link *link, _Atomic uint64_t *count)
     link_end(gate, link);
 }
 
-/* Looks for what may happen next; ends the link if nothing can. */
+/* Register the events of both sides; close the link if no event is possible. */
 static void settle(gt_gate *gate, gt_link *link)
 {
     bool paused = atomic_load_explicit(&gate->paused, memory_order_relaxed);
@@ -132,13 +131,13 @@ static void settle(gt_gate *gate, gt_link *link)
 
 /* ---- bytes ---- */
 
-/* How many bytes the side took, 0 if it is full or gone. */
+/* Send bytes to a side.  Returns the number accepted; 0 if its buffer is full. */
 static size_t give(gt_link *link, int side, const uint8_t *bytes, size_t length)
 {
     ssize_t sent = send(link->fds[side], bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) {
         link->ended[PEER] = link->ended[INNER] = true;
-        return length; /* nobody takes it any more */
+        return length; /* the bytes are discarded */
     }
     return sent < 0 ? 0 : (size_t)sent;
 }
@@ -185,7 +184,7 @@ static void end_oldest(gt_gate *gate)
         link_refuse(gate, oldest, &gate->counts.unfinished);
 }
 
-/* Counts what a peer has sent.  False: it exceeds a limit, and the link has ended. */
+/* Count the bytes received from a peer.  False: a limit is exceeded, and the link is closed. */
 static bool may_pass(gt_gate *gate, gt_link *link, size_t length, uint64_t now)
 {
     uint64_t before = link->frames.message;
@@ -204,7 +203,7 @@ static bool may_pass(gt_gate *gate, gt_link *link, size_t length, uint64_t now)
     return link->fds[PEER] >= 0;
 }
 
-/* False: the link has ended. */
+/* Read from one side and pass the bytes on.  False: the link is closed. */
 static bool take(gt_gate *gate, gt_link *link, int side, uint64_t now)
 {
     for (int i = 0; i < READS_MAX && !link->ended[side] && !link->rest[!side]; i++) {
@@ -229,7 +228,7 @@ static void on_link(gt_gate *gate, uint64_t data, uint32_t events, uint64_t now)
     gt_link *link = &gate->links[data >> 1];
     int side = (int)(data & 1);
     if (!(link->interest[side] & (EPOLLIN | EPOLLOUT)))
-        return; /* it has ended in this round */
+        return; /* the link was closed in this round */
     if (link->rest[side] && events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
         pass_rest_on(link, side, now);
     if (link->interest[side] & EPOLLIN && events & (EPOLLIN | EPOLLERR | EPOLLHUP) &&
@@ -245,7 +244,8 @@ static int connect_inner(const gt_gate *gate)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int spare = fd < 0
                     ? -1
-                    : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* libzmq ends the process if it has none for accept() */
+                    /* libzmq ends the process if accept() gets no descriptor */
+                    : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (spare >= 0)
         close(spare);
     if (spare >= 0 && connect(fd, (const struct sockaddr *)&gate->inner, gate->inner_length) == 0)
@@ -311,7 +311,7 @@ static void sweep(gt_gate *gate, uint64_t now)
         gt_link *link = &gate->links[i];
         if (link->fds[PEER] < 0)
             continue;
-        /* While peers are paused, time passes for no message. */
+        /* The time limit of messages stands still while peers are paused. */
         if (atomic_load_explicit(&gate->paused, memory_order_relaxed) || link->rest[INNER])
             link->began_ms = now;
         if (link->frames.message && now - link->began_ms > limits->unfinished_max_ms)
@@ -322,14 +322,14 @@ static void sweep(gt_gate *gate, uint64_t now)
     listen_to(gate, !atomic_load_explicit(&gate->stopping, memory_order_relaxed));
 }
 
-/* Lets peers wait, or go on, by what libzmq's socket has not given out. */
+/* Pause or resume the peers according to the messages that libzmq's socket has not returned yet. */
 static void pace(gt_gate *gate)
 {
     bool before = atomic_load_explicit(&gate->paused, memory_order_relaxed);
     bool paused = gate->undrained > gate->limits.undrained_max_bytes;
     if (paused)
         atomic_store(&gate->paused,
-                     true); /* before drained is read; gt_drained() does it the other way round */
+                     true); /* before `drained` is read; gt_drained() uses the opposite order */
     uint32_t drained = atomic_load(&gate->drained);
     if (drained != gate->drained_seen) {
         gate->drained_seen = drained;
@@ -358,7 +358,7 @@ static void on_event(gt_gate *gate, const struct epoll_event *event, uint64_t no
     else if (event->data.u64 != WAKE)
         on_link(gate, event->data.u64, event->events, now);
     else if (read(gate->wake, &ignored, sizeof ignored) < 0)
-        return; /* somebody else's wake-up was counted with it */
+        return; /* another event of this round has already read it */
 }
 
 int gt_run(gt_gate *gate)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the gate share: the framing of ZMTP 3.
+ * Common parts of the gate: the framing of ZMTP 3.
  *
  *     frames.c   counts parts and bytes in a stream of bytes; no system calls
  *     gate.c     sockets, clock, limits: all system calls
@@ -8,7 +8,7 @@
  * ZMTP 3 (rfc.zeromq.org/spec/23): a greeting of 64 bytes, then frames:
  *
  *     u8   flags: 1 more parts follow, 2 the length has 8 bytes, 4 a command
- *     u8 or u64, big-endian   length of what follows
+ *     u8 or u64, big-endian   length of the body
  *
  * Only for mechanism NULL: CURVE encrypts the flags.
  */
@@ -32,18 +32,18 @@ typedef enum gt_verdict {
 
 /* One direction of one connection. */
 typedef struct gt_frames {
-    uint64_t position;    /* bytes seen in all, up to the end of the greeting */
-    uint64_t left;        /* of the frame's body */
+    uint64_t position;    /* bytes seen, up to the end of the greeting */
+    uint64_t left;        /* remaining bytes of the frame's body */
     uint64_t message;     /* bytes of the message so far, headers included; 0: between messages */
-    uint64_t whole;       /* bytes of messages that ended since the caller has set it to 0 */
+    uint64_t whole;       /* bytes of finished messages since the caller set it to 0 */
     uint32_t parts;       /* of the message so far */
-    uint8_t header_bytes; /* of the next header, that have come */
+    uint8_t header_bytes; /* received bytes of the next header */
     uint8_t header[GT_HEADER_MAX_BYTES];
-    bool more;    /* a part follows the one in hand */
-    bool command; /* the frame in hand is one */
+    bool more;    /* another part follows the current one */
+    bool command; /* the current frame is a command */
 } gt_frames;
 
-/* Counts `length` bytes more. */
+/* Count `length` more bytes. */
 gt_verdict gt_frames_read(gt_frames *frames, const uint8_t *bytes, size_t length, const gt_limits *limits);
 
 #endif

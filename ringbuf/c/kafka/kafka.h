@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * librdkafka's calling convention, as far as it is used: see kafka_api.h, which has every declaration that
- * Python sees.  Numbers and structures below are of librdkafka's public, versioned ABI (librdkafka.so.1).
+ * The used part of librdkafka's calling convention; kafka_api.h has every declaration that Python sees.
+ * Numbers and structures are those of librdkafka's public, versioned ABI (librdkafka.so.1).
  */
 #ifndef BRIM_KAFKA_H
 #define BRIM_KAFKA_H

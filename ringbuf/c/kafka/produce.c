@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records into librdkafka, and what it tells of them: once a message here, once a batch in Python.
+ * Records for librdkafka and their delivery reports: work per message, done here and not in Python.
  *
- * Never decides what is sent or sent again, and keeps nothing: the library copies each message, and gives the
- * address of its mark back when it has ended.
+ * Never decides to send or to repeat, and keeps no state: the library copies each message, and returns the
+ * address of its mark at its end.
  */
 #include "kafka.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define DIGITS_MOST 20 /* of 64 bits */
+#define DIGITS_MOST 20 /* digits of a 64-bit number */
 
 int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_mark *mark,
                      const rb_kafka_message *it)
@@ -26,7 +26,7 @@ int rb_kafka_produce(const rb_kafka_to *to, rb_kafka_flight *flight, rb_kafka_ma
                     (ssize_t)it->properties_length, KAFKA_END);
 }
 
-/* `number` as text, and `after` behind it.  Where that ends. */
+/* Write `number` as text, followed by `after`.  Returns the end. */
 static uint8_t *put_number(uint8_t *to, uint64_t number, const char *after)
 {
     char digits[DIGITS_MOST];
@@ -41,8 +41,8 @@ static uint8_t *put_number(uint8_t *to, uint64_t number, const char *after)
     return to;
 }
 
-/* The record at `position` as a message, but for its identity; its header goes to *header.  False: lengths
- * that cannot be. */
+/* Fill a message from the record at `position`, without its identity; its header goes to *header.  False:
+ * impossible lengths. */
 static bool message_of(const uint8_t *bytes, uint64_t length, uint64_t position, rb_record *header,
                        rb_kafka_message *out)
 {

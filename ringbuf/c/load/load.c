@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes and frees a run: clients, topics, groups, windows; and the histograms.
+ * Creation and end of a run: clients, topics, groups, windows; and the histograms.
  */
 #include "load.h"
 
@@ -10,15 +10,15 @@
 #include <stdlib.h>
 #include <sys/un.h>
 
-#define OUT_ALL_BYTES (4u * 1024 * 1024) /* output buffers of all publishers together, if they are few */
+#define OUT_ALL_BYTES (4u * 1024 * 1024) /* total of the output buffers of few publishers */
 #define OUT_MIN_BYTES 2048u
 #define OUT_MAX_BYTES (128u * 1024)
-#define WORDS_OWN                                              \
-    4 /* 256 messages of a stream: order within one connection \
-       */
-#define WORDS_SHARED                                                      \
-    1024 /* 65,536: members of a shared subscription are apart by what is \
-            buffered */
+/* 256 messages of a stream: order inside one connection. */
+#define WORDS_OWN \
+    4
+/* 65,536 messages: members of a shared subscription differ by their buffered messages. */
+#define WORDS_SHARED \
+    1024
 
 bool ld_room(ld_buffer *buffer, uint32_t more)
 {
@@ -79,7 +79,7 @@ void ld_fail(ld_run *run, int kind, int64_t detail)
         run->counters.detail[kind] = detail;
 }
 
-/* Room for `more` bytes behind `length` of an array that only grows. */
+/* Make room for `more` bytes after `length` of an array that only grows. */
 static bool grow(uint8_t **at, uint64_t length, uint64_t *room, uint64_t more)
 {
     uint64_t wanted = *room ? *room : 4096;
@@ -264,8 +264,7 @@ int64_t ld_client_add(ld_run *run, const uint8_t *connect, uint32_t connect_leng
     return run->client_count++;
 }
 
-/* Identifiers 1 .. `most`, all free; a broker's Receive Maximum can only make
- * the window smaller. */
+/* Set up identifiers 1 .. `most`, all free.  The broker's Receive Maximum can only reduce the window. */
 bool ld_window_make(ld_run *run, ld_client *client, uint32_t most)
 {
     uint32_t window = most < run->settings.window ? most : run->settings.window;

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the load generator share: the run, its clients, and how
- * they hang together.
+ * Common parts of the load generator: the run, its clients, and their relations.
  *
- *     load.c       makes and frees          load_out.c   builds PUBLISH
- * packets, says who may send load_in.c    reads packets            load_loop.c
- * sockets, clock, schedule: all system calls load_sink.c  the other side, for
- * calibration: a loop of its own
+ *     load.c       creates and frees
+ *     load_out.c   send permission, and PUBLISH packets
+ *     load_in.c    reads packets
+ *     load_loop.c  sockets, clock, schedule: all system calls
+ *     load_sink.c  the other side, for calibration: a loop of its own
  *
- * It shares no code with the broker's mqtt/: what measures must not share
- * mistakes with what is measured.
+ * The generator shares no code with the broker's mqtt/: a measuring program must not share mistakes with the
+ * measured one.
  *
- * A client has memory of its own only for what the socket did not take, for
- * half a packet, and for its window: ten thousand idle ones cost little.
- * Publishers that may send are in `ready`; one that may not is put there again
- * by what it waits for (its window: an acknowledgement; its schedule: the
- * clock; its socket: epoll), or is in `starved` and is looked at when something
- * was delivered.
+ * A client has its own memory only for output that the socket did not accept, for an incomplete packet, and
+ * for its window, so ten thousand idle clients cost little.  Publishers that may send are in `ready`.  A
+ * blocked one is put there again by the event it waits for: an acknowledgement (window), the clock
+ * (schedule), or epoll (socket).  Otherwise it is in `starved` and is checked after each delivery.
  */
 #ifndef BRIM_LOAD_H
 #define BRIM_LOAD_H
@@ -56,39 +54,39 @@ typedef struct ld_topic {
     uint16_t name_length;
 } ld_topic;
 
-typedef struct ld_tracker { /* one stream in one group: a window of what has
-                               come */
-    uint64_t next;          /* after the highest sequence number that has come */
-    uint64_t seen[];        /* one bit each, group->words of them, a ring */
+typedef struct ld_tracker { /* one stream in one group: a window of received
+                               messages */
+    uint64_t next;          /* one above the highest received sequence number */
+    uint64_t seen[];        /* one bit each, group->words words, a circular buffer */
 } ld_tracker;
 
 typedef struct ld_group {
     ld_tally tally;
-    ld_tracker **trackers; /* by stream; made when first needed */
+    ld_tracker **trackers; /* by stream; allocated on first use */
     uint32_t words;        /* a power of two */
 } ld_group;
 
 typedef struct ld_flight { /* a packet identifier in use */
     uint64_t sent_ns;
-    uint8_t waits_for; /* type of the packet that goes on with it; 0: free */
+    uint8_t waits_for; /* type of the next packet of the exchange; 0: free */
 } ld_flight;
 
 typedef struct ld_client {
     int fd;
     ld_state state;
-    uint32_t interest; /* what epoll was told */
+    uint32_t interest; /* events registered with epoll */
     uint32_t group;
     uint64_t hello_at, subscribe_at; /* in run->frames */
     uint32_t hello_length, subscribe_length, subacks;
     uint64_t begun_ns;
     ld_buffer out, rest;
-    bool is_ready, is_starved, is_blocked, pinged; /* blocked: the socket took less than it was given */
+    bool is_ready, is_starved, is_blocked, pinged; /* blocked: the socket's buffer is full */
     /* publishers */
     uint32_t topic_first, topic_count, topic_next, fan, turn; /* turn: number among the publishers */
     uint32_t pattern_next;
     uint64_t sent, due, delivered;
     ld_flight *flights; /* by packet identifier, from 1 */
-    uint16_t *free;     /* ring of unused identifiers */
+    uint16_t *free;     /* circular buffer of unused identifiers */
     uint32_t window, free_first, free_count;
 } ld_client;
 
@@ -98,18 +96,18 @@ struct ld_run {
     int phase, epoll, timer;
     uint64_t now_ns, start_ns; /* start: message 0 of the schedule */
     uint64_t sent_ns;          /* last message */
-    uint64_t delivered_ns;     /* last delivery, or forgiving */
+    uint64_t delivered_ns;     /* last delivery, or end of a stall */
     ld_client *clients;
     uint32_t client_count, client_room, connect_next, connecting;
-    uint32_t settled, gone; /* clients that are connected and subscribed; that are no more */
+    uint32_t settled, gone; /* clients that are connected and subscribed; that have ended */
     ld_topic *topics;
     uint32_t topic_count, topic_room, topic_longest;
     ld_group *groups;
     uint32_t group_count;
     ld_list publishers, ready, working, starved;
-    uint64_t scheduled; /* messages that were due so far */
-    uint32_t finished;  /* publishers that have sent messages_max, or are gone */
-    uint32_t pings;     /* PINGRESP packets to come */
+    uint64_t scheduled; /* messages due so far */
+    uint32_t finished;  /* publishers that have sent messages_max or have ended */
+    uint32_t pings;     /* PINGRESP packets not yet received */
     uint64_t random;
     uint64_t acked_in_all, sent_with_id;
     uint8_t *frames, *names, *receive;
@@ -125,8 +123,7 @@ static inline uint16_t ld_u16(const uint8_t *at)
     return (uint16_t)(at[0] << 8 | at[1]);
 }
 
-/* Reads a Variable Byte Integer.  Bytes it takes; 0: more are needed; -1: it is
- * none. */
+/* Read a Variable Byte Integer.  Returns its length; 0: incomplete; -1: invalid. */
 static inline int ld_varint(const uint8_t *at, uint32_t length, uint32_t *value)
 {
     *value = 0;
@@ -162,8 +159,8 @@ void ld_fill(ld_run *run, ld_client *client);
 void ld_ready(ld_run *run, ld_client *client);
 void ld_starve(ld_run *run, ld_client *client);
 
-/* load_in.c: all packets of `length` bytes.  Bytes that were used; -1: the
- * connection is to be closed, and the reason was counted. */
+/* load_in.c: handle all packets of `length` bytes.  Returns the bytes used; -1: the connection must be
+ * closed, and the cause was counted. */
 int64_t ld_packets(ld_run *run, ld_client *client, const uint8_t *bytes, uint32_t length);
 
 /* load_loop.c */

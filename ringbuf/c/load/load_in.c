@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads what the broker sends: acknowledgements move windows, messages are
- * checked against what was sent.
+ * Input from the broker: acknowledgements advance windows, and messages are compared with the sent ones.
  */
 #include "load.h"
 
@@ -50,7 +49,7 @@ static ld_tracker *tracker_of(ld_run *run, ld_group *group, uint32_t stream)
     return group->trackers[stream];
 }
 
-/* Whether it is the first of its number. */
+/* True if this is the first message with its number. */
 static bool track(ld_group *group, ld_tracker *tracker, uint64_t sequence, uint32_t qos)
 {
     uint64_t mask = group->words - 1, word = sequence >> 6, bit = UINT64_C(1) << (sequence & 63);
@@ -63,7 +62,7 @@ static bool track(ld_group *group, ld_tracker *tracker, uint64_t sequence, uint3
         tracker->seen[word & mask] |= bit;
         tracker->next = sequence + 1;
     } else if (word + group->words <= (tracker->next - 1) >> 6) {
-        group->tally.disordered[qos]++; /* too old to tell from a duplicate */
+        group->tally.disordered[qos]++; /* too old to detect a duplicate */
     } else if (tracker->seen[word & mask] & bit) {
         group->tally.duplicates[qos]++;
         return false;
@@ -81,7 +80,7 @@ static void message(ld_run *run, ld_client *client, const uint8_t *payload, uint
     run->counters.received++;
     run->counters.moved_ns = run->now_ns;
     if (run->settings.payload_bytes < LD_STAMP_BYTES && length == run->settings.payload_bytes) {
-        run->counters.delivered++; /* nothing is known of it but that it came */
+        run->counters.delivered++; /* only its arrival is known */
         return;
     }
     if (length < LD_STAMP_BYTES || get_u32(payload) != run->settings.run || client->group == LD_NO_GROUP ||
@@ -154,8 +153,7 @@ static int on_acknowledgement(ld_run *run, ld_client *client, uint8_t type, cons
 
 /* ---- the rest ---- */
 
-/* Bytes of a property behind its identifier; 0: no such property, or it is cut
- * off. */
+/* Length of a property after its identifier; 0: unknown property, or incomplete. */
 static uint32_t property_length(uint8_t id, const uint8_t *at, uint32_t left)
 {
     static const uint8_t fixed[43] = {[0x11] = 4, [0x13] = 2, [0x21] = 2, [0x22] = 2, [0x24] = 1,
@@ -171,7 +169,7 @@ static uint32_t property_length(uint8_t id, const uint8_t *at, uint32_t left)
     return length;
 }
 
-/* Receive Maximum among the properties of CONNACK; 65535 if it is not there. */
+/* Receive Maximum in the properties of CONNACK; 65535 if absent. */
 static uint32_t receive_maximum(const uint8_t *at, uint32_t length)
 {
     uint32_t all;
@@ -246,7 +244,7 @@ static int on_suback(ld_run *run, ld_client *client, const uint8_t *body, uint32
     return 0;
 }
 
-/* 0; -1: it should not have come; -2: the connection ends, and why was counted.
+/* Handle a packet.  0; -1: unexpected; -2: the connection ends, and the cause was counted.
  */
 static int packet(ld_run *run, ld_client *client, uint8_t head, const uint8_t *body, uint32_t length)
 {

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The clients' sockets, and when to use them.  All system calls of the
- * generator are here.
+ * The clients' sockets and their schedule.  All system calls of the generator are here.
  *
- * One round: who is due by the schedule gets in line; everybody in line builds
- * a chunk and sends it once; then wait, not at all if somebody is in line; then
- * read from whoever is readable.  Waiting ends by a timerfd, `spin_us` before
- * the next message is due: from there on the loop is awake, so that it is
- * neither late with the message nor with its arrival, which would be counted as
- * the broker's time.
+ * One round: clients that are due are added to `ready`.  Each client in `ready` builds a chunk and sends it
+ * once.  Then the loop waits, unless `ready` has clients, and reads from readable sockets.  A timerfd ends
+ * the wait `spin_us` before the next message is due.  From then on the loop stays awake, so that neither the
+ * message nor its arrival is late; that delay would be counted as the broker's time.
  */
 #include "load.h"
 
@@ -24,7 +21,7 @@
 
 #define BATCH 256
 #define TAG_TIMER UINT32_MAX
-#define SPINS_UNDER_WAY 4 /* times spin_us: so long it stays awake for a message on its way */
+#define SPINS_UNDER_WAY 4 /* times spin_us: time awake for a message in flight */
 #define OPEN_BATCH 64      /* connect() calls in one round */
 
 static uint64_t clock_ns(clockid_t which)
@@ -76,7 +73,7 @@ static void failed(ld_run *run, ld_client *client, int kind, int64_t detail)
 
 /* ---- sending ---- */
 
-/* Sends what is in the output, once.  False: the connection is gone. */
+/* Send the output, once.  False: the connection has ended. */
 static bool send_out(ld_run *run, ld_client *client)
 {
     ld_buffer *out = &client->out;
@@ -113,7 +110,7 @@ static void ping(ld_run *run, ld_client *client)
     send_out(run, client);
 }
 
-/* Everybody in line sends one chunk; who may go on is in line again. */
+/* Let each client in `ready` send one chunk; clients that may continue are added again. */
 static void serve_ready(ld_run *run)
 {
     ld_list line = run->ready;
@@ -240,7 +237,7 @@ static void serve(ld_run *run, const struct epoll_event *event)
 
 /* ---- connecting ---- */
 
-/* The queue of a Unix socket is full, and no event will tell when it is not. */
+/* Retry a connection later: the queue of a Unix socket is full, and no event reports room. */
 static void put_back(ld_run *run, ld_client *client)
 {
     close(client->fd);
@@ -275,8 +272,7 @@ static void open_one(ld_run *run, ld_client *client, uint64_t due_ns)
         failed(run, client, LD_FAIL_CONNECT, errno);
 }
 
-/* When the next client is due to connect; UINT64_MAX: it waits for others, or
- * there is none. */
+/* Time at which the next client is due to connect; UINT64_MAX: it waits for others, or there is none. */
 static uint64_t connect_due_ns(const ld_run *run)
 {
     if (run->phase != LD_CONNECTING || run->connect_next == run->client_count ||
@@ -354,8 +350,7 @@ static bool is_done(const ld_run *run)
     }
 }
 
-/* Arms the timer for the next thing that is due, and says what epoll_wait shall
- * be told: 0, or -1. */
+/* Arm the timer for the next deadline.  Returns the timeout for epoll_wait: 0, or -1. */
 static int sleep_until(ld_run *run, uint64_t slice_ns)
 {
     uint64_t spin_ns = (uint64_t)run->settings.spin_us * 1000, message_ns = message_due_ns(run),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may send, and the PUBLISH packets of whoever may.
+ * Send permission of publishers, and their PUBLISH packets.
  */
 #include "load.h"
 
@@ -93,8 +93,7 @@ static uint16_t identifier_take(ld_run *run, ld_client *client, uint32_t qos)
     return id;
 }
 
-/* When the next message of `client` was due: messages take turns among the
- * publishers. */
+/* Time at which the next message of `client` was due: messages take turns among the publishers. */
 static uint64_t due_ns(const ld_run *run, const ld_client *client)
 {
     if (run->settings.messages_per_s == 0)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server that does as little as one can, so that what is measured against it
- * is the generator.
+ * A server with minimal work, so that a measurement against it measures the generator.
  *
- * It knows no topics: what anybody publishes goes to whoever has subscribed to
- * anything, as QoS 0 and in the sender's version.  Sending waits for the
- * socket, a second at most: the generator always reads.
+ * It knows no topics: each message goes to all clients with any subscription, as QoS 0 and in the sender's
+ * version.  A send waits for the socket for at most a second: the generator always reads.
  */
 #include "load.h"
 
@@ -20,7 +18,7 @@
 #include <unistd.h>
 
 #define BATCH 256
-#define COPY_BYTES (128u * 1024) /* sent at once; less at the end of a round */
+#define COPY_BYTES (128u * 1024) /* bytes sent at once; fewer at the end of a round */
 #define PATIENCE_MS 1000
 
 typedef struct peer {
@@ -34,8 +32,8 @@ struct ld_sink {
     int epoll, listener;
     peer *peers;
     uint32_t peer_count;
-    bool subscribers;          /* there were some */
-    ld_buffer answers, copies; /* of what is in hand: for the sender, for the subscribers */
+    bool subscribers;          /* true after the first subscription */
+    ld_buffer answers, copies; /* for the packets in work: answers to the sender, copies to subscribers */
     uint8_t *receive;
     uint32_t receive_room;
 };
@@ -93,7 +91,7 @@ static bool on_publish(ld_sink *sink, uint8_t head, const uint8_t *body, uint32_
     return qos == 0 || ld_put(&sink->answers, answer, sizeof answer);
 }
 
-/* One code for each filter, all of QoS 0. */
+/* Answer with one code per filter, all QoS 0. */
 static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t length)
 {
     static const uint8_t none[1] = {0};
@@ -119,7 +117,7 @@ static bool on_subscribe(ld_sink *sink, peer *it, const uint8_t *body, uint32_t 
     return put;
 }
 
-/* False: the connection ends. */
+/* Handle a packet.  False: the connection ends. */
 static bool packet(ld_sink *sink, peer *it, uint8_t head, const uint8_t *body, uint32_t length)
 {
     switch (head & 0xf0) {
@@ -144,7 +142,7 @@ static bool packet(ld_sink *sink, peer *it, uint8_t head, const uint8_t *body, u
     }
 }
 
-/* Bytes used; -1: the connection ends. */
+/* Handle all complete packets.  Returns the bytes used; -1: the connection ends. */
 static int64_t packets(ld_sink *sink, peer *it, const uint8_t *bytes, uint32_t length)
 {
     uint32_t at = 0, of_it;
@@ -219,7 +217,7 @@ static void accept_all(ld_sink *sink)
             sink->peer_count++;
         }
         sink->peers[place] = (peer){.fd = fd, .version = 4};
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* fails on Unix sockets: no matter */
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes); /* fails on Unix sockets without effect */
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = place};
         if (epoll_ctl(sink->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
             peer_close(&sink->peers[place]);

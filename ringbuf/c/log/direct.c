@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Past the page cache (O_DIRECT): what is staged, and what is on its way.
+ * Direct I/O (O_DIRECT), past the page cache: the stage, and writes in flight.
  *
- * Owns the stage, a window over the file: the byte at place p is stage[p % STAGE_BYTES].  Bytes are copied
- * there once, and their checksum is taken in the same pass.  Whole chunks go out as they fill, several at a
- * time (the kernel's asynchronous I/O, by bare system calls), so that the device works while the next is
- * copied; where the kernel gives none (a sandbox, or other programs have used up fs.aio-max-nr), each is
- * written in its turn, which is told.  What is left of a chunk goes out when it is flushed, before a sync,
- * and not with every small round.
+ * Owns the stage, a window over the file: the byte at position p is stage[p % STAGE_BYTES].  Bytes are copied
+ * there once, with their checksum computed in the same pass.  Complete chunks are written as they fill,
+ * several at a time (the kernel's asynchronous I/O, by system calls), so that the device works while the next
+ * chunk is filled.  If the kernel gives no asynchronous I/O (a sandbox, or fs.aio-max-nr used up by other
+ * programs), each chunk is written synchronously, and this is reported.  The rest of a chunk is written at a
+ * flush, before a sync, and not in every small round.
  *
- * It never decides when to sync, and makes nothing durable.
+ * Never decides the time of a sync, and makes nothing durable.
  *
  * Invariants
- *   1. begin <= end; what is below `begin` has been handed over, and `begin` stands at a block.
- *   2. No byte of a chunk that is in flight changes, and no block is in flight twice: a flush returns when
- *      nothing is.  The block that a flush ended within is written again by the next with the same bytes in
- *      front; a device writes its logical block whole or not at all, so what is durable in it stays so.
- *   3. After an error nothing more goes out, and nothing is in flight when that is told.
+ *   1. begin <= end.  Bytes below `begin` have been submitted, and `begin` is at a block boundary.
+ *   2. No byte of a chunk in flight changes, and no block is in flight twice: a flush returns when nothing is
+ * in
+ *      flight.  The next flush writes the last block again with the same bytes at its begin.  A device writes
+ * a
+ *      logical block completely or not at all, so durable bytes in it stay durable.
+ *   3. After an error no write is submitted, and nothing is in flight when the error is reported.
  */
 #include "log.h"
 
@@ -32,11 +34,11 @@
 #include <unistd.h>
 
 #define CHUNKS RB_DISK_CHUNKS
-#define CHUNK_BYTES (1u << 20) /* a request of the device: each costs a call, a sleep and an interrupt */
+#define CHUNK_BYTES (1u << 20) /* size of a request: each costs a call, a sleep and an interrupt */
 #define STAGE_BYTES (CHUNKS * CHUNK_BYTES)
-#define HUGE_BYTES (2u << 20)      /* of a large page: the kernel pins one, not 512 */
-#define MARKED_BYTES (32u << 10)   /* a flush of so much can afford a block of zeros behind it */
-#define SIMULATED_BLOCK_BYTES 512u /* of a disk that is not the operating system's */
+#define HUGE_BYTES (2u << 20)      /* size of a huge page: the kernel pins one page, not 512 */
+#define MARKED_BYTES (32u << 10)   /* a flush of this size is followed by a block of zeros */
+#define SIMULATED_BLOCK_BYTES 512u /* block size of a replaced disk (rb_log_files()) */
 #define NOT_LOADED UINT64_MAX
 
 _Static_assert(CHUNKS / 2 + 2 < CHUNKS, "what is held, and the chunks that it begins and ends in, have room");
@@ -52,7 +54,7 @@ static uint64_t slot_of(const rb_disk *disk, uint64_t place)
     return place / disk->chunk_bytes % CHUNKS;
 }
 
-/* Of an extent of no more, the checksum is taken as it is copied. */
+/* Largest extent whose checksum is computed during the copy. */
 static uint64_t held_bytes(const rb_disk *disk)
 {
     return CHUNKS / 2 * (uint64_t)disk->chunk_bytes;
@@ -63,9 +65,9 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* ---- one range of the stage, within a chunk ---- */
+/* ---- one range of the stage, inside a chunk ---- */
 
-/* Waits for it: 0, or a negative errno. */
+/* Write synchronously.  0, or a negative errno. */
 static int write_now(rb_log *log, uint64_t from, uint64_t to)
 {
     rb_log_inside *in = log->inside;
@@ -80,13 +82,14 @@ static int write_now(rb_log *log, uint64_t from, uint64_t to)
         if (written < 0)
             return in->calls.write != NULL ? (int)written : -errno;
         if (written < disk->block_bytes)
-            return -ENOSPC; /* it takes no more bytes, and does not say why */
+            return -ENOSPC; /* the file accepts no more bytes, without an error */
         from += (uint64_t)written - (uint64_t)written % disk->block_bytes;
     }
     return 0;
 }
 
-/* Waits for so many that are in flight, or more: slots and results; how many, or a negative errno. */
+/* Wait for at least `least` writes in flight.  Stores slots and results; returns their number, or a negative
+ * errno. */
 static int wait_for(rb_log_inside *in, long least, struct io_event *events)
 {
     if (in->calls.reap != NULL) {
@@ -99,13 +102,13 @@ static int wait_for(rb_log_inside *in, long least, struct io_event *events)
     return count < 0 ? -errno : (int)count;
 }
 
-/* At least so many that are in flight are done. */
+/* Wait until at least `least` writes in flight are done. */
 static void reap(rb_log *log, int least)
 {
     rb_disk *disk = &log->inside->disk;
     struct io_event events[CHUNKS];
     int count = wait_for(log->inside, least, events);
-    if (count < 0 && count != -EINTR) { /* cannot be: then nothing is known of any of them */
+    if (count < 0 && count != -EINTR) { /* impossible: the state of all writes is then unknown */
         disk->error = count;
         disk->in_flight = 0;
     }
@@ -121,7 +124,7 @@ static void reap(rb_log *log, int least)
     }
 }
 
-/* All are done: one sleep for all of them, not one for each. */
+/* Wait for all writes, with one sleep instead of one for each. */
 static void reap_all(rb_log *log)
 {
     const rb_disk *disk = &log->inside->disk;
@@ -129,7 +132,7 @@ static void reap_all(rb_log *log)
         reap(log, __builtin_popcountll(disk->in_flight));
 }
 
-/* The error of this segment, if there is one: then nothing is in flight. */
+/* The error of this segment, or 0.  After an error nothing is in flight. */
 static int failure(rb_log *log)
 {
     if (log->inside->disk.error != 0)
@@ -137,7 +140,7 @@ static int failure(rb_log *log)
     return log->inside->disk.error;
 }
 
-/* Whether the kernel has taken it. */
+/* True if the kernel has accepted the write. */
 static bool begun(rb_disk *disk, uint64_t slot, uint64_t from, uint64_t to)
 {
     struct iocb block = {.aio_data = slot,
@@ -150,7 +153,7 @@ static bool begun(rb_disk *disk, uint64_t slot, uint64_t from, uint64_t to)
     return disk->context != 0 && syscall(SYS_io_submit, disk->context, 1l, blocks) == 1;
 }
 
-/* On its way.  False: the disk takes none now. */
+/* Submit a write.  False: the disk accepts none now. */
 static bool submit(rb_log *log, uint64_t from, uint64_t to)
 {
     const rb_log_calls *calls = &log->inside->calls;
@@ -170,14 +173,14 @@ static bool submit(rb_log *log, uint64_t from, uint64_t to)
 
 /* ---- the stage ---- */
 
-/* Everything from `begin` up to `to`, a block's end, goes out. */
+/* Write everything from `begin` up to `to`, the end of a block. */
 static int hand_over(rb_log *log, uint64_t to)
 {
     rb_disk *disk = &log->inside->disk;
     while (disk->begin < to && disk->error == 0) {
         uint64_t end = least(to, disk->begin - disk->begin % disk->chunk_bytes + disk->chunk_bytes);
         bool alone = end % disk->chunk_bytes != 0 &&
-                     disk->in_flight == 0; /* the end of a flush: no need to hurry */
+                     disk->in_flight == 0; /* the end of a flush: synchronous is as fast */
         if (alone || !submit(log, disk->begin, end))
             disk->error = write_now(log, disk->begin, end);
         disk->begin = end;
@@ -185,7 +188,7 @@ static int hand_over(rb_log *log, uint64_t to)
     return failure(log);
 }
 
-/* The block that the segment ends within comes to the stage: Python has written it. */
+/* Load the block of the segment's end into the stage: Python wrote that block. */
 static int load(rb_log *log)
 {
     rb_log_inside *in = log->inside;
@@ -206,7 +209,7 @@ static int load(rb_log *log)
     return disk->error;
 }
 
-/* The chunk that begins at `place` has room. */
+/* Wait until the chunk at `place` is not in flight. */
 static void await(rb_log *log, uint64_t place)
 {
     while (log->inside->disk.in_flight >> slot_of(&log->inside->disk, place) & 1)
@@ -240,7 +243,7 @@ int rb_direct_stage(rb_log *log, const void *bytes, uint64_t length, uint32_t *c
 int rb_direct_extent(rb_log *log, extent_header *header, const uint8_t *body)
 {
     rb_disk *disk = &log->inside->disk;
-    bool held = header->length <= held_bytes(disk); /* until the checksum is there */
+    bool held = header->length <= held_bytes(disk); /* until the checksum is computed */
     uint32_t crc = header->crc;
     if (!held)
         header->crc = rb_crc32c(crc, body, header->length);
@@ -315,7 +318,8 @@ static bool make_stage(rb_disk *disk)
     return true;
 }
 
-/* The smallest block that the device takes: found by reading one, which it refuses like it would a write. */
+/* Smallest block of the device, found by reading one: the device refuses a read as it would refuse a write.
+ * */
 static int probe_block(const rb_disk *disk, int descriptor)
 {
     for (uint32_t block = 512; block <= RB_DISK_PAGE_BYTES; block *= 2) {
@@ -326,16 +330,18 @@ static int probe_block(const rb_disk *disk, int descriptor)
     return -EINVAL;
 }
 
-/* A file that grows makes each write wait for the one before; and what the cache holds of it is of no use. */
+/* Allocate the file: a growing file serializes writes.  Also drop the file's pages from the page cache, which
+ * are of no use. */
 static void make_ready(const rb_log *log)
 {
     struct stat found;
     if (fstat(log->descriptor, &found) == 0 && (uint64_t)found.st_size < log->room)
-        fallocate(log->descriptor, 0, 0, (off_t)log->room); /* refused: then it grows */
+        fallocate(log->descriptor, 0, 0, (off_t)log->room); /* if refused, the file grows */
     posix_fadvise(log->descriptor, 0, 0, POSIX_FADV_DONTNEED);
 }
 
-/* Tried again with each segment: others may have given theirs back. */
+/* Set up asynchronous I/O.  Tried again with each segment, because other programs may have released theirs.
+ * */
 static void set_up(rb_disk *disk)
 {
     if (disk->context != 0)

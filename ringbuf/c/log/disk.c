@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log's system calls: one write through the page cache, one sync, and what makes them cheaper.
+ * System calls of the log: writes through the page cache, syncs, and early write-back.
  *
- * Write-back of what was written begins at once (sync_file_range), so that the disk works while the next run
- * is read from its ring; the sync then waits for the rest.  That call promises nothing and nothing is made of
- * it.
+ * Write-back of written pages is started at once (sync_file_range), so that the disk works while the next run
+ * is read from its ring; the sync then waits for the rest.  That call gives no guarantee, and the log relies
+ * on none.
  */
 #include "log.h"
 
@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define START_BYTES (128u << 10) /* fewer are left to the sync: a request of its own would only delay it */
+#define START_BYTES (128u << 10) /* fewer bytes are left to the sync: an extra request would delay it */
 
 _Static_assert(sizeof(rb_log_piece) == sizeof(struct iovec), "a piece is an iovec");
 _Static_assert(offsetof(rb_log_piece, length) == offsetof(struct iovec, iov_len), "a piece is an iovec");
@@ -27,10 +27,10 @@ void rb_disk_enter(rb_log *log)
 
 static int64_t full(void)
 {
-    return -ENOSPC; /* the file takes no more bytes, and does not say why */
+    return -ENOSPC; /* the file accepts no more bytes, without an error */
 }
 
-/* All of them, at `place`: 0, or a negative errno. */
+/* Write all pieces at `place`.  0, or a negative errno. */
 static int64_t write_cached(rb_log *log, rb_log_piece *pieces, int count, uint64_t place)
 {
     rb_log_inside *in = log->inside;
@@ -53,7 +53,7 @@ static int64_t write_cached(rb_log *log, rb_log_piece *pieces, int count, uint64
     return 0;
 }
 
-/* Whole pages only: one that the next write goes on in would have to be written twice. */
+/* Start write-back of full pages only: a page that the next write extends would be written twice. */
 static void start_writing(rb_log *log, uint64_t end)
 {
     rb_disk *disk = &log->inside->disk;
@@ -96,7 +96,7 @@ void rb_disk_wake(int descriptor)
 {
     uint64_t one = 1;
     if (descriptor >= 0 && write(descriptor, &one, sizeof one) < 0)
-        return; /* it is an eventfd that is full: who listens is awake */
+        return; /* the eventfd is full: its reader is already awake */
 }
 
 void rb_disk_yields(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extents: from a run in a ring to bytes in the segment, and to a durable word.
+ * Extents: from a run in a ring to bytes in the segment, and to a durable position.
  */
 #include "log.h"
 
@@ -62,7 +62,7 @@ static void add_time(rb_log_times *times, int64_t took_ns)
 
 /* ---- writing ---- */
 
-/* Its checksum goes as far as the body. */
+/* Fill the header.  Its checksum does not include the body yet. */
 static void header_of(const rb_log *log, const rb_log_extent *extent, extent_header *header)
 {
     *header = (extent_header){
@@ -76,14 +76,14 @@ static void header_of(const rb_log *log, const rb_log_extent *extent, extent_hea
     header->crc = rb_crc32c(log->seed, &header->ring_id, covered);
 }
 
-/* How many extents the next write takes; their bytes. */
+/* Number of extents for the next write, and their bytes. */
 static int batch_of(const rb_log *log, uint64_t *bytes)
 {
     int count = 0;
     uint64_t size = 0, left = log->room > log->end ? log->room - log->end : 0;
     for (uint64_t i = log->extents_written; i < log->extents_queued && count < RB_LOG_EXTENTS_MOST; i++) {
         uint64_t next = extent_bytes(&log->inside->list[i]);
-        bool alone = count == 0 && log->end == log->first_place; /* larger than any segment */
+        bool alone = count == 0 && log->end == log->first_place; /* an extent larger than any segment */
         if ((size + next > left && !alone) || (count > 0 && size + next > log->write_bytes))
             break;
         size += next;
@@ -93,8 +93,8 @@ static int batch_of(const rb_log *log, uint64_t *bytes)
     return count;
 }
 
-/* Zeros end the write, at least one header's length; up to the end of the page when it is a page that no
- * earlier write has begun: a page that is written whole need not be read first. */
+/* Number of zero bytes after the write: at least one header's length, and up to the end of the page if no
+ * earlier write began that page.  A page that is written completely need not be read first. */
 static uint32_t zeros_behind(const rb_log *log, uint64_t end)
 {
     if (log->end / RB_DISK_PAGE_BYTES == end / RB_DISK_PAGE_BYTES && log->end % RB_DISK_PAGE_BYTES != 0)
@@ -103,7 +103,7 @@ static uint32_t zeros_behind(const rb_log *log, uint64_t end)
     return to_page >= EXTENT_HEADER_BYTES ? to_page : to_page + EXTENT_HEADER_BYTES;
 }
 
-/* Through the page cache: headers, bodies and zeros in one call. */
+/* Write headers, bodies and zeros through the page cache in one call. */
 static int64_t write_pieces(rb_log *log, const rb_log_extent *batch, int count, uint64_t end)
 {
     rb_log_inside *in = log->inside;
@@ -160,10 +160,10 @@ static int write_batch(rb_log *log, int count, uint64_t bytes)
 }
 
 static const uint8_t filler_body[2 * RB_DISK_PAGE_BYTES] = {
-    0x80}; /* a catalogue without news: an empty map */
+    0x80}; /* a catalogue without entries: an empty map */
 
-/* Past the page cache a sync ends at a whole block, so that none is written twice: what is durable is never
- * touched again.  A catalogue fills it up; where none fits, before the end of the segment, zeros do. */
+/* End a direct sync at a block boundary, so that no block is written twice and durable bytes are never
+ * written again.  A catalogue fills the block; zeros do if none fits before the end of the segment. */
 static int finish_block(rb_log *log)
 {
     uint64_t bytes = log->base + log->end - log->durable_position;
@@ -198,9 +198,10 @@ int rb_log_write_all(rb_log *log)
     return RB_LOG_DONE;
 }
 
-/* ---- what a sync makes durable ---- */
+/* ---- effects of a sync ---- */
 
-/* The list says so before the durable words do: who sees a word finds the records in the log. */
+/* Update the list before the durable positions: a reader of a durable position finds the records in the log.
+ * */
 static void settle_list(rb_log *log)
 {
     rb_log_inside *in = log->inside;
@@ -211,7 +212,8 @@ static void settle_list(rb_log *log)
     pthread_mutex_unlock(&in->lock);
 }
 
-/* A ring is let go by whole chunks: it finds offsets by the first record of each. */
+/* Publish the ring's durable position.  The ring is released in whole chunks: offsets are found by the first
+ * record of each chunk. */
 static void settle_ring(rb_log_ring *ring, int64_t now)
 {
     ring->waits_since = ring->taken == ring->durable ? -1 : now;
@@ -225,8 +227,8 @@ static void settle_rings(rb_log *log, uint32_t moved, int64_t now)
         settle_ring(log->inside->moved[i], now);
 }
 
-/* The ring is to be settled; how many are.  A ring has few extents in a round, and mostly in a row; where
- * many were taken in turns it is there more than once, and the list may be full: then it begins anew. */
+/* Add the ring to the list for settling.  Returns the new count.  A ring usually has few extents in a round,
+ * in a row.  Otherwise it may be in the list several times; a full list is settled and restarted. */
 static uint32_t note_moved(rb_log *log, rb_log_ring *ring, uint32_t moved, int64_t now)
 {
     rb_log_ring **rings = log->inside->moved;

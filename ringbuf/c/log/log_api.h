@@ -1,52 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log's rounds, as Python sees them (log.h says how they work).  Read twice: by cffi and by the compiler,
- * through log.h.
+ * Log rounds, as Python sees them (log.h explains them).  Read twice: by cffi and by the compiler, through
+ * log.h.
  */
 
 enum {
-    RB_LOG_EXTENTS_MOST = 511, /* of one write: header and body each, and the zeros behind them; IOV_MAX */
+    RB_LOG_EXTENTS_MOST = 511, /* per write: header and body each, then zeros; IOV_MAX */
     RB_LOG_RANGES_MOST = 64,
     RB_LOG_BUCKETS = 26
 };
 
-enum { /* why a call came back: the first two need nothing */
+enum { /* result of a call; the first two need no action */
     RB_LOG_DONE = 0,
-    RB_LOG_CALLED = 1,  /* somebody has called: rb_bell_call() */
-    RB_LOG_MOVED = 2,   /* durable words have moved, and Python wants to know */
-    RB_LOG_FULL = 3,    /* the next extent does not fit into the segment, which is synced up to its end */
-    RB_LOG_FAILED = 4,  /* the disk did: `error` is the errno, `failed_sync` says of what */
-    RB_LOG_TROUBLE = 5, /* a ring cannot be read on as it is: it is `leaving`, and `trouble` says why */
-    RB_LOG_IDLE = 6     /* the end of the log is not proven yet, and nothing more has come */
+    RB_LOG_CALLED = 1,  /* rb_bell_call() was called */
+    RB_LOG_MOVED = 2,   /* durable positions have changed, and `tells` is set */
+    RB_LOG_FULL = 3,    /* the next extent does not fit; the segment is synced up to its end */
+    RB_LOG_FAILED = 4,  /* the disk failed: `error` is the errno, `failed_sync` 1 for a sync */
+    RB_LOG_TROUBLE = 5, /* a ring cannot be read further: it is `leaving`, with the cause in `trouble` */
+    RB_LOG_IDLE = 6     /* the end of the log is not proven yet, and there are no new records */
 };
 
-/* A ring that is logged.  Python makes it and keeps it as long as it is added; both sides write it, in turn.
- */
+/* A ring that is logged.  Python allocates it and keeps it while it is added; both sides write it, in turn.
+ * */
 typedef struct rb_log_ring {
-    rb_reader *reader; /* gating; what it has read is in `taken` */
-    void *memory;      /* of the ring, to write its durable word */
-    void *cursors;     /* its cursor file: whom to wake, where that is what readers wait for */
+    rb_reader *reader; /* gating; its read position is `taken` */
+    void *memory;      /* of the ring, to store its durable position */
+    void *cursors;     /* its cursor file: readers to wake if they see only durable records */
     uint32_t ring_id, epoch, index;
-    int32_t on_disk; /* synced in the round that writes it; else after interval_ns or sync_bytes */
-    int32_t leaving; /* nothing more is taken */
+    int32_t on_disk; /* 1: synced in the round that writes it; 0: after interval_ns or sync_bytes */
+    int32_t leaving; /* no more records are taken */
     int32_t trouble; /* RB_CORRUPT, ... */
     int64_t interval_ns;
-    int64_t waits_since; /* when its first record that is not durable was taken; -1: none waits */
+    int64_t waits_since; /* time when its first non-durable record was taken; -1: none */
     uint64_t sync_bytes;
     uint64_t taken, durable;               /* positions in the ring */
-    uint64_t taken_offset, durable_offset; /* the offsets there, for what rounds have taken; else 0 */
+    uint64_t taken_offset, durable_offset; /* the offsets there, for records taken by rounds; otherwise 0 */
 } rb_log_ring;
 
-/* A run of records on its way to the disk, or there: an extent. */
+/* A run of records in flight to the disk, or on it: an extent. */
 typedef struct rb_log_extent {
     const uint8_t *body;
     uint64_t length, position, first_offset, count, first_timestamp_ns, last_timestamp_ns;
-    uint64_t place; /* of its header in the file, once written */
+    uint64_t place; /* position of its header in the file, once written */
     rb_log_ring *ring;
     uint32_t ring_id, epoch;
 } rb_log_extent;
 
-typedef struct rb_log_times { /* durations; counts[i]: below 2^i us, and not below the one before */
+typedef struct rb_log_times { /* durations; counts[i]: below 2^i us, at or above the limit of i - 1 */
     uint64_t count, total_ns, max_ns, counts[26];
 } rb_log_times;
 
@@ -57,39 +57,40 @@ typedef struct rb_log_piece { /* as struct iovec */
     size_t length;
 } rb_log_piece;
 
-/* The log's numbers.  Written by the thread that runs rounds, or by Python between them. */
+/* State of the log.  Written by the thread that runs rounds, or by Python between rounds. */
 typedef struct rb_log {
     rb_log_inside *inside;
     /* the segment */
-    uint64_t base, end, room, first_place; /* places in the file, but base */
+    uint64_t base, end, room, first_place; /* positions in the file, except base */
     uint32_t seed;
     int32_t descriptor; /* -1: none */
     uint64_t durable_position, proven;
     /* bounds */
     uint64_t extent_bytes, round_bytes, step_bytes, write_bytes;
     int64_t prove_after_ns, spin_ns;
-    int32_t tells;           /* come back with RB_LOG_MOVED */
-    int32_t wake_descriptor; /* an eventfd that is written when durable words move; -1: none */
-    /* what came of it */
+    int32_t tells;           /* 1: return with RB_LOG_MOVED */
+    int32_t wake_descriptor; /* an eventfd written when durable positions change; -1: none */
+    /* results */
     int32_t error, failed_sync;
-    int32_t troubles;                                          /* a ring has been left */
-    int64_t active_at;                                         /* when something was last taken */
-    int64_t due_ns;                                            /* when the next sync is due */
-    uint64_t extents_queued, extents_written, extents_settled; /* of this segment, each of them also in those
-                                                                  before it */
+    int32_t troubles;                                          /* a ring has been left because of an error */
+    int64_t active_at;                                         /* time of the last taken records */
+    int64_t due_ns;                                            /* time of the next sync */
+    uint64_t extents_queued, extents_written, extents_settled; /* of this segment; each includes the
+                                                                  ones after it */
     uint64_t unsynced_bytes;
     /* counters */
     uint64_t rounds, records, record_bytes, extents, written_bytes, synced_bytes, syncs, naps, sleeps;
-    rb_log_times write, fsync, commit; /* commit: of a sync's oldest extent, from taken to durable */
+    rb_log_times write, fsync, commit; /* commit: from taken to durable, of the oldest extent of a sync */
 } rb_log;
 
-/* NULL: no memory. */
+/* A new log, or NULL without memory. */
 rb_log *rb_log_new(rb_bell *bell);
 void rb_log_free(rb_log *log);
 
-/* For another disk than the operating system's.  The calls return what pwritev(), pread() and fdatasync() do,
- * or a negative errno.  submit() begins a write, of memory that stays as it is until reap() has told of it:
- * 0, or not now; reap() waits for one that has begun: its slot, and what came of it as of a write. */
+/* Replacements for the operating system's calls, for tests.  They return the results of pwritev(), pread()
+ * and fdatasync(), or a negative errno.  submit() begins a write of memory that does not change until reap()
+ * has returned it: 0, or another value if not possible now.  reap() waits for a submitted write and returns
+ * its slot and its result. */
 typedef int64_t (*rb_log_write_call)(void *context, const rb_log_piece *pieces, int count, uint64_t place);
 typedef int64_t (*rb_log_read_call)(void *context, void *out, uint64_t length, uint64_t place);
 typedef int (*rb_log_sync_call)(void *context);
@@ -97,52 +98,55 @@ typedef int (*rb_log_submit_call)(void *context, const void *bytes, uint64_t len
                                   uint32_t slot);
 typedef uint32_t (*rb_log_reap_call)(void *context, int64_t *result);
 typedef struct rb_log_calls {
-    rb_log_write_call write; /* NULL: it is the operating system's */
+    rb_log_write_call write; /* NULL: the operating system's calls */
     rb_log_read_call read;
     rb_log_sync_call sync;
-    rb_log_submit_call submit; /* NULL: each write is waited for */
+    rb_log_submit_call submit; /* NULL: each write is synchronous */
     rb_log_reap_call reap;
     void *context;
     uint32_t block_bytes,
-        chunk_bytes; /* powers of two; writes past a cache, and how large they are at most */
+        chunk_bytes; /* powers of two: block size and largest write of direct I/O */
 } rb_log_calls;
 void rb_log_files(rb_log *log, const rb_log_calls *calls);
 
-/* From the next round on the ring is logged, or not.  RB_INVALID: its index is out of range. */
+/* Add the ring to the next rounds.  RB_INVALID: its index is out of range or in use. */
 int rb_log_add(rb_log *log, rb_log_ring *ring);
 void rb_log_remove(rb_log *log, rb_log_ring *ring);
 
-/* Rounds go on in the segment that the fields say; nothing of the rings is waiting, and all are looked at.
- * What was left of the segment before is forgotten. */
+/* Begin rounds in the segment given by the fields.  No extent waits, and all rings are checked.  The state of
+ * the last segment is discarded. */
 void rb_log_enter(rb_log *log, int64_t now_ns);
-/* After RB_LOG_FULL: rounds go on in the segment that the fields say, with what did not fit into the last. */
+/* Continue after RB_LOG_FULL in the segment given by the fields, with the extents that did not fit in the
+ * last one. */
 void rb_log_go_on(rb_log *log);
 
-/* Before anybody else writes to the segment: what has been written is where they see it.  Or a negative
- * errno, and then nobody may. */
+/* Make all written bytes visible before other code writes to the segment.  0, or a negative errno; then no
+ * other code may write. */
 int rb_log_leave(rb_log *log);
 
-/* One round: takes what the rings have, writes it, and syncs if that is due, or `sync`. */
+/* Run one round: take records of the rings, write them, and sync if that is due or `sync` is set. */
 int rb_log_round(rb_log *log, int64_t now_ns, int sync);
 
-/* Rounds, and sleep between them, until there is something for Python or `timeout_ns` have gone. */
+/* Run rounds, and sleep between them, until Python must act or `timeout_ns` are over. */
 int rb_log_run(rb_log *log, int64_t timeout_ns);
 
-/* Extents of this segment from number `first` on, as far as they are durable: how many were copied to `out`.
- * *end is the place behind the last durable one.  From any thread. */
+/* Copy the durable extents of this segment from number `first` on to `out`.  Returns their number.  *end is
+ * the position after the last durable one.  From any thread. */
 int rb_log_settled(rb_log *log, uint64_t first, rb_log_extent *out, int room, uint64_t *end);
-/* Those that are not, from number `first` on (counted from extents_settled); not while rounds run. */
+/* Likewise for extents that are not durable, from number `first` on (counted from extents_settled); not
+ * during rounds. */
 int rb_log_waiting(rb_log *log, uint64_t first, rb_log_extent *out, int room);
 
 /* ---- the disk (direct.c, disk.c) --------------------------------------------------------------- */
 
-/* From here on this segment is written past the page cache, by whole blocks of the device: their bytes, or a
- * negative errno where the file system refuses, and it goes through the cache. */
+/* Write this segment past the page cache from now on, in blocks of the device.  Returns the block size, or a
+ * negative errno if the file system refuses; then writes go through the cache. */
 int rb_log_direct(rb_log *log);
 
-/* Why each of those writes is waited for before the next: a negative errno of the kernel, which gives no
- * asynchronous I/O; 0: it does. */
+/* Cause for which each direct write is synchronous: a negative errno of the kernel, which gives no
+ * asynchronous I/O; 0: asynchronous. */
 int rb_log_one_by_one(const rb_log *log);
 
-/* The calling thread's requests come after all others', where the device has a scheduler that heeds it. */
+/* Give the calling thread's disk requests the lowest best-effort priority, if the device's scheduler supports
+ * it. */
 void rb_disk_yields(void);

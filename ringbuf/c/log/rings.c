@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What rings have, in turns: a busy one does not keep the others waiting.
+ * Selection of rings: records are taken in turns, so that a busy ring does not block the others.
  */
 #include "log.h"
 
@@ -38,7 +38,7 @@ static void harvest(rb_log_inside *in)
 {
     for (uint32_t word = 0; word < WORDS; word++)
         in->hungry[word] |= rb_bell_take(in->bell, word);
-    atomic_thread_fence(memory_order_seq_cst); /* bell.h: the rings are looked at after this */
+    atomic_thread_fence(memory_order_seq_cst); /* bell.h: the rings are checked after this */
 }
 
 void rb_log_note_due(rb_log *log, const rb_log_ring *ring)
@@ -60,7 +60,7 @@ static void note_taken(rb_log *log, rb_log_ring *ring, int64_t now)
     log->active_at = now;
 }
 
-/* Bytes taken; *more: there may be more of it. */
+/* Take records of a ring.  Returns the bytes; *more: the ring may have more. */
 static uint64_t take_from(rb_log *log, rb_log_ring *ring, int64_t now, bool *more)
 {
     rb_range found[RB_LOG_RANGES_MOST];
@@ -108,7 +108,7 @@ uint64_t rb_log_take(rb_log *log, int64_t now, uint64_t limit)
         for (uint32_t step = 0; step < rings && total < limit; step++) {
             uint32_t index = first + step < rings ? first + step : first + step - rings;
             if (in->hungry[index / 64] == 0 && index % 64 == 0 && step + 64 <= rings && index + 64 <= rings) {
-                step += 63; /* none of these 64 */
+                step += 63; /* no pending ring among these 64 */
                 continue;
             }
             uint64_t bit = (uint64_t)1 << index % 64;
@@ -124,7 +124,7 @@ uint64_t rb_log_take(rb_log *log, int64_t now, uint64_t limit)
         }
         first = in->turn < rings ? in->turn : 0;
     }
-    if (!rb_log_hungry(log)) /* else the next call goes on with those that had no turn */
+    if (!rb_log_hungry(log)) /* otherwise the next call continues with the rings without a turn */
         in->turn = 0;
     return total;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When to write, when to sync, when to sleep.
+ * Times of writes, syncs and sleeps.
  *
- * What piles up during a sync is the next round, so a ring of durability `disk` needs no timer.  A ring of
- * durability `interval` is read every nap, some milliseconds, without its writer being made to wake anybody;
- * when it runs out of room it does wake us (bell.h).  After a round with `disk` records the thread looks
- * around for spin_ns before it sleeps: who waits for an acknowledgement often publishes next.
+ * Records that arrive during a sync form the next round, so a ring of durability `disk` needs no timer.  A
+ * ring of durability `interval` is read at every nap, some milliseconds, without a wake-up by its writer; the
+ * writer wakes the log when it runs out of room (bell.h).  After a round with `disk` records the thread spins
+ * for spin_ns before it sleeps, because a publisher that got its acknowledgement often publishes next.
  */
 #include "log.h"
 
@@ -14,8 +14,8 @@
 #include <time.h>
 
 #define NAP_LEAST_NS 500000
-#define NAP_MOST_NS 16000000    /* each end of a nap may stop who publishes, and finds its caches cold */
-#define LAZY_FOR_NS 100000000ll /* after its last record an interval ring is asleep for good */
+#define NAP_MOST_NS 16000000    /* each end of a nap may interrupt a publisher and cool its caches */
+#define LAZY_FOR_NS 100000000ll /* after this time without records, naps for interval rings end */
 #define IDLE_NS 60000000000ll
 #define SPIN_LOOKS 32
 
@@ -109,7 +109,7 @@ void rb_log_enter(rb_log *log, int64_t now)
     rb_disk_enter(log);
 }
 
-/* How long until the end of the log is to be proven; never, while there is anything to be synced. */
+/* Time until the end of the log must be proven; never while records wait for a sync. */
 static int64_t idle_ns(const rb_log *log, int64_t now)
 {
     if (log->proven == log->durable_position || log->extents_settled < log->extents_queued)
@@ -139,9 +139,9 @@ int rb_log_round(rb_log *log, int64_t now, int sync)
     return result == RB_LOG_DONE && idle_ns(log, now) <= 0 ? RB_LOG_IDLE : result;
 }
 
-/* ---- asleep ---- */
+/* ---- sleep ---- */
 
-/* Naps are as long as rings have room: a quarter of one between two looks is too much, a hundredth little. */
+/* Length of a nap, adapted to the rings: a quarter of a ring per nap is too much, a hundredth is little. */
 static int64_t nap_of(rb_log_inside *in)
 {
     if (in->largest_share > 32)
@@ -154,7 +154,7 @@ static int64_t nap_of(rb_log_inside *in)
     return in->nap_ns;
 }
 
-/* Whether a ring rang, or somebody called, within `until`. */
+/* True if a ring rang, or rb_bell_call() was called, before `until`. */
 static bool spin(const rb_log_inside *in, int64_t until)
 {
     do {

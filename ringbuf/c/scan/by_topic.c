@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which records of a segment are of which topic: places, sorted by the hash of the key.
+ * Records of a segment by topic: positions, sorted by the hash of the key.
  *
- * A counting sort by digits of the hash, the least significant first.  It is stable, and records come in the
- * order of their places, so those of a topic stay in it.
+ * A counting sort by digits of the hash, least significant first.  It is stable, and records come in the
+ * order of their positions, so the records of a topic keep that order.
  */
 #include "scan.h"
 
@@ -59,7 +59,7 @@ uint64_t rb_topics_split(const uint64_t *sorted, uint64_t count, uint32_t *topic
     return made;
 }
 
-/* As many hashes are compared at once as the processor can; most of these blocks hold none. */
+/* Hashes compared at once, by the processor's vector instructions.  Most blocks have no match. */
 #define BLOCK 64u
 
 static bool block_has(const uint32_t *hashes, uint32_t hash)

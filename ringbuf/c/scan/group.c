@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Extents of many rings, as they lie mixed in a segment, into rows by ring: one counting sort, whatever the
+ * Conversion of the mixed extents of many rings in a segment into rows per ring: one counting sort for any
  * number of rings.
  */
 #include "scan.h"
@@ -15,7 +15,7 @@ static inline bool is_of(const rb_group *group, const rb_extent *extent)
     return group->ring_id == extent->ring_id && group->ring_epoch == extent->ring_epoch;
 }
 
-/* The slot of the extent's group, or the empty one where it belongs.  Half of the slots are empty. */
+/* The slot of the extent's group, or the empty slot for it.  Half of the slots are empty. */
 static uint64_t slot_of(const rb_extent *extent, const uint32_t *slots, uint64_t mask, const rb_group *groups)
 {
     uint64_t at = (extent->ring_id * 0x9e3779b97f4a7c15u ^ extent->ring_epoch * 0xc2b2ae3d27d4eb4fu) >> 20;
@@ -62,7 +62,7 @@ int64_t rb_extents_group(const rb_extent *extents, uint64_t count, uint32_t *ord
     return made;
 }
 
-/* Enters a mark, or raises the last one.  False: there is no room. */
+/* Add a mark, or raise the last one.  False: no room. */
 static inline bool mark(rb_rows *rows, const rb_extent *extent)
 {
     uint64_t latest = extent->latest_ns, place = extent->place + HEADER_BYTES, last = rows->marks - 1;

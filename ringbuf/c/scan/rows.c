@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows of an extent table in few bytes: three for most, where a table in memory takes forty.
+ * Compressed rows of an extent table: three bytes for most rows, instead of forty in memory.
  *
- * A row is told by what it differs in from "right behind the one before".  Numbers are base 128, the least
- * significant first, bit 7: more follow:
+ * A row stores its difference to a row that follows the one before directly.  Numbers are in base 128, least
+ * significant digit first; bit 7: another digit follows:
  *
  *   gap * 4 + bits   32-byte units between the end of the row before (0 at first) and this one's header;
  *                    bit 0: an offset gap follows, bit 1: a position gap follows
@@ -50,7 +50,7 @@ uint64_t rb_rows_pack(const rb_rows *rows, uint64_t count, uint8_t *out)
     return (uint64_t)(at - out);
 }
 
-/* Reads a number; *at moves behind it, and to NULL when there is none before `end`. */
+/* Read a number and move *at past it.  *at becomes NULL if no complete number is before `end`. */
 static uint64_t get(const uint8_t **at, const uint8_t *end)
 {
     uint64_t value = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the bytes of a segment to its extents, verified: a recovery scan is little else.
+ * Scan of a segment's bytes for verified extents; most of the work of a recovery.
  *
- * An extent's checksum covers its header and its body, each record's own covers the record: both are checked
- * while the body is in the cache.  What to make of a place that does not verify is decided elsewhere
- * (persistence/scan.py); here the walk stops.
+ * An extent's checksum covers its header and body, and each record's own checksum covers the record.  Both
+ * are checked while the body is in the cache.  The scan stops at bytes that do not verify;
+ * persistence/scan.py decides about them.
  */
 #include "scan.h"
 
@@ -27,14 +27,14 @@ static inline bool could_be(const extent_header *header, uint64_t room)
            header->length <= room - HEADER_BYTES;
 }
 
-/* The checksum over the header that was copied, and the body as it stands. */
+/* Verify the checksum of the copied header and of the body in place. */
 static bool verifies(const extent_header *header, const uint8_t *extent, uint32_t seed)
 {
     uint32_t crc = rb_crc32c(seed, &header->ring_id, HEADER_BYTES - COVERED_AT);
     return rb_crc32c(crc, extent + HEADER_BYTES, header->length) == header->crc;
 }
 
-/* Fills `out` from the records of a body; collects them if somebody wants them and all are good. */
+/* Fill `out` from the records of a body, and collect them if requested and all are good. */
 static void walk_records(const uint8_t *body, uint64_t place, rb_extent *out, rb_walk *walk)
 {
     uint64_t at = 0, bad_length, collected = walk->records;
@@ -107,8 +107,8 @@ int rb_extents_walk(const uint8_t *bytes, uint64_t length, uint64_t begin, rb_wa
     }
 }
 
-/* Zeros, and what an earlier life of the file has left, hardly ever get to the checksum: nothing below the
- * segment's base is claimed durable in it, nothing at or beyond the extent itself. */
+/* Fast check before the checksum.  It rejects zeros and nearly all bytes of an earlier use of the file: the
+ * durable position must be at or above the segment's base and not beyond the extent itself. */
 static inline bool plausible(const extent_header *header, uint64_t place, uint64_t end, uint64_t base)
 {
     return could_be(header, end - place) && header->durable_position >= base &&
