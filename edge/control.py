@@ -1,21 +1,21 @@
-"""The control socket's messages: both sides of them.
+"""Control protocol: the messages of the control socket, and its client side.
 
 control.sock in the runtime directory is a SOCK_SEQPACKET socket: one datagram is one message, a msgpack map
-with "op".  A connection asks, and each request gets one answer, in order; on a connection that follows, news
-(`ring_added`) may come between.  Its end is how the broker learns that a process died, so a process keeps the
-connection for as long as it uses what it was given.
+with "op". Each request of a connection gets one answer, in order. On a connection that follows, notifications
+(`ring_added`) may come in between. The end of a connection tells the broker that a process has ended, so a
+process must keep the connection while it uses what it was granted.
 
     request          answer
-    status           report      what `brim status` shows
+    status           report      the content of `brim status`
     rings            ring_list   the rings that may hold records for some topic filters
-    gate             done        heed this gating reader from now on, as long as the connection lasts
+    gate             done        let this gating reader block the writer while the connection lasts
     produce          ring_list   one ring, for this process to write
     sessions         session_list  a page of the sessions of MQTT clients
     remove_session   done        end a session; only for the broker's own user, and root
     drained          done        a sink has records that publishers may wait for (durability = "upstream")
 
-Any request may be answered by `failed`.  Rule for change: further ops, and further keys with defaults, are
-added freely; anything else raises VERSION, which is in every request and which the broker refuses by name.
+Any request may be answered by `failed`. Rule for change: further ops, and further keys with defaults, are
+added freely. Anything else raises VERSION, which is in every request and which the broker checks.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ __all__ = [
 ]  # fmt: skip
 
 VERSION: Final = 1
-REQUEST_MAX_BYTES: Final = 16 << 10  # a hundred long topic filters
-ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux lets a datagram take of a socket's buffer
+REQUEST_MAX_BYTES: Final = 16 << 10  # about a hundred long topic filters
+ANSWER_MAX_BYTES: Final = 128 << 10  # below the 208 KiB that Linux allows a datagram in a socket's buffer
 REPLY_TIMEOUT_S: Final = 5.0  # the broker answers between two batches of work
 
 CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -72,17 +72,17 @@ A = TypeVar("A", bound="Message")
 
 
 class Message(msgspec.Struct, tag_field="op", tag=str.lower, frozen=True):
-    """Anything on the control socket."""
+    """Base of all messages of the control socket."""
 
 
 class Status(Message, frozen=True):
-    """Ask for the report."""
+    """Request the status report."""
 
     version: int = VERSION
 
 
 class Rings(Message, frozen=True):
-    """Ask which rings may hold records for `filters`; `follow`: and be told when others come or go."""
+    """Request the rings that may hold records for `filters`; `follow`: and notifications about new ones."""
 
     filters: tuple[str, ...]
     follow: bool = False
@@ -90,7 +90,7 @@ class Rings(Message, frozen=True):
 
 
 class Gate(Message, frozen=True):
-    """Ask that the gating reader in `slot` of the cursor file of `ring` be heeded."""
+    """Request that the gating reader in `slot` of the cursor file of `ring` can block the writer."""
 
     ring: str
     slot: int
@@ -98,7 +98,7 @@ class Gate(Message, frozen=True):
 
 
 class Produce(Message, frozen=True):
-    """Ask for the ring "{stream}@{producer}", to write."""
+    """Request the ring "{stream}@{producer}", to write."""
 
     producer: str
     stream: str
@@ -106,10 +106,10 @@ class Produce(Message, frozen=True):
 
 
 class RingFacts(msgspec.Struct, frozen=True):
-    """A ring that this machine's processes may attach."""
+    """A ring that processes of this machine may attach."""
 
     name: str
-    path: str  # without suffix, as Ring.attach() takes it
+    path: str  # without suffix, as Ring.attach() requires
     epoch: int
     stream: str
     kind: Literal["partition", "producer"]
@@ -118,36 +118,39 @@ class RingFacts(msgspec.Struct, frozen=True):
 
 
 class RingList(Message, frozen=True, tag="ring_list"):
-    """Rings, as asked for."""
+    """The requested rings."""
 
     rings: tuple[RingFacts, ...]
 
 
 class RingAdded(Message, frozen=True, tag="ring_added"):
-    """News: a ring that may hold records for the filters of this connection."""
+    """Notification: a new ring that may hold records for the filters of this connection."""
 
     ring: RingFacts
 
 
 class Report(Message, frozen=True):
-    """What the broker says about itself."""
+    """Status report of the broker."""
 
     report: dict[str, Any]
 
 
 class Done(Message, frozen=True):
-    """Yes."""
+    """Success, without further data."""
 
 
 class Failed(Message, frozen=True):
-    """No, and why, and what to do."""
+    """Failure, with its reason and a remedy."""
 
     error: str
     hint: str = ""
 
 
 class Drained(Message, frozen=True):
-    """Tell how far the sink of `bridge`, which runs outside the broker, has a ring; `lost`: but for these."""
+    """Report the progress of the sink of `bridge`, which runs outside the broker, in a ring.
+
+    `lost`: offsets below `offset` that the sink does not have.
+    """
 
     bridge: str
     ring: str
@@ -165,14 +168,14 @@ class Sessions(Message, frozen=True):
 
 
 class SessionList(Message, frozen=True, tag="session_list"):
-    """Sessions (edge.stats.ClientRow); `more`: there are others behind them."""
+    """Sessions (edge.stats.ClientRow); `more`: True if further sessions follow."""
 
     sessions: tuple[dict[str, Any], ...]
     more: bool
 
 
 class RemoveSession(Message, frozen=True, tag="remove_session"):
-    """End the session of a client, and its connection."""
+    """Request the end of the session of a client, and of its connection."""
 
     client_id: str
     version: int = VERSION
@@ -194,7 +197,7 @@ _decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
 
 
 def decode_request(data: bytes) -> Request:
-    """The request in a datagram.  Raises ControlError, whose text may be shown to the peer."""
+    """Decode a request. Raises ControlError, whose text may be sent to the peer."""
     try:
         version = _decode_envelope(data).version
         if version != VERSION:
@@ -203,16 +206,17 @@ def decode_request(data: bytes) -> Request:
                 hint="use a client and a broker of the same version of Brim",
             )
         request: Request = _decode_request(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # it raises all of them
+    # the decoder raises all of these
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ControlError(f"no request: {error}") from error
     return request
 
 
 class Connection:
-    """A client's side of the control socket.  Blocks in ask() only; `news` is what was not asked for.
+    """Client side of the control socket. Only ask() blocks; `news` collects notifications.
 
-    Without `runtime_dir` this user's own broker is meant, and nobody else's who has put a socket there.
-    Raises BrokerUnreachable when nobody listens there, or once the broker is gone.
+    Without `runtime_dir` only a broker of this user or of root is accepted, not one of another user. Raises
+    BrokerUnreachable if no broker listens there, or after the broker has ended.
     """
 
     def __init__(self, runtime_dir: StrPath | None = None) -> None:
@@ -234,7 +238,9 @@ class Connection:
             raise BrokerUnreachable(text, hint="if you trust that user, name the runtime directory yourself")
 
     def ask(self, request: Request, expected: type[A]) -> A:
-        """The answer to `request`, after REPLY_TIMEOUT_S at most.  Raises Refused if the broker says no."""
+        """Send a request and return its answer, within REPLY_TIMEOUT_S. Raises Refused if the
+        broker refuses.
+        """
         self._send(request)
         readable = select.poll()
         readable.register(self._socket, select.POLLIN)
@@ -246,7 +252,7 @@ class Connection:
         return _expected(answer, expected)
 
     async def ask_async(self, request: Request, expected: type[A]) -> A:
-        """ask() without blocking the event loop."""
+        """As ask(), without blocking the event loop."""
         self._send(request)
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
@@ -263,7 +269,7 @@ class Connection:
         return _expected(answer, expected)
 
     def receive(self) -> Answer | None:
-        """The next answer, or None if there is none yet; news that is there goes to `news`."""
+        """The next answer, or None if there is none yet. Notifications go to `news`."""
         while True:
             try:
                 data, _, flags, _ = self._socket.recvmsg(ANSWER_MAX_BYTES)
@@ -285,11 +291,11 @@ class Connection:
             self.news.append(message)
 
     def fileno(self) -> int:
-        """For selectors and event loops: readable when receive() has something, or the broker is gone."""
+        """For selectors and event loops: readable when receive() has something, or the broker has ended."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Gives back whatever the broker granted on this connection."""
+        """Close the connection. The broker takes back everything that it granted on it."""
         self._socket.close()
 
     def __enter__(self) -> Self:

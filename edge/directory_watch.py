@@ -1,8 +1,8 @@
-"""Directory watch: notices files of the broker that somebody removes, moves or replaces while it runs.
+"""Directory watch: detects files of the broker that are removed, moved or replaced while it runs.
 
-What is written into a removed file is gone at the next start, although every write and every sync succeeds.
-So each file and directory that the broker relies on is looked at by its name, LOOK_S apart, and compared
-with what had that name at the start (device and inode).  A thread of its own does it: a look may wait for the
+Bytes written to a removed file are lost at the next start, although every write and every sync succeeds. So
+each file and directory that the broker relies on is checked by its name every LOOK_S, and compared with the
+file of that name at the start (device and inode). A separate thread does it, because a check may wait for the
 disk.
 
     state_dir, log              streams of durability "interval" and "disk" refuse publishers; consumers'
@@ -10,10 +10,10 @@ disk.
     runtime_dir, a ring in it   reported: records in memory would not survive the broker, and programs of this
                                 machine cannot attach
 
-The same file back under its name ends the trouble: nothing was lost.  Another file does not: the broker
-must be restarted, and begins there with what the rings still hold.
+The same file back under its name ends the trouble: nothing was lost. Another file does not: the broker must
+be restarted, and continues there with the records that the rings still hold.
 
-Owns no file.  Never repairs anything.
+Owns no file. Never repairs anything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Identity = tuple[int, int]  # device, inode
 
 
 class Missing(NamedTuple):
-    """Something that is no longer there.  `key`: state_dir, runtime_dir, a ring's name, or log."""
+    """A missing file or directory. `key`: state_dir, runtime_dir, a ring's name, or log."""
 
     key: str
     path: str
@@ -48,12 +48,13 @@ class Missing(NamedTuple):
 
 
 class DirectoryWatch:
-    """Use: watch(), start(), ..., stop().  `missing` is for any thread."""
+    """Use: watch(), start(), ..., stop(). `missing` is for any thread."""
 
     def __init__(self, logs: Callable[[], list[Log]] = list) -> None:
-        """`logs`: those that are written now; each is watched from when it is seen first."""
+        """Create the watch. `logs` returns the logs in use; each is watched from its first appearance on."""
         self.missing: tuple[Missing, ...] = ()
-        self.on_change: list[Callable[[], object]] = []  # on the watch's thread, when `missing` has changed
+        # called on the watch's thread after a change of `missing`
+        self.on_change: list[Callable[[], object]] = []
         self._logs = logs
         self._known: dict[tuple[str, str], Identity] = {}  # (key, path)
         self._known_log: dict[str, Identity] = {}  # by path
@@ -61,11 +62,13 @@ class DirectoryWatch:
         self._thread = threading.Thread(target=self._run, name="brim-directories", daemon=True)
 
     def watch(self, key: str, path: Path) -> None:
-        """Look at that file or directory, too.  Before start().  Raises OSError: it is not there."""
+        """Watch that file or directory too. Must be called before start(). Raises OSError if it does not
+        exist.
+        """
         self._known[key, str(path)] = _identity(path)
 
     def start(self) -> None:
-        """Begin."""
+        """Check once, and start the thread."""
         self.look()
         self._thread.start()
 
@@ -76,7 +79,7 @@ class DirectoryWatch:
             self._thread.join()
 
     def look(self) -> None:
-        """Compare once."""
+        """Check all files once."""
         missing = [Missing(*it) for it, known in list(self._known.items()) if _is_gone(it[1], known)]
         missing += [it for each in self._logs() if (it := self._missing_of(each)) is not None]
         before, self.missing = self.missing, tuple(missing)
@@ -94,7 +97,7 @@ class DirectoryWatch:
             self.look()
 
     def _missing_of(self, each: Log) -> Missing | None:
-        """The directory of a log, its lock file, or the segment that is written."""
+        """The first missing one of a log's directory, its lock file and its active segment."""
         for path in (each.directory, os.path.join(each.directory, "LOCK")):
             known = self._known_log.get(path)
             if known is None:
@@ -105,7 +108,8 @@ class DirectoryWatch:
             elif _is_gone(path, known):
                 return Missing("log", path)
         active = each.active_path
-        if active and not os.path.lexists(active) and each.active_path == active:  # not sealed meanwhile
+        # unless the segment was sealed meanwhile
+        if active and not os.path.lexists(active) and each.active_path == active:
             return Missing("log", active)
         return None
 
@@ -116,9 +120,7 @@ def _identity(path: Path) -> Identity:
 
 
 def _is_gone(path: str, known: Identity) -> bool:
-    """True if the name stands for nothing, or for something else.  A disk that does not answer is another
-    trouble.
-    """
+    """True if the name refers to no file, or to another one. Other disk errors do not count."""
     try:
         return _identity(Path(path)) != known
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Epochs: the life of a ring, as a number that is never used twice under one name.
+"""Epochs: numbers of the lives of a ring, never used twice for one ring name.
 
 Owns the files `epochs` and `epochs.copy` in the state directory: the same bytes, each replaced whole and
 synced before an epoch is used.
@@ -11,16 +11,16 @@ synced before an epoch is used.
       20    12  zeros
       32        body     JSON {"epochs": {"ring name": last epoch}}
 
-Little-endian.  Rule for change: keys may be added to the body; any other change raises the version.
-Version 1 was one file, of JSON {"ring name": last epoch}, without a checksum.  It is read, and written again
-as version 2.
+Little-endian. Rule for change: keys may be added to the body; any other change raises the version. Version 1
+was one file, of JSON {"ring name": last epoch}, without a checksum. It is read, and rewritten as version 2.
 
-An epoch is at least one more than all that were given before this start, and no clock is read.  (It was the
-Unix time in seconds up to version 1 of drained files.)  With the first epoch after a start a life of the
-installation begins (bridge/installation.py), which makes epochs unique in the lake.  A damaged file is
-renamed to NAME.bad and its copy counts.  If both are damaged or missing, the numbers are rebuilt: every epoch
-is then higher than all that is found elsewhere, in rings, logs and checkpoints, by a margin for those of
-which no trace is left.
+An epoch is at least one more than all that were given before this start, and no clock is read. (It was the
+Unix time in seconds up to version 1 of drained files.) With the first epoch after a start a new life of the
+installation begins (bridge/installation.py), which makes epochs unique in the lake.
+
+A damaged file is renamed to NAME.bad and its copy is used. If both are damaged or missing, the numbers are
+rebuilt. Every epoch is then higher than all epochs that rings, logs and checkpoints contain, by a margin for
+those that have left no trace.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ __all__ = ["EPOCH_MARGIN", "EPOCH_MAX", "Epochs", "pack_epochs", "unpack_epochs"
 log = logging.getLogger(__name__)
 
 EPOCH_MAX = (1 << 32) - 1  # a ring's header has 32 bits for it
-EPOCH_MARGIN = 1 << 20  # above all epochs that are found, once the files are lost: a million rings more
+# above all epochs found elsewhere, if the files are lost: room for a million lost rings
+EPOCH_MARGIN = 1 << 20
 
 MAGIC, VERSION = b"BRIMEPOC", 2
 
@@ -56,14 +57,14 @@ class _Body(msgspec.Struct):
 
 
 def pack_epochs(epochs: dict[str, int]) -> bytes:
-    """The bytes of a file that holds `epochs`."""
+    """Encode `epochs` as the bytes of a file."""
     body = msgspec.json.encode(_Body(epochs))
     head = _HEADER.pack(MAGIC, VERSION, len(body))
     return head + _CRC.pack(crc32c(body, crc32c(head))) + body
 
 
 def unpack_epochs(data: bytes) -> dict[str, int]:
-    """The epochs in the bytes of a file, of version 1 or 2.  Raises ValueError: damage, another version."""
+    """Decode a file of version 1 or 2. Raises ValueError: damage, or another version."""
     try:
         found = msgspec.json.decode(data, type=dict[str, int]) if data[:1] == b"{" else _verified(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -86,12 +87,12 @@ def _verified(data: bytes) -> dict[str, int]:
 
 
 class Epochs:
-    """The last epoch of each ring name.  Damaged files never refuse a start.
+    """The last epoch of each ring name. Damaged files never prevent a start.
 
-    `found_elsewhere` returns the highest epoch of which there is a trace outside these files, 0 if there is
-    none; `in_use` returns the same of rings, logs and checkpoints of bridges.  Each is called at most once:
-    by the first next() after both files were lost, and by the first next().  `begin_life` gets the epoch from
-    which on all are new, before the first one is used.
+    `found_elsewhere` returns the highest epoch found outside of these files, 0 if there is none. `in_use`
+    returns the same for rings, logs and checkpoints of bridges. Each is called at most once: by the first
+    next() after both files were lost, and by the first next(). `begin_life` gets the epoch from which on all
+    are new, before the first one is used.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Epochs:
     ) -> None:
         self._paths = (path, path.with_name(f"{path.name}.copy"))
         self._found_elsewhere, self._in_use, self._begin_life = found_elsewhere, in_use, begin_life
-        self._begun = False  # a life
+        self._begun = False  # True if begin_life was called
         self._least = 1  # the lowest epoch that may be given
         found = [self._read(it) for it in self._paths]
         whole = [it for it in found if it is not None]
@@ -114,7 +115,7 @@ class Epochs:
             self._write_again()
 
     def next(self, name: str, above: int = 0) -> int:
-        """A new epoch for `name`, higher than any it had, and than `above`.  On disk when this returns."""
+        """A new epoch for `name`, higher than all its earlier ones and than `above`. On disk at return."""
         if self._lost:
             self._rebuild()
         if not self._begun:
@@ -140,7 +141,7 @@ class Epochs:
         self._lost = False
 
     def _read(self, path: Path) -> dict[str, int] | None:
-        """The epochs of one file; None: it is missing, damaged, or of version 1 and so without a copy."""
+        """Epochs of one file; None: it is missing, damaged, or of version 1 and therefore without a copy."""
         try:
             data = path.read_bytes()
             return unpack_epochs(data)

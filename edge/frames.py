@@ -1,23 +1,24 @@
-"""The ZeroMQ message of one record: both sides of it, and how a subscriber sees gaps.
+"""ZeroMQ message of one record: its encoding, its decoding, and the detection of gaps.
 
-    frame 0   topic      UTF-8; what ZeroMQ matches subscription prefixes against
+    frame 0   topic      UTF-8; ZeroMQ matches subscription prefixes with it
     frame 1   header     msgpack array, fields only ever appended:
                   0  version       1
                   1  ring          name of the ring, "stream-0" or "stream@producer"
                   2  epoch         of the ring
                   3  offset        of the record in its ring and epoch
-                  4  timestamp_ns  wall clock when the record was made, ns since 1970
-                  5  flags         bits 0-1 QoS, bit 2 retain, as it was published
+                  4  timestamp_ns  wall clock time of the record, ns since 1970
+                  5  flags         bits 0-1 QoS, bit 2 retain, as published
                   6  previous      offset of the record of this topic and ring that was sent before this one;
-                                   nil when the publisher cannot say
-    frame 2   payload    the record's, as it is
+                                   nil if the publisher does not know
+    frame 2   payload    of the record, unchanged
 
-Sent with XPUB.  A subscriber to everything sees dense offsets by ring; a subscriber to some topics sees, for
-each topic, that `previous` is what it had last: what ZeroMQ dropped at its high-water mark, or the publisher
-lost to an overrun, shows either way.  (ring, epoch, offset) names a record for ever, with the edge id.
+Sent with XPUB. A subscriber to everything gets dense offsets by ring. A subscriber to some topics gets, for
+each topic, `previous` equal to the offset that it had last. So records that ZeroMQ dropped at its high-water
+mark, or that the publisher lost to an overrun, are detected either way. (ring, epoch, offset) identifies a
+record for ever, together with the edge id.
 
-Rule for change: a further field is appended and old readers ignore it; anything else raises the version,
-which readers refuse by name, and adds golden bytes.
+Rule for change: a further field is appended and old readers ignore it. Anything else raises the version,
+which readers check, and adds golden bytes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from edge.errors import FrameError
 __all__ = ["TOPICS_MAX", "Continuity", "Header", "PreviousOffsets", "decode", "encode_header", "prefix_of"]
 
 VERSION: Final = 1
-TOPICS_MAX: Final = 65_536  # remembered on either side; beyond it continuity is not known, and said so
+# remembered on either side; with more topics continuity is unknown, and reported as unknown
+TOPICS_MAX: Final = 65_536
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a subscriber learns of a record beside topic and payload."""
+    """Metadata of a record, in addition to topic and payload."""
 
     version: int
     ring: str
@@ -48,12 +50,12 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def qos(self) -> int:
-        """With which it was published."""
+        """QoS of the published message."""
         return self.flags & 3
 
     @property
     def retain(self) -> bool:
-        """Whether it was published as a retained message."""
+        """True if the message was published with RETAIN."""
         return bool(self.flags & 4)
 
 
@@ -62,7 +64,7 @@ _decode_header = msgspec.msgpack.Decoder(Header).decode
 
 
 def decode(frames: Sequence[bytes | memoryview]) -> tuple[str, Header, bytes | memoryview]:
-    """(topic, header, payload) of a message's frames.  The payload is not copied.  Raises FrameError."""
+    """(topic, header, payload) of a message's frames. The payload is not copied. Raises FrameError."""
     if len(frames) != 3:
         raise FrameError(f"a message of {len(frames)} frames, where a record takes 3: topic, header, payload")
     try:
@@ -76,7 +78,7 @@ def decode(frames: Sequence[bytes | memoryview]) -> tuple[str, Header, bytes | m
 
 
 def prefix_of(topic_filter: str) -> bytes:
-    """The ZeroMQ subscription that lets through all that `topic_filter` matches; more may come with it.
+    """ZeroMQ prefix for a topic filter; it may also match further topics.
 
     Everything before the first wildcard: "plant/" of "plant/+/temp", "plant" of "plant/#", which matches
     "plant" too.
@@ -88,13 +90,13 @@ def prefix_of(topic_filter: str) -> bytes:
 
 
 class PreviousOffsets:
-    """The publisher's side of `previous`: what was sent last, by ring and topic."""
+    """The publisher's side of `previous`: the offset sent last, by ring and topic."""
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, bytes], int] = {}
 
     def replace(self, ring: str, topic: bytes, offset: int) -> int | None:
-        """What was sent last of this topic, and `offset` from now on."""
+        """Return the last offset of a topic, and set it to `offset`."""
         key = (ring, topic)
         previous = self._sent.get(key)
         if previous is None and len(self._sent) >= TOPICS_MAX:
@@ -103,15 +105,15 @@ class PreviousOffsets:
         return previous
 
     def forget(self, ring: str) -> None:
-        """Nothing is known any more of `ring`: records of it went by unsent."""
+        """Forget all offsets of `ring`, because some of its records were not sent."""
         for key in [key for key in self._sent if key[0] == ring]:
             del self._sent[key]
 
 
 class Continuity:
-    """The subscriber's side: whether anything is missing before a message.
+    """The subscriber's side: detects messages that are missing before another one.
 
-    `gaps` counts the messages before which something is missing, or may be (the publisher cannot say).
+    `gaps` counts the messages before which one is missing, or may be (the publisher does not know).
     """
 
     def __init__(self) -> None:
@@ -119,9 +121,9 @@ class Continuity:
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
     def accept(self, topic: str, header: Header) -> bool:
-        """Whether this message follows what was accepted of its topic and ring before it.
+        """True if this message follows the last accepted one of its topic and ring.
 
-        True for the first of a topic, and for the first of a new epoch: a ring begins again there.
+        True for the first of a topic, and for the first of a new epoch, where a ring begins again.
         """
         key = (header.ring, topic)
         epoch, offset = self._seen.get(key, (header.epoch, header.previous))

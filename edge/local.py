@@ -1,15 +1,15 @@
-"""The broker's end of the control socket: who may use which ring of this machine's memory.
+"""Control server: the broker's end of the control socket, which grants access to rings in shared memory.
 
-Owns control.sock, and what it granted on each connection: gates on the writers' rings, and the names of
-producers.  A connection's end gives all of it back, and frees the reader slots of a process that died.  Never
-moves a record: those go through the rings, without this process.
+Owns control.sock, and the resources granted on each connection: gates on the writers' rings, and the names of
+producers. The end of a connection releases all of them, and frees the reader slots of a process that died.
+Never moves a record: records go through the rings, without this process.
 
-Peers are local but not trusted.  A request is bounded and checked by type; a peer that sends anything else,
-or leaves answers unread until the kernel's buffer is full, is cut; connections are capped; nothing is granted
-that the peer's user (SO_PEERCRED) may not have.  Which connection gives way when all places are taken is
-local_peers.py's.
+Local peers are untrusted. A request is bounded and checked by type. A peer that sends anything else, or
+leaves answers unread until the kernel's buffer is full, is disconnected. The number of connections is
+limited. A peer gets only what its user (SO_PEERCRED) may have. local_peers.py chooses the connection to close
+when all places are taken.
 
-Everything here runs on one event loop.  Writers belong to another thread: `on_writer_thread` runs a function
+Everything here runs on one event loop. Writers belong to another thread: `on_writer_thread` runs a function
 there.
 """
 
@@ -66,11 +66,11 @@ __all__ = ["LocalEndpoint", "filters_meet"]
 log = logging.getLogger(__name__)
 
 BACKLOG = 64
-SEND_BUFFER_BYTES = 2 * ANSWER_MAX_BYTES  # an answer is one datagram, and the kernel counts its own part
+SEND_BUFFER_BYTES = 2 * ANSWER_MAX_BYTES  # an answer is one datagram, and the kernel counts its overhead too
 FIRST_REQUEST_S = 5.0  # from accept(); a client sends its request at once
 BRIEF_S = 1.0  # the same for a connection that gets one answer only
 SESSIONS_PAGE = 256  # rows of one answer
-ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no descriptors left
+ACCEPT_RETRY_S = 1.0  # after an error that is not a peer's, such as no free descriptors
 
 
 class LocalEndpoint:
@@ -88,11 +88,11 @@ class LocalEndpoint:
         sessions: SessionAdmin | None = None,
         connections_max: int | None = None,
     ) -> None:
-        """`moved` is told what bridges of other processes say: Upstream.moved().
+        """Create the server. `moved` gets progress of bridges in other processes: Upstream.moved().
 
-        `connections_max`: instead of local.connections_max, where the process may open fewer files.
+        `connections_max`: instead of local.connections_max, if the process may open fewer files.
         """
-        self.counts: Counter[str] = Counter()  # connections, refusals, and cuts by cause
+        self.counts: Counter[str] = Counter()  # connections, refusals, and disconnections by cause
         self._path = control_socket(config.runtime_dir)
         self._streams = {stream.name: stream for stream in config.stream}
         self._partitions = {partition.name: partition for partition in streams.all()}
@@ -109,11 +109,11 @@ class LocalEndpoint:
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """Number of open connections."""
         return len(self._peers)
 
     async def start(self) -> None:
-        """Begins to listen.  The runtime directory is locked, so a socket file there is nobody's."""
+        """Begin to listen. The runtime directory is locked, so an existing socket file is not in use."""
         self._path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
@@ -129,7 +129,9 @@ class LocalEndpoint:
         self._accepting = asyncio.create_task(self._accept(listening))
 
     async def stop(self) -> None:
-        """Cuts every connection, and removes the socket.  Gates stay: their readers ask the next broker."""
+        """Close every connection, and remove the socket. Gates stay: their readers request them from the next
+        broker.
+        """
         listening, self._socket = self._socket, None
         if listening is None:
             return
@@ -159,7 +161,8 @@ class LocalEndpoint:
                 task = asyncio.create_task(self._serve_briefly(peer) if peer.brief else self._serve(peer))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
-            await asyncio.sleep(0)  # sock_accept() does not yield while connections wait, and requests do
+            # sock_accept() does not yield while connections wait, and would starve requests
+            await asyncio.sleep(0)
 
     async def _serve(self, peer: Peer) -> None:
         try:
@@ -186,7 +189,7 @@ class LocalEndpoint:
             peer.socket.close()
 
     async def _first_request(self, peer: Peer, patience_s: float) -> bytes:
-        """The request; b"" if none comes in time."""
+        """The first request; b"" if there is none in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 return await self._receive(peer)
@@ -207,7 +210,7 @@ class LocalEndpoint:
         return b""
 
     def _send(self, peer: Peer, message: Answer | RingAdded) -> bool:
-        """False: the peer was cut, or is gone."""
+        """Send a message. False if the peer was disconnected, or has ended."""
         data = encode(message)
         if len(data) > ANSWER_MAX_BYTES:
             data = encode(Failed(f"the answer of {len(data)} bytes is above the limit of {ANSWER_MAX_BYTES}"))
@@ -221,7 +224,7 @@ class LocalEndpoint:
         return True
 
     def _cut(self, peer: Peer, cause: str, why: str) -> None:
-        """Ends the connection; _serve() sees that and gives everything back."""
+        """End the connection. _serve() notices that, and releases its resources."""
         self.counts[f"cut_{cause}"] += 1
         log.warning("local process cut %s", pairs(pid=peer.pid, uid=peer.uid, reason=why))
         peer.shut()
@@ -276,7 +279,7 @@ class LocalEndpoint:
             if any(filters_meet(mine, theirs) for mine in stream.topics for theirs in filters):
                 partition.ring.mend()
                 yield _facts(partition.name, partition.ring, stream, "partition")
-        # Nobody checks what topics a producer writes, so its ring may hold records for anybody.
+        # A producer's topics are not checked, so its ring may hold records of any topic.
         yield from (_producer_facts(it) for it in self._producers.all() if not it.ring.is_lost)
 
     async def _gate(self, peer: Peer, name: str, slot: int) -> None:
@@ -311,7 +314,7 @@ class LocalEndpoint:
         return facts
 
     async def _session_page(self, first: int) -> Answer:
-        """As many as fit into an answer."""
+        """One page of sessions: as many as fit into an answer."""
         admin = self._admin()
         rows, more = await self._on_writer_thread(lambda: admin.page(max(first, 0), SESSIONS_PAGE))
         while len(encode(answer := SessionList(tuple(rows), more))) > ANSWER_MAX_BYTES and len(rows) > 1:
@@ -334,7 +337,10 @@ class LocalEndpoint:
         return self._sessions
 
     def _drained(self, peer: Peer, request: Drained) -> Answer:
-        """Publishers are acknowledged by it, so it is believed of who could write the log as well."""
+        """Apply the progress of a bridge.
+
+        Publishers get acknowledgements by it, so only users who could also write the log may report it.
+        """
         if peer.uid not in (os.geteuid(), 0):
             hint = f"run the bridge as user {os.geteuid()}, or with in_broker = true"
             raise Refused(
@@ -348,7 +354,7 @@ class LocalEndpoint:
             self._send(peer, RingAdded(_producer_facts(added)))
 
     async def _give_back(self, peer: Peer) -> None:
-        """Frees what a process held: its gates, and the slots it may have died with, in all rings."""
+        """Release the resources of a process: its gates, and reader slots of dead processes in all rings."""
 
         def free() -> None:
             for (_, slot), ring in peer.gates.items():
@@ -363,7 +369,7 @@ class LocalEndpoint:
 
 
 def filters_meet(one: str, other: str) -> bool:
-    """Whether a topic may exist that both topic filters match."""
+    """True if some topic matches both filters."""
     for mine, theirs in zip(ones := one.split("/"), others := other.split("/"), strict=False):
         if mine == "#" or theirs == "#":
             return True

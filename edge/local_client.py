@@ -1,11 +1,11 @@
-"""For programs on the broker's machine.
+"""Python client for programs on the broker's machine.
 
     async with subscribe_shm("plant/#") as plant:       # or `with` and `for`, without asyncio
         async for batch in plant:                       # of one ring, in order
             for record in batch:
                 print(record.key, record.offset, np.frombuffer(record))     # the broker's own memory
 
-    with producer("cam", "frames") as writer:           # a ring of one's own
+    with producer("cam", "frames") as writer:           # a separate ring for this process
         with writer.claim(1 << 20, key="frames/1") as frame:
             if frame is not None:                       # None: the ring is full
                 camera.readinto(frame)
@@ -14,7 +14,7 @@
         async for topic, header, payload in plant:
             print(topic, header.offset, payload)
 
-Importing this loads no ZeroMQ.
+Importing this module does not load ZeroMQ.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ __all__ = [
     "subscribe_zmq",
 ]
 
-BATCH_RECORDS = 256  # in one batch at most: enough that a batch costs little, few enough to be lapped seldom
+# in one batch at most: enough for a low cost per record, few enough that overruns are rare
+BATCH_RECORDS = 256
 
 
 def subscribe_shm(
@@ -57,11 +58,12 @@ def subscribe_shm(
     name: str = "",
     limit: int = BATCH_RECORDS,
 ) -> ShmSubscription:
-    """Records of the topics that `filters` match, as RingBatches of up to `limit`, from all rings.
+    """Subscribe to records of the topics that `filters` match, as RingBatches of up to `limit`, from all
+    rings.
 
-    `start`: with what comes from now on, with the oldest that is in memory, or where places() of an earlier
-    subscription stood.  `gating`: the broker waits for this reader (on streams that block or reject, for
-    users that may) instead of overwriting what it has not read.  `name` is for people, in `brim status`.
+    `start`: "latest": new records only; "oldest": from the oldest record in memory; or places() of an earlier
+    subscription. `gating`: the broker waits for this reader (on streams that block or reject, for permitted
+    users) instead of overwriting unread records. `name` is shown in `brim status`.
     """
     found = checked_filters(filters)
     return ShmSubscription(found, runtime_dir, start=start, gating=gating, name=name, limit=limit)
@@ -74,10 +76,10 @@ def subscribe_zmq(
     endpoint: str = "",
     receive_high_water: int = 10_000,
 ) -> ZmqSubscription:
-    """Messages of the topics that `filters` match, as (topic, Header, payload).  Needs a running event loop.
+    """Subscribe by ZeroMQ: (topic, Header, payload) of matching topics. Needs a running event loop.
 
-    `endpoint`: where the broker publishes, if its configuration says something else than
-    ipc://RUNTIME_DIR/zmq.sock.  `receive_high_water`: messages that may wait here before ZeroMQ drops some.
+    `endpoint`: the broker's ZeroMQ endpoint, if it is not ipc://RUNTIME_DIR/zmq.sock. `receive_high_water`:
+    messages that may wait here before ZeroMQ drops further ones.
     """
     from edge.zmq_client import ZmqSubscription
 
@@ -87,18 +89,18 @@ def subscribe_zmq(
 
 @contextmanager
 def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None = None) -> Iterator[Writer]:
-    """The Writer of this process's own ring in `stream`, which the broker makes and reads.
+    """Writer of this process's own ring in `stream`, which the broker creates and reads.
 
-    A record's key is its topic; a key that is not one, such as "a/#", raises ringbuf.errors.InvalidTopic.
+    A record's key is its topic; an invalid topic, such as "a/#", raises ringbuf.errors.InvalidTopic.
 
-    While the ring is full, and while the broker's log takes no records of the stream, publish() returns None
-    and claim() a claim that is false, and None inside `with`.  Then writer.refusal is 0 (full) or the cause:
-    REFUSAL_NO_ROOM (the disk is full, or the stream by discard = "new"), REFUSAL_NO_LOG, or REFUSAL_LOST
-    (another process has shortened the ring's file) of ringbuf.
+    While the ring is full, and while the broker's log accepts no records of the stream, publish() returns
+    None and claim() a claim that is false, and None inside `with`. Then writer.refusal is 0 (full) or the
+    cause: REFUSAL_NO_ROOM (the disk is full, or the stream by discard = "new"), REFUSAL_NO_LOG, or
+    REFUSAL_LOST (another process has shortened the ring's file) of ringbuf.
 
-    The ring outlives the producer, which continues at the next offset when it comes back, and the broker,
-    which finds the ring when it does.  Raises BrokerUnreachable, and Refused: not permitted, or
-    another process is this producer.
+    The ring outlives the producer, which continues at the next offset when it returns. It also outlives the
+    broker, which finds it at its next start. Raises BrokerUnreachable; Refused: not permitted, or another
+    process is this producer.
     """
     with Connection(runtime_dir) as connection:
         facts = connection.ask(Produce(name, stream), RingList).rings[0]
@@ -120,7 +122,7 @@ def producer(name: str, stream: str = "default", *, runtime_dir: StrPath | None 
 
 
 def checked_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
-    """As a tuple.  Raises EdgeError for what is no topic filter."""
+    """Return the filters as a tuple. Raises EdgeError for an invalid topic filter, or for none."""
     found = (filters,) if isinstance(filters, str) else tuple(filters)
     for topic_filter in found:
         try:

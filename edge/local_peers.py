@@ -1,16 +1,16 @@
-"""Peer table of the control socket: admits connections so that no process can keep the others out.
+"""Peer table of the control socket: admits connections so that no process can exclude the others.
 
-Owns which connections are open and which one gives way.  Never reads or writes a socket, but for shutdown()
-of a connection that gives way.
+Owns the set of open connections, and the choice of the one to close for a new one. Never reads or writes a
+socket, except for shutdown() of a closed connection.
 
     places free                     admitted
-    a peer holds nothing            it gives way: the oldest that has sent no request, else the one that has
-                                    been idle longest, for IDLE_S at least
-    a user other than the broker's  the same among its own, once they are half of all
+    a peer holds nothing            closed for the new one: the oldest without a request, otherwise the one
+                                    that was idle longest, for IDLE_S at least
+    a user other than the broker's  the same among its own, if they are half of all
     otherwise                       brief: one request is answered, and the connection is closed
 
-Brief connections have BRIEF_MAX places of their own, in which the oldest without a request gives way.  So
-`brim status` is answered while other processes hold every place.
+Brief connections have BRIEF_MAX separate places, where the oldest without a request is closed first. So `brim
+status` is answered while other processes hold every place.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ __all__ = ["Peer", "Peers"]
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 10.0  # a peer that holds nothing and has asked something is not displaced earlier
+IDLE_S = 10.0  # a peer that holds nothing and has sent a request is not closed earlier
 BRIEF_MAX = 8
 
 
 @dataclass(eq=False)
 class Peer:
-    """One connection, and what it holds."""
+    """One connection, and the resources that it holds."""
 
     socket: socket.socket
     pid: int
     uid: int
-    since_s: float = field(default_factory=time.monotonic)  # its last request, or accept()
-    asked: bool = False  # a request has come
-    keeps: bool = False  # it uses what a request was answered with: rings, a gate, a bridge's progress
-    brief: str = ""  # the reason for which it gets one answer only
+    since_s: float = field(default_factory=time.monotonic)  # time of its last request, or of accept()
+    asked: bool = False  # True if it has sent a request
+    keeps: bool = False  # True if it uses a granted resource: rings, a gate, a bridge's progress
+    brief: str = ""  # reason for which it gets one answer only; "" otherwise
     follows: bool = False
     gates: dict[tuple[str, int], Ring] = field(default_factory=dict)
     produces: set[str] = field(default_factory=set)
 
     def shut(self) -> None:
-        """End the connection; its task sees that and gives everything back."""
+        """End the connection. Its task notices that, and releases its resources."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -62,7 +62,7 @@ class Peers:
     """Connections of one control socket, up to `connections_max` and BRIEF_MAX."""
 
     def __init__(self, connections_max: int, counts: Counter[str]) -> None:
-        """Count refusals and displaced connections in `counts`."""
+        """Create the table. Refusals and closed connections are counted in `counts`."""
         self.privileged = frozenset({os.geteuid(), 0})  # users whose `brim status` is always answered
         self._connections_max = connections_max
         self._user_max = max(1, connections_max // 2)
@@ -78,7 +78,7 @@ class Peers:
         return iter(tuple(self._all))
 
     def admit(self, connected: socket.socket) -> Peer | None:
-        """The peer at the other end of `connected`.  None: there is no place; the socket is closed."""
+        """Peer of a new connection. None: there is no place, and the socket was closed."""
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         pid, uid, _ = CREDENTIALS.unpack(credentials)
         peer = Peer(connected, pid, uid)
@@ -95,12 +95,14 @@ class Peers:
         return peer
 
     def left(self, peer: Peer) -> None:
-        """Its connection has ended."""
+        """Remove a peer whose connection has ended."""
         self._all.discard(peer)
         self._brief.discard(peer)
 
     def _crowd(self, uid: int) -> tuple[Iterable[Peer], str]:
-        """The peers of which one must give way to a new one of user `uid`, and the limit ("": none must)."""
+        """Peers of which one must be closed for a new one of user `uid`, and the limit; "": no limit is
+        reached.
+        """
         own = [peer for peer in self._all if peer.uid == uid]
         if uid not in self.privileged and len(own) >= self._user_max:
             return own, f"user {uid} has {len(own)} connections, half of local.connections_max"
@@ -112,7 +114,7 @@ class Peers:
         return (), ""
 
     def _make_room(self, crowd: Iterable[Peer]) -> bool:
-        """True if one of `crowd` has given way."""
+        """True if one of `crowd` was closed."""
         idle_since_s = time.monotonic() - IDLE_S
         free = [peer for peer in crowd if not peer.keeps and (not peer.asked or peer.since_s < idle_since_s)]
         if not free:

@@ -1,14 +1,14 @@
-"""LogSet: the logs of a broker, and which of them a ring's records go to.
+"""LogSet: the logs of a broker, and the log of each ring.
 
 Owns each Log of the log directory, its thread while the broker runs, and the one reader over all of them.
-Streams that are `isolated` have a log for each ring; the other rings share [log] workers logs, by ring id
+`isolated` streams have a log for each ring; the other rings share [log] workers logs, by ring id
 (persistence/placement.py has the names).
 
-A start opens every log that is there, also those that no ring is written to any more: their records belong to
-rings that were moved, and are read as before.  A log like that has no thread, and its segments stay.
+A start opens every existing log, also those without a current ring: they have records of rings that were
+moved, and are read as before. Such a log has no thread, and its segments stay.
 
-Invariants: a ring goes on where the last of all logs says it ends; a log that cannot be opened keeps the
-broker from starting, since offsets might be given twice.
+Invariants: a ring continues after its last record in any log. A log that cannot be opened prevents the start
+of the broker, because offsets could be given twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FULL = "the stream is full: retain_bytes (EDQUOT)"
 
 
 class Placing(NamedTuple):
-    """How rings are spread over logs, and what each log keeps."""
+    """Distribution of rings over logs, and limits of each log."""
 
     workers: int
     segment_bytes: int
@@ -53,27 +53,28 @@ class Placing(NamedTuple):
 
 
 class LogSet:
-    """Use: open(), streams are opened by ends(), start(), ..., stop(), close().
+    """Use: open(), open the streams by ends(), start(), ..., stop(), close().
 
-    `rings`: the name of each ring that is logged, and whether it has a log of its own.
+    `rings`: the name of each logged ring, and True if it has a separate log.
     """
 
     def __init__(self, directory: Path, placing: Placing) -> None:
         self.directory = directory
         self.placing = placing
         self.reader = MergedReader(self.readers_of)
-        self.on_change: Callable[[], object] | None = None  # a log takes records no more, or again
+        # called when a log stops or resumes accepting records
+        self.on_change: Callable[[], object] | None = None
         self._logs: dict[Path, Log] = {}
         self._threads: dict[Path, LogThread] = {}
         self._ends: dict[str, RingEnd] = {}
         self._homes: dict[str, Path] = {}
         self._wake = -1
-        self.upkeep: Callable[[], Status] | None = None  # what status() says of it
-        self.on_log: Callable[[Log], object] | None = None  # hears of logs that are opened later
+        self.upkeep: Callable[[], Status] | None = None  # status of the maintenance, for status()
+        self.on_log: Callable[[Log], object] | None = None  # called for logs that are opened later
         self._refused: Callable[[str], bool] = lambda _: False
 
     def open(self, rings: Mapping[str, bool]) -> None:
-        """Recovers every log that is there or is needed.  Raises EdgeError."""
+        """Recover every log that exists or is needed. Raises EdgeError."""
         for ring_name, isolated in rings.items():
             self._home(ring_name, isolated=isolated)
         for directory in dict.fromkeys([*logs_in(self.directory), *self._homes.values()]):
@@ -81,7 +82,7 @@ class LogSet:
                 self._open(directory)
 
     def ends(self) -> dict[str, RingEnd]:
-        """For each ring of which there are records, where it goes on."""
+        """End of each ring with logged records: the next record continues there."""
         return dict(self._ends)
 
     def start(
@@ -90,10 +91,10 @@ class LogSet:
         on_durable: Callable[[], object],
         wake_descriptor: int = -1,
     ) -> None:
-        """Logs these rings, each with whether it has a log of its own.  Raises EdgeError.
+        """Write these rings to their logs; each has True if it has a separate log. Raises EdgeError.
 
-        `wake_descriptor`, an eventfd of which a copy is taken, is written instead of calling `on_durable`
-        where that needs no Python.
+        `wake_descriptor`, an eventfd that is duplicated, is written instead of calling `on_durable` where
+        Python is not needed.
         """
         self._wake = os.dup(wake_descriptor) if wake_descriptor >= 0 else -1
         by_home: dict[Path, list[Source]] = {}
@@ -109,10 +110,10 @@ class LogSet:
             self._threads[directory] = thread
 
     def add_foreign(self, ring: Ring, stream: Stream) -> None:
-        """Logs a ring that another process writes, of a stream that is logged.  Raises EdgeError.
+        """Log a ring of a logged stream that another process writes. Raises EdgeError.
 
-        Its writer waits for the log where the stream promises every record; else it may lose some, which is
-        counted.
+        Its writer waits for the log if the stream promises every record; otherwise records may be lost, which
+        is counted.
         """
         directory = self._home(ring.name, isolated=stream.isolated)
         if directory not in self._logs:
@@ -134,7 +135,7 @@ class LogSet:
             raise EdgeError(f"log {directory}: {error}") from error
 
     def stop(self) -> None:
-        """Syncs what the rings hold, and ends the threads.  May be called twice."""
+        """Sync the records of the rings, and end the threads. May be called twice."""
         while self._threads:
             _, thread = self._threads.popitem()
             if not thread.stop():
@@ -147,22 +148,22 @@ class LogSet:
             self._wake = -1
 
     def close(self) -> None:
-        """Closes the logs, after stop().  May be called twice."""
+        """Close the logs, after stop(). May be called twice."""
         while self._logs:
             self._logs.popitem()[1].close()
 
     # ---- by ring ----
 
     def log_of(self, ring_name: str) -> Log:
-        """The log that the ring is written to.  Raises KeyError: it is not logged."""
+        """The log of a ring. Raises KeyError if the ring is not logged."""
         return self._logs[self._homes[ring_name]]
 
     def thread_of(self, ring_name: str) -> LogThread:
-        """The thread that writes the ring, while it runs.  Raises KeyError: it is not logged."""
+        """The running thread that writes a ring. Raises KeyError if the ring is not logged."""
         return self._threads[self._homes[ring_name]]
 
     def readers_of(self, ring_name: str) -> list[LogReader]:
-        """Of all logs that may hold records of the ring, the one that it is written to first."""
+        """Readers of all logs that may have records of the ring; the log it is written to first."""
         found = [
             it.reader
             for directory, it in self._logs.items()
@@ -174,11 +175,11 @@ class LogSet:
         return found
 
     def logs(self) -> list[Log]:
-        """All of them."""
+        """All logs."""
         return list(self._logs.values())
 
     def failure_of(self, ring_name: str) -> str:
-        """Why the log of a ring takes no records now; "": it does, or the ring is not logged."""
+        """Reason why the log of a ring accepts no records; "" if it does, or the ring is not logged."""
         thread = self._threads.get(self._homes.get(ring_name, Path()))
         if thread is None:
             return ""
@@ -189,30 +190,30 @@ class LogSet:
         return FULL if self._refused(ring_name) else ""
 
     def refuse(self, refused: Callable[[str], bool]) -> None:
-        """From now on the rings of which `refused` says so take no records; from any thread."""
+        """Refuse records of the rings for which `refused` returns True, from now on; from any thread."""
         self._refused = refused
         self._changed()
 
     def lose(self, missing: Mapping[str, str]) -> None:
-        """Why a log takes no records, by the directory of logs whose files were removed; from any thread."""
+        """Set reasons for logs whose files were removed, by log directory; from any thread."""
         for directory, thread in list(self._threads.items()):
             thread.lose(missing.get(str(directory), ""))
 
     def thread_in(self, directory: str) -> LogThread | None:
-        """The thread of the log in that directory; None: it has none."""
+        """The thread of the log in that directory; None if it has none."""
         return self._threads.get(Path(directory))
 
     def state(self) -> str:
-        """In words, for $SYS: the first log that takes no records, and why."""
+        """Text for $SYS: the first log that accepts no records, with the reason."""
         for directory, thread in self._threads.items():
             if thread.writer.state.read_only:
                 return f"{directory} takes no records: {thread.writer.state.reason}"
         return "takes records"
 
     def status(self) -> Status:
-        """For `brim status`: of all logs together, and each under `logs` where there are several.
+        """For `brim status`: all logs together, and each under `logs` if there are several.
 
-        Looks at every file of the log directory: not for the event loop.
+        Reads every file name of the log directory: not for the event loop.
         """
         each = [
             {"directory": str(directory), **thread.status()} for directory, thread in self._threads.items()
@@ -222,11 +223,11 @@ class LogSet:
         return {**together(each), **facts, "upkeep": upkeep}
 
     def numbers(self) -> dict[str, int]:
-        """A few of them, for $SYS; no file is looked at."""
+        """Some figures for $SYS, without file access."""
         return sys_numbers([thread.status() for thread in self._threads.values()])
 
     def totals(self) -> dict[str, int]:
-        """What all logs together have written, and how often they have synced."""
+        """Totals of all logs: written records and bytes, number of syncs."""
         stats = [it.stats for it in self.logs()]
         return {name: sum(getattr(it, name) for it in stats) for name in TOTALS}
 
@@ -255,7 +256,7 @@ class LogSet:
             it.go_on_behind(self._ends)
 
     def _log_in(self, directory: Path) -> Log:
-        """Raises OSError: the directory cannot be made."""
+        """Open one log. Raises OSError: the directory cannot be created."""
         files, placing = OsFiles(), self.placing
         files.makedirs(str(directory))
         segment_bytes = segment_bytes_for(files, str(directory), placing.segment_bytes)
@@ -279,14 +280,14 @@ class LogSet:
 
 
 def disk_rules(log: ConfigLog) -> DiskRules:
-    """What [log] says of the disk."""
+    """Disk limits from [log]."""
     return DiskRules(log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
 
 
 def log_source(ring: Ring, stream: Stream) -> Source:
-    """A ring of `stream`, as the log takes it.
+    """A ring of `stream` as a source of the log.
 
-    What waits for `upstream` is logged as for `interval`: it is the sink that the publisher waits for.
+    Records with durability `upstream` are logged as with `interval`: their publishers wait for the sink.
     """
     level: Literal["interval", "disk"] = "disk" if stream.durability == "disk" else "interval"
     return Source(ring, level, stream.sync_interval_ms, stream.synced_after_bytes)

@@ -1,6 +1,6 @@
-"""What the logs of a broker say of themselves, put together: counters added, times merged.
+"""Status of the logs of a broker, combined: counters added, times merged.
 
-Gathers, counts nothing.  What a log counts is persistence/stats.py's.
+Only combines. persistence/stats.py owns the counters of a log.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ __all__ = ["TOTALS", "log_facts", "sys_numbers", "together"]
 
 Status = dict[str, Any]
 
-TOTALS = ("records", "record_bytes", "written_bytes", "syncs")  # of LogStats: those that have a rate
+TOTALS = ("records", "record_bytes", "written_bytes", "syncs")  # counters of LogStats with a rate
 _TIMES = ("fsync", "write", "commit")
 
 
 def log_facts(directory: Path, reads: Iterable[ReadStats]) -> Status:
-    """What the whole log directory takes of its disk, and what was read back."""
+    """Disk usage of the whole log directory, and totals of the records that were read back."""
     facts: Status = {"reads": dict.fromkeys(ReadStats().as_dict(), 0), "disk": None}
     for stats in reads:
         for name, value in stats.as_dict().items():
             facts["reads"][name] += value
-    with suppress(OSError):  # It is away, which the logs themselves say more about.
+    with suppress(OSError):  # the directory is missing, which the logs themselves report in detail
         facts["disk"] = disk_usage(directory)._asdict()
     return facts
 
 
 def together(each: Sequence[Status]) -> Status:
-    """One status of several logs, with all of them under `logs`; that of a single one as it is."""
+    """One status of several logs, with all of them under `logs`; the status of a single log unchanged."""
     if len(each) == 1:
         return dict(each[0])
     total: Status = {"directory": "", "read_only": False, "reason": "", "failures": 0, "segments": 0}
@@ -57,7 +57,7 @@ def together(each: Sequence[Status]) -> Status:
 
 
 def sys_numbers(each: Sequence[Status]) -> dict[str, int]:
-    """What $SYS says of them, by name behind log/."""
+    """Figures of the logs for $SYS, by topic name below log/."""
     total = together(each)
     names = (*TOTALS, "unsynced_bytes", "segments", "damaged_places", "read_only")
     numbers = {name: int(total.get(name, 0)) for name in names}
@@ -65,7 +65,7 @@ def sys_numbers(each: Sequence[Status]) -> dict[str, int]:
 
 
 def _merged(each: Sequence[Status]) -> Status:
-    """Several histograms (persistence.stats.Histogram.as_dict()) as one."""
+    """Combine several histograms (persistence.stats.Histogram.as_dict())."""
     count, total_us = sum(it["count"] for it in each), sum(it["total_us"] for it in each)
     bounds = sorted({bound for it in each for bound in it["below_us"]}, key=int)
     below = {bound: sum(_below(it["below_us"], int(bound)) for it in each) for bound in bounds}
@@ -81,7 +81,7 @@ def _merged(each: Sequence[Status]) -> Status:
 
 
 def _below(below: dict[str, int], bound: int) -> int:
-    """How many took less than `bound`, which may lie beyond the last that is listed."""
+    """Number below `bound`, which may exceed the highest listed bound."""
     return max((seen for known, seen in below.items() if int(known) <= bound), default=0)
 
 

@@ -1,10 +1,10 @@
-"""The upkeep of a broker's logs: what is kept of them, by the rules of the configuration.
+"""Log maintenance: keeps, archives and deletes segments of a broker's logs by the rules of the configuration.
 
-Owns one Upkeep for each log of a LogSet, the thread they share and the process of idle priority that does
-what takes long.  The log of the sessions is left out: who writes it lets go of what has been replaced.
+Owns one Upkeep for each log of a LogSet, the thread that they share, and the process of idle priority for
+long work. The log of the sessions is left out: its writer removes replaced segments itself.
 
-Who still wants records says so in `holds`: functions from the name of a ring to Floors.  They are called on
-the upkeep's thread, every second or so.
+Retention holds come from `holds`: functions from the name of a ring to Floors. They are called on the
+maintenance thread, about once a second.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class LogUpkeep:
     """Use: start(), after the logs; stop(), before they are closed."""
 
     def __init__(self, logs: LogSet, config: Config, without: Iterable[Path] = ()) -> None:
-        """`without`: directories of logs that are left alone."""
+        """Create the maintenance. `without`: directories of logs that it must not touch."""
         self.holds: list[Callable[[str], Iterable[Floor]]] = []
         self._logs = logs
         self._streams = {
             it.name: StreamRules(it.name, it.retain_bytes, it.retain_s, it.discard, it.hold_bytes)
             for it in config.stream
         }
-        self._full: dict[str, set[str]] = {}  # streams, by directory
+        self._full: dict[str, set[str]] = {}  # directory -> full streams
         log = config.log
         rules = UpkeepRules(
             retain_bytes=log.retain_bytes,
@@ -57,24 +57,24 @@ class LogUpkeep:
         self._worker = worker
         for it in logs.logs():
             self.add(it)
-        logs.on_log = self.add  # A local producer may bring one.
+        logs.on_log = self.add  # a new local producer may open another log
 
     def start(self) -> None:
-        """Begins."""
+        """Start the thread."""
         self._thread.start()
 
     def add(self, log: Log) -> None:
-        """Keeps that log, too; from any thread."""
+        """Maintain this log too; from any thread."""
         if log.directory not in self._without:
             self._upkeeps.append(self._upkeep_of(log))
             log.on_sealed.append(lambda _: self._thread.wake())
 
     def stop(self) -> None:
-        """Ends; what was being done for idle hands is begun again some day."""
+        """End the thread. Unfinished work of the idle process starts again after the next start."""
         self._thread.stop()
 
     def status(self) -> Status:
-        """Of all logs together, for `brim status`; looks at the disk: not for the event loop."""
+        """Status of all logs together, for `brim status`. Reads the disk: not for the event loop."""
         return _together([it.status() for it in self._upkeeps])
 
     def _upkeep_of(self, log: Log) -> Upkeep:
@@ -110,7 +110,7 @@ class LogUpkeep:
 
 
 def _together(each: list[Status]) -> Status:
-    """Counters added; of the disk what is worst."""
+    """Combine status: counters added, for the disk the worst state."""
     order = ("ok", "warn", "delete", "read_only")
     total: Status = {"disk_step": "ok", "full_streams": [], "trouble": ""}
     counted = ("bytes_by_state", "bytes_by_stream", "deleted", "early_records", "unread_records")

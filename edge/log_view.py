@@ -1,11 +1,11 @@
-"""The log of a broker as another process sees it: which rings there are, and their records from a place on.
+"""Log reader for other processes: the rings of a broker's log, and their records from a place on.
 
-Reads all logs of a log directory (persistence/placement.py), beside a broker that writes them or after it;
-takes no lock and changes nothing.  Owns how a place is named: an offset, or a time.
+Reads all logs of a log directory (persistence/placement.py), while a broker writes them or after it; takes no
+lock and changes nothing. Owns the definition of a place: an offset, or a time.
 
-Records come in the order of each ring; of several rings, merged by their times.  What the log no longer has,
-because it was damaged or removed meanwhile, is passed over and counted: `missing`.  Only what is durable is
-seen; look() again sees what has come since.
+Records come in the order of each ring, and merged by time for several rings. Records that the log no longer
+has, because they were damaged or removed meanwhile, are skipped and counted: `missing`. Only durable records
+are read; look() finds newer ones.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ringbuf.record import payload_position
 
 __all__ = ["Cursor", "LogRecord", "LogView", "Place"]
 
-READ_BYTES = 1 << 20  # about, at a time, of one ring
+READ_BYTES = 1 << 20  # approximate; at a time, of one ring
 TOPICS_REMEMBERED = 65_536
 AS_BROKER = "run as the broker's user"
 
 
 class Place(NamedTuple):
-    """Where to begin, or to end: at an offset of each ring, or at a time; (None, None): at the very first."""
+    """Begin or end: an offset of each ring, or a time; (None, None): the first record."""
 
     offset: int | None = None
     timestamp_ns: int | None = None
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record.  `payload` is memory of its own."""
+    """One record. `payload` is separate memory."""
 
     ring: str
     epoch: int
@@ -51,12 +51,12 @@ class LogRecord:
     timestamp_ns: int
     topic: bytes
     flags: int
-    properties: bytes  # MQTT 5, wire form with its length in front, or empty
+    properties: bytes  # MQTT 5, wire form with its length at the beginning, or empty
     payload: memoryview
 
 
 class LogView:
-    """All logs in `directory`.  Raises EdgeError when there is none."""
+    """All logs in `directory`. Raises EdgeError if there are none."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -65,7 +65,7 @@ class LogView:
         self.look()
 
     def look(self) -> None:
-        """See what is there now, other logs and records too."""
+        """Refresh: find new logs and records."""
         for directory in self._there():
             reader = self._readers.get(directory) or LogReader(OsFiles(), str(directory))
             try:
@@ -90,39 +90,37 @@ class LogView:
 
     @property
     def readers(self) -> dict[Path, LogReader]:
-        """Each log's, by its directory."""
+        """Readers of the logs, by directory."""
         return dict(self._readers)
 
     def rings(self) -> list[str]:
-        """Names of all rings of which something is known.  Raises EdgeError, as all below, when the disk does
-        not give what is asked for.
-        """
+        """Names of all rings in the logs. Raises EdgeError on a disk error, as all methods below."""
         with self._disk():
             return sorted({name for reader in self._readers.values() for name in _rings_of(reader)})
 
     def short(self, directory: Path) -> str:
-        """What people call one of the logs: "." is the shared one."""
+        """Name of a log for people: "." is the shared one."""
         return "." if directory == self.directory else directory.name
 
     def epochs(self, ring_name: str) -> list[Epoch]:
-        """What there is of a ring."""
+        """Epochs of a ring in the logs."""
         with self._disk():
             return self._merged.epochs(ring_name)
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int = READ_BYTES) -> list[Range]:
-        """See LogReader.read()."""
+        """Runs of records; see LogReader.read()."""
         with self._disk():
             return self._merged.read(ring_name, epoch, offset, limit_bytes)
 
     def read_topic(self, ring_name: str, topic: str, epoch: int, offset: int) -> list[Range]:
-        """Runs of that topic alone, from the log that has the next of them."""
+        """Runs with only that topic, from the log that has the next of them."""
         readers = self._of_ring(ring_name)
         with self._disk():
             found = [it.read_topic(ring_name, topic, epoch, offset, READ_BYTES) for it in readers]
         return min((it for it in found if it), key=lambda it: it[0].offset, default=[])
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
-        """The offset of the first record of that time or later; the end of the epoch when there is none."""
+        """Offset of the first record of that time or later; the end of the epoch if there is none."""
         ends = []
         for reader in self._of_ring(ring_name):
             end = next((it.end_offset for it in reader.epochs(ring_name) if it.epoch == epoch), 0)
@@ -150,32 +148,32 @@ def _unreadable(directory: Path, error: OSError) -> EdgeError:
 
 
 def _rings_of(reader: LogReader) -> set[str]:
-    """Of one log: the last segment names all of them, if it can be read."""
+    """Ring names of one log: its last segment names all of them, if it is readable."""
     return set(reader.ends()) or {it.name for facts in reader.segments() for it in facts.rings}
 
 
 class Cursor:
-    """The records of some rings from one place to another.
+    """Records of some rings from one place to another.
 
-    `filters`: only of topics that one of them matches; none: of all.  Each records() goes on where the last
-    one stopped.
+    `filters`: only topics that one of them matches; empty: all topics. Each records() continues after the
+    previous one.
     """
 
     def __init__(
         self, view: LogView, rings: Sequence[str], first: Place, end: Place, filters: Sequence[str] = ()
     ) -> None:
-        self.missing = 0  # records that should have been there, where all topics are wanted
-        self.passed = 0  # records that were looked at, wanted or not
+        self.missing = 0  # records that are no longer in the log, counted if all topics are read
+        self.passed = 0  # records that were examined, including those of other topics
         self._view = view
         self._filters = [it.encode() for it in filters]
         self._exact = filters[0] if len(filters) == 1 and not has_wildcard(filters[0]) else ""
         self._accepted: dict[bytes, bool] = {}
         self._first, self._end = first, end
-        self._at: dict[str, tuple[int, int]] = {}  # by ring: epoch and offset that come next
+        self._at: dict[str, tuple[int, int]] = {}  # by ring: epoch and offset of the next record
         self._rings = list(rings)
 
     def ahead(self) -> int:
-        """Records from here to the end, of all topics, as far as the log goes now."""
+        """Number of records from here to the end, of all topics, in the log as it is now."""
         total = 0
         for ring in self._rings:
             for epoch in self._view.epochs(ring):
@@ -184,12 +182,12 @@ class Cursor:
         return total
 
     def records(self) -> Iterator[LogRecord]:
-        """Those that there are now."""
+        """Records that are in the log now."""
         every = [self._of_ring(ring) for ring in self._rings]
         return every[0] if len(every) == 1 else heapq.merge(*every, key=lambda it: it.timestamp_ns)
 
     def runs(self, ring: str) -> Iterator[Range]:
-        """The records of one ring as they stand in the log, of all topics, cut at both ends."""
+        """Runs of one ring as in the log, of all topics, cut at both ends."""
         for epoch in self._view.epochs(ring):
             first, end = self._span(ring, epoch)
             while first < end and (found := self._view.read(ring, epoch.epoch, first)):
@@ -207,7 +205,7 @@ class Cursor:
             self._at[ring] = epoch.epoch, max(first, end)
 
     def _span(self, ring: str, epoch: Epoch) -> tuple[int, int]:
-        """First offset, and the one behind the last, of what is still wanted of an epoch."""
+        """First offset, and the one after the last, of the remaining part of an epoch."""
         at_epoch, at = self._at.get(ring, (-1, 0))
         if epoch.epoch < at_epoch:
             return epoch.end_offset, epoch.end_offset
@@ -256,7 +254,7 @@ class Cursor:
 
 
 def _before(run: Range, end: int) -> Range:
-    """The part of a run that ends before the offset `end`, which lies behind its first record."""
+    """The part of a run before the offset `end`, which must be after its first record."""
     if run.offset + run.count <= end:
         return run
     last_timestamp_ns = run.first_timestamp_ns
@@ -280,7 +278,7 @@ def _records(ring: str, run: Range) -> Iterator[LogRecord]:
 
 
 def _properties(view: memoryview, at: int) -> bytes:
-    """With their length in front: up to four bytes of seven bits, the lowest first."""
+    """Properties with their length: up to four bytes of seven bits, the lowest first."""
     length = index = 0
     while True:
         byte = view[at + index]

@@ -1,17 +1,16 @@
-"""Rings that other processes of this machine write: made and authorised here, read like any subscriber's.
+"""Producer rings: rings that other processes of this machine write; created and authorized here.
 
-A local producer (a camera process) takes the writer's side of a ring of its own, "{stream}@{producer}".  The
-broker makes the file, says who may have it, and hands out the path (local.py); from then on it only reads it,
-and believes nothing in it: every record is checked.  Whoever feeds the records on is told of each ring once,
-by `on_ring`.
+A local producer (a camera process) writes a separate ring, "{stream}@{producer}". The broker creates the
+file, decides which user may have it, and returns the path (local.py). After that it only reads the ring, and
+checks every record in it. The modules that read the records are notified of each ring once, by `on_ring`.
 
-A producer of another user has the right to write its file, and so to shorten it.  Its ring is then empty here
-(ringbuf/c/fault.c), and the producer refused until the next start; nobody else notices.
+A producer of another user has the right to write its file, and so to shorten it. Its ring is then empty here
+(ringbuf/c/fault.c), and the producer is refused until the next start; other clients are not affected.
 
-Rings outlive producers and brokers: the same producer goes on at its next offset, and a broker that starts
-attaches what is there.  Of a stream that has a log their records are logged, too (persistence/foreign.py);
-but no producer is told when: what it has published is as durable as memory until the log has read it.  While
-that takes no records, producers are refused as all who publish are (levels.py), by a word in their rings.
+Rings outlive producers and brokers: a returning producer continues at its next offset, and a starting broker
+attaches existing rings. If the stream has a log, their records are logged too (persistence/foreign.py).
+Producers are not notified of that: a record is only as durable as memory until the log has read it. While the
+log accepts no records, producers are refused like all publishers (levels.py), by a word in their rings.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class ProducerRing:
 
 
 class Producers:
-    """All producer rings of a broker.  Each of `on_ring` is called with each, by whoever opens it."""
+    """All producer rings of a broker. Each function in `on_ring` is called for each new ring."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Producers:
         log_ends: Mapping[str, tuple[int, int]] | None = None,
         past: LoggedRecords | None = None,
     ) -> None:
-        """`log_ends`, `past`: as Streams.open() takes them."""
+        """Create the table. `log_ends` and `past` are as in Streams.open()."""
         self._past = past
         self._log_ends = log_ends or {}
         self.on_ring: list[Callable[[ProducerRing], object]] = []
@@ -78,11 +77,11 @@ class Producers:
         self._rings: dict[str, ProducerRing] = {}
 
     def all(self) -> list[ProducerRing]:
-        """Every ring that is attached."""
+        """Every attached ring."""
         return list(self._rings.values())
 
     def attach_left_behind(self) -> None:
-        """Attaches the rings that producers of an earlier broker have, or had; what is damaged is left."""
+        """Attach the rings of producers of an earlier broker; damaged rings are skipped."""
         for file in sorted(self._directory.glob("*@*.ring")):
             stream, _, producer = file.stem.partition("@")
             if stream not in self._streams:
@@ -94,9 +93,9 @@ class Producers:
                 log.warning("producer's ring left alone %s", pairs(file=file, reason=error))
 
     def open(self, producer: str, stream: str, uid: int) -> ProducerRing:
-        """The ring of `producer` in `stream`, made if need be, for a process of user `uid`.
+        """The ring of `producer` in `stream`, created if necessary, for a process of user `uid`.
 
-        Raises Refused: an unknown stream, or this user may not; RingsUnavailable.
+        Raises Refused: an unknown stream, or the user is not permitted; RingsUnavailable.
         """
         settings = self._permitted(producer, stream, uid)
         known = self._rings.get(f"{stream}@{producer}")
@@ -109,13 +108,13 @@ class Producers:
             return known
         shared = any(other != os.geteuid() for other in settings.uids)
         path = self._directory / f"{stream}@{producer}"
-        mode = 0o660 if shared else 0o640  # of another user, who then shares the directory's group
+        mode = 0o660 if shared else 0o640  # another user, who then shares the directory's group
         end = LogEnd(*self._log_ends.get(path.name, ()))
         ring = ring_to_read(path, settings.ring_bytes, self._epochs, log_end=end, mode=mode)
         return self._attached(producer, self._streams[stream], ring)
 
     def refuse(self, refusal_of: Callable[[str], int]) -> None:
-        """From now on producers are refused as `refusal_of` says of their rings: levels.refusal()."""
+        """Set the refusal of each producer ring to `refusal_of` its name: see levels.refusal()."""
         for it in self.all():
             try:
                 it.ring.refuse(refusal_of(it.name))
@@ -127,7 +126,7 @@ class Producers:
         return attached_to_read(file.with_suffix(""), LogEnd(*self._log_ends.get(file.stem, ())))
 
     def close(self) -> None:
-        """Detaches from all of them.  The files stay: their producers may be writing."""
+        """Detach all rings. The files stay: their producers may be writing."""
         for attached in self._rings.values():
             attached.ring.close()
         self._rings.clear()

@@ -1,10 +1,10 @@
-"""Ring files that a former life of the broker may have left: taken over, renamed, or created again.
+"""Ring files of an earlier run of the broker: taken over, renamed, or created again.
 
-A ring that is taken over is checked first, record by record.  Damaged records are restored from the log where
-it has them.  The others are declared lost, by a log line each and in the ring itself, so that every reader
-learns of them and continues behind them.  A ring whose header cannot be used, of another version, or behind
-the log, is renamed to NAME.ring.bad, with a warning.  None of this prevents a start.  One such file is kept
-by name, since memory is what it takes.
+A ring that is taken over is checked first, record by record. Damaged records are restored from the log if it
+has them. The others are declared lost, by a log line each and in the ring itself, so that every reader counts
+them and continues after them. A ring with an unusable header, of another version, or older than the log, is
+renamed to NAME.ring.bad, with a warning. None of this prevents a start. Only one such file per name is kept,
+because it occupies memory.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LINES_MAX = 20  # of one ring's damage; the rest is summed up
 
 
 def stream_of(ring_name: str) -> str:
-    """The stream that a ring belongs to: of "press-0", and of a producer's "press@camera"."""
+    """Stream of a ring: of "press-0", or of a producer's ring "press@camera"."""
     stream, at, _ = ring_name.partition("@")
     return stream if at else ring_name.rpartition("-")[0]
 
 
 class LogEnd(NamedTuple):
-    """What the log holds of a ring: the last epoch, and the offset behind its last record."""
+    """End of a ring in the log: its last epoch, and the offset after its last record."""
 
     epoch: int = 0
     offset: int = 0
@@ -65,11 +65,11 @@ class LoggedRecords(Protocol):
     """Reader of the records that the log has."""
 
     def read_at(self, ring_name: str, epoch: int, position: int, limit_bytes: int, /) -> Sequence[Range]:
-        """Runs of records from that ring position on."""
+        """Runs of records from a ring position on."""
 
 
 class _BehindTheLog(RingError):
-    """The log has records of this ring that the ring has never had: memory of an older life."""
+    """The log has records of this ring that the ring never had: its memory is older."""
 
 
 def ring_to_write(
@@ -82,11 +82,11 @@ def ring_to_write(
     prepare: Callable[[Ring], T],
     mode: int = 0o640,
 ) -> tuple[Ring, T]:
-    """The ring at `path` for this process to write, and what `prepare` made of it: its writer.
+    """Ring at `path` for this process to write, and the result of `prepare` for it: its writer.
 
-    Re-attached, with its epoch and records, if it can be; else new, in a new epoch that begins at `log_end`.
-    `past`: a copy of damaged records.  A RingError of `prepare` means damage.  `mode`: of a new file.  Raises
-    RingsUnavailable.
+    The ring is re-attached, with its epoch and records, if possible. Otherwise it is new, in a new epoch that
+    begins at `log_end`. `past`: source of damaged records. A RingError of `prepare` means damage. `mode`: of
+    a new file. Raises RingsUnavailable.
     """
     ring = _left_behind(path, past)
     if ring is not None:
@@ -98,7 +98,7 @@ def ring_to_write(
             ring.close()
             _put_aside(path, error)
         else:
-            ring.refuse(0)  # a word that another process may write, and damage
+            ring.refuse(0)  # another process may write the refusal, or damage may set it
             _tell_about(ring, capacity_bytes)
             return ring, prepared
     ring = _created(path, capacity_bytes, epochs.next(path.name, log_end.epoch), log_end.offset, mode)
@@ -108,10 +108,9 @@ def ring_to_write(
 def ring_to_read(
     path: Path, capacity_bytes: int, epochs: Epochs, *, log_end: LogEnd = NO_LOG, mode: int = 0o640
 ) -> Ring:
-    """The ring at `path` for another process to write and this one to read: as it is there, or new, in a new
-    epoch that begins at `log_end`.
+    """Ring at `path` for another process to write and this one to read.
 
-    Raises RingsUnavailable.
+    It is the existing one, or new, in a new epoch that begins at `log_end`. Raises RingsUnavailable.
     """
     try:
         return attached_to_read(path, log_end)
@@ -124,7 +123,7 @@ def ring_to_read(
 
 
 def attached_to_read(path: Path, log_end: LogEnd = NO_LOG) -> Ring:
-    """The ring that is there.  Raises RingError: it is damaged, or of an older life than what the log has."""
+    """Attach an existing ring. Raises RingError: it is damaged, or older than the log."""
     ring = Ring.attach(path)
     if ring.epoch < log_end.epoch:
         ring.close()
@@ -133,9 +132,9 @@ def attached_to_read(path: Path, log_end: LogEnd = NO_LOG) -> Ring:
 
 
 def mend_left_behind(path: Path, past: LoggedRecords | None) -> None:
-    """Check a ring that another process wrote, and repair it, unless that process writes it still."""
+    """Check and repair a ring that another process wrote, unless that process still writes it."""
     with (
-        suppress(RingError, OSError),  # whoever attaches to it reports the error
+        suppress(RingError, OSError),  # the next process that attaches the ring reports the error
         Ring.reattach(path, partial(_restore, path.name, past)) as ring,
     ):
         _report_damage(ring)
@@ -155,7 +154,9 @@ def _left_behind(path: Path, past: LoggedRecords | None) -> Ring | None:
 
 
 def _restore(name: str, past: LoggedRecords | None, damage: Damage, memory: memoryview) -> bool:
-    """Write into the ring's memory those records of a damaged place that the log has; True: some were."""
+    """Write those records of a damaged place that the log has into the ring's memory. True if some were
+    written.
+    """
     if past is None:
         return False
     changed, position = False, damage.position
@@ -177,7 +178,7 @@ def _written(run: Range, damage: Damage, memory: memoryview) -> bool:
     end = min(run.position + len(run.view), damage.end_position)
     if begin >= end:
         return False
-    place = begin % len(memory)  # a run does not go round the end of the ring
+    place = begin % len(memory)  # a run never wraps around the end of the ring
     there, logged = memory[place : place + end - begin], run.view[begin - run.position : end - run.position]
     if there == logged:
         return False
@@ -191,8 +192,10 @@ def _check_name(ring: Ring) -> None:
 
 
 def _compare_with_log(ring: Ring, log_end: LogEnd) -> None:
-    """After its writer has been opened: who was killed has not said yet where what it committed ends, and the
-    log may have that.
+    """Check that the ring is not older than the log.
+
+    Must be called after its writer was opened: a killed writer has not yet published the end of its committed
+    records, and the log may have those.
     """
     end = LogEnd(ring.epoch, ring.extremes().end_offset)
     if end < log_end:
@@ -242,7 +245,7 @@ def _report_damage(ring: Ring) -> None:
 
 
 def records_lost(check: Check | None) -> int:
-    """Records that the check of a ring has declared lost."""
+    """Number of records that the check of a ring has declared lost."""
     return 0 if check is None else _records(check.lost)
 
 

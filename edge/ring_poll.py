@@ -1,8 +1,8 @@
-"""RingPoll: which of many rings has something to read, and one descriptor to sleep by.
+"""RingPoll: the readable ones of many rings, and one descriptor to wait for.
 
-Owns no reader and no thread: a Bell (ringbuf) sleeps for all readers that have nothing to read.  One thread
-uses a RingPoll, but for wake().  While a reader is watched the bell looks at it, so it must not be read:
-readable() gives those that may be.
+Owns no reader and no thread: a Bell (ringbuf) waits for all readers without records. One thread uses a
+RingPoll, except for wake(). While a reader is watched, the bell uses it, so it must not be read: readable()
+returns those that may be read.
 
     while True:
         if not sum(read(item) for item in poll.readable()):
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RingPoll(Generic[T]):
-    """Readers, each with what it stands for.  close() lets go of them and closes the descriptor."""
+    """Readers, each with an item. close() forgets them and closes the descriptor."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
@@ -41,37 +41,37 @@ class RingPoll(Generic[T]):
         self._items[reader] = item
 
     def remove(self, reader: Reader) -> None:
-        """Let go of `reader`."""
+        """Stop polling `reader`."""
         self._bell.unwatch(reader)
         self._watched.discard(reader)
         self._items.pop(reader, None)
 
     def items(self) -> list[T]:
-        """All that is polled.  To touch their readers, call rest() first."""
+        """All polled items. Call rest() before using their readers."""
         return list(self._items.values())
 
     def readable(self) -> list[T]:
-        """Those that may be read: that have something, or have not been found empty since."""
+        """Items that may be read: with records, or not found empty since the last record."""
         while self._rung:
             self._watched.discard(self._rung.popleft())
         return [item for reader, item in self._items.items() if reader not in self._watched]
 
     def watch(self) -> None:
-        """Have the descriptor become readable as soon as one of readable() has a record."""
+        """Make the descriptor readable as soon as one of readable() has a record."""
         for reader in self._items.keys() - self._watched:
             self._watched.add(reader)
             self._bell.watch(reader, partial(self._ring, reader))
 
     def rest(self) -> None:
-        """Watch none."""
+        """Stop watching all readers."""
         for reader in self._watched:
             self._bell.unwatch(reader)
         self._watched.clear()
         self._rung.clear()
 
     def wake(self) -> None:
-        """Make the descriptor readable.  From any thread."""
-        with suppress(OSError):  # closed: nobody is there to be woken
+        """Make the descriptor readable. From any thread."""
+        with suppress(OSError):  # closed: no thread waits
             os.eventfd_write(self._descriptor, 1)
 
     def acknowledge(self) -> None:
@@ -80,11 +80,11 @@ class RingPoll(Generic[T]):
             os.eventfd_read(self._descriptor)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The descriptor, for select() and event loops."""
         return self._descriptor
 
     def close(self) -> None:
-        """May be called twice."""
+        """Forget all readers and close the descriptor. May be called twice."""
         self.rest()
         self._items.clear()
         if self._descriptor >= 0:
@@ -92,6 +92,6 @@ class RingPoll(Generic[T]):
             self._descriptor = -1
 
     def _ring(self, reader: Reader) -> None:
-        """From the bell's thread."""
+        """Called on the bell's thread."""
         self._rung.append(reader)
         self.wake()

@@ -1,9 +1,9 @@
-"""Default sizes of rings: they fit the file system of the runtime directory.
+"""Default sizes of rings, chosen to fit the file system of the runtime directory.
 
-Owns the choice at the start of the broker, and when a local producer comes.  A size that is configured is
-never changed: a ring without room for it is an error.  Never makes or removes a ring.
+Owns the choice at the start of the broker, and for each new local producer. A configured size is never
+changed: a ring without room for it is an error. Never creates or removes a ring.
 
-Containers have 64 MiB of /dev/shm by default, into which one ring of 64 MiB with its header does not fit.
+Containers have 64 MiB of /dev/shm by default, which is too small for one ring of 64 MiB with its header.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["fitted", "fitting_bytes"]
 log = logging.getLogger(__name__)
 
 LEAST_BYTES = 1 << 20
-USED_MOST = 0.75  # of what is free: the rest is for cursor files, spilled records and local producers
+USED_MOST = 0.75  # of the free space: the rest is for cursor files, spilled records and local producers
 HINT = (
     "set ring_bytes of the stream, or give that file system more room, as `docker run --shm-size=256m` does"
 )
 
 
 def fitted(config: Config) -> Config:
-    """`config` with smaller rings, where sizes are defaults and the runtime directory has no room for them.
+    """`config` with smaller rings, where sizes are defaults and the runtime directory lacks room for them.
 
-    A ring that is there keeps its size.  The directory exists.  Raises OSError, ConfigError.
+    An existing ring keeps its size. The directory must exist. Raises OSError, ConfigError.
     """
     directory = config.runtime_dir
     sizes = {it.name: found for it in config.stream if (found := _size_there(directory, it))}
@@ -60,7 +60,7 @@ def fitted(config: Config) -> Config:
 
 
 def fitting_bytes(directory: Path, default_bytes: int) -> int:
-    """The default size, halved until a ring of it takes at most half of what is free."""
+    """The default size, halved until one ring takes at most half of the free space."""
     size, room = default_bytes, _free_bytes(directory) // 2
     while size > LEAST_BYTES and size + HEADER_BYTES > room:
         size //= 2
@@ -68,14 +68,15 @@ def fitting_bytes(directory: Path, default_bytes: int) -> int:
 
 
 def _size_there(directory: Path, stream: Stream) -> int:
-    """The size of the smallest ring of the stream that is there; 0: there is none."""
+    """Size of the smallest existing ring of the stream; 0 if there is none."""
     found = []
     for index in range(stream.partitions):
         file = ring_file(directory / f"{stream.name}-{index}")
         if file.exists():
             found.append(file.stat().st_size - HEADER_BYTES)
     size = min(found, default=0)
-    return size if size >= 1 << 16 and not size & (size - 1) else 0  # or it is damaged, and replaced
+    # 0 for an invalid size: that ring is damaged, and will be replaced
+    return size if size >= 1 << 16 and not size & (size - 1) else 0
 
 
 def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
@@ -93,7 +94,7 @@ def _fixed_bytes(config: Config, flexible: list[Stream]) -> int:
 
 
 def _least_bytes(config: Config) -> int:
-    """The smallest ring that keeps the rules of the configuration (edge/config_rules.py)."""
+    """The smallest ring that satisfies the rules of the configuration (edge/config_rules.py)."""
     limits, least = config.limits, LEAST_BYTES
     if limits.packet_max_bytes is not None:
         topic = min(limits.topic_max_bytes, limits.packet_max_bytes)

@@ -1,11 +1,11 @@
-"""ShmSubscription: records of some topics, read where the broker and local producers write them.
+"""ShmSubscription: records of some topics, read from the rings that the broker and local producers write.
 
-The control socket says which rings there are; they are then read directly, by one KeyFilter that judges each
-distinct topic once.  When the broker dies and comes back, a subscription goes on by itself: a ring that was
-re-attached is the same memory, so that no record is skipped or seen twice; a ring that was made anew is begun
-at its first record, once the old one has been read to its end.
+The control socket names the rings. They are read directly, with one KeyFilter that checks each distinct topic
+once. When the broker ends and returns, a subscription continues by itself. A re-attached ring is the same
+memory, so that no record is skipped or repeated. A new ring is read from its first record on, after the old
+one has been read to its end.
 
-Never writes to a ring.  One thread, or one event loop, uses a subscription.
+Never writes to a ring. One thread, or one event loop, uses a subscription.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["Place", "RingBatch", "ShmSubscription"]
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0  # a broker is back in well under a second, or it takes a person
-SLICE_S = 0.2  # of waiting for one ring without asyncio: then the control socket is looked at
+RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0  # a restart takes well under a second, or a person is needed
+SLICE_S = 0.2  # of waiting for one ring without asyncio, before the control socket is checked
 
 
 class Place(NamedTuple):
-    """Where a reader stands in a ring: the next offset, and the epoch in which that counts."""
+    """Position of a reader in a ring: the next offset, and its epoch."""
 
     epoch: int
     offset: int
@@ -47,11 +47,11 @@ Start = Literal["latest", "oldest"] | Mapping[str, Place]
 
 
 class RingBatch:
-    """Records of one ring, in order: iterate, index, len().  `records` has them as columns too.
+    """Records of one ring, in order: iterate, index, len(). `records` has them as columns too.
 
-    `lost` records were overwritten just before these.  A record is the ring's own memory: with gating it
-    stays what it is while the batch lives, else until the writer comes round: record.valid() tells, and
-    bytes(record) is a copy that was whole.
+    `lost` records were overwritten just before these. A record is the ring's own memory. With gating it is
+    unchanged while the batch exists, otherwise until the writer overwrites it. record.valid() checks that;
+    bytes(record) is a consistent copy.
     """
 
     __slots__ = ("epoch", "lost", "records", "ring", "stream")
@@ -81,14 +81,14 @@ class _Source:
         self.reader = reader
         self.successor: RingFacts | None = None  # the same ring in a later epoch: to be read after this one
         self._ring = ring
-        self._lost = lost  # to be told with the next batch
+        self._lost = lost  # to be reported with the next batch
 
     def read(self, limit: int) -> RingBatch | None:
         while True:
             try:
                 records = self.reader.read_many(limit)
                 break
-            except Overrun as error:  # told before what comes after it is read
+            except Overrun as error:  # reported before later records are read
                 self._lost += error.lost
         if not len(records) and not self._lost:
             return None
@@ -101,11 +101,11 @@ class _Source:
 
 
 class ShmSubscription:
-    """Made by local_client.subscribe_shm().  Iterate with `async for` or with `for`; neither ends by itself.
+    """Subscription, created by local_client.subscribe_shm(). Iterate with `async for` or `for`, without end.
 
-    Entered by `async with` or `with`, it stands where `start` says from then on; else from the first
-    iteration on.  `lost` counts the records that were overwritten before they were read.
-    Raises BrokerUnreachable if no broker is there at the start; Refused or Evicted when gating.
+    Entered by `async with` or `with`, it begins at `start` from then on; otherwise at the first iteration.
+    `lost` counts the records that were overwritten before they were read. Raises BrokerUnreachable if there
+    is no broker at the start; Refused or Evicted when gating.
     """
 
     def __init__(
@@ -138,21 +138,21 @@ class ShmSubscription:
 
     @property
     def connected(self) -> bool:
-        """Whether the broker was there when last looked for.  Rings are read on without it."""
+        """True if the broker was there at the last check. Rings are read without it too."""
         return self._connection is not None
 
     def places(self) -> dict[str, Place]:
-        """How far each ring has been read: as `start`, a later subscription goes on there."""
+        """Position in each ring: a later subscription continues there, with this as `start`."""
         return {name: Place(it.facts.epoch, it.reader.offset) for name, it in self._sources.items()}
 
     def read(self) -> RingBatch | None:
-        """What is there now, of one ring; None if nothing is.  For programs with a loop of their own."""
+        """The next batch of one ring; None if there is none now. For programs with their own loop."""
         if self._chores_due():
             self._do_chores()
         return self._next_batch()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until there may be something to read(); False after `timeout_s`."""
+        """Wait until read() may return a batch; False after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._listen()
@@ -166,7 +166,7 @@ class ShmSubscription:
                 return True
 
     def close(self) -> None:
-        """Gives all rings back.  Records in hand stay readable memory.  May be called twice."""
+        """Close all rings. Records that the caller holds stay readable. May be called twice."""
         self._disconnect()
         if self._loop is not None and not self._loop.is_closed() and self._poll.fileno() >= 0:
             self._loop.remove_reader(self._poll.fileno())
@@ -178,7 +178,7 @@ class ShmSubscription:
     def __enter__(self) -> Self:
         try:
             self._do_chores()
-        except BaseException:  # a gate that was refused, or an interrupt
+        except BaseException:  # a refused gate, or an interrupt
             self.close()
             raise
         return self
@@ -226,7 +226,7 @@ class ShmSubscription:
     # ---- reading and sleeping ----
 
     def _next_batch(self) -> RingBatch | None:
-        """Of one ring after the other, so that a busy one does not hide the rest."""
+        """The next batch, from the rings in turn, so that a busy ring does not delay the rest."""
         readable = self._poll.readable()
         for step in range(len(readable)):
             source = readable[(self._turn + step) % len(readable)]
@@ -240,11 +240,11 @@ class ShmSubscription:
                 self.lost += batch.lost
                 return batch
             if source.successor is not None and source not in self._ended:
-                self._ended.append(source)  # nobody writes it any more, so it is at its end
+                self._ended.append(source)  # it has no writer any more, so it was read to its end
         return None
 
     def _sleep(self, seconds: float) -> bool:
-        if len(self._sources) == 1:  # it spins first, and needs no other thread
+        if len(self._sources) == 1:  # one reader spins first, and needs no other thread
             self._poll.rest()
             return self._poll.readable()[0].reader.wait(seconds)
         self._poll.watch()
@@ -265,7 +265,7 @@ class ShmSubscription:
         self._woken.set()
 
     def _listen(self) -> None:
-        """Takes in what the broker says, or that it is gone."""
+        """Receive notifications of the broker, or notice its end."""
         if self._connection is not None:
             try:
                 self._connection.receive()
@@ -280,7 +280,7 @@ class ShmSubscription:
         return bool(self._connection.news or self._ended)
 
     def _chores(self) -> Generator[tuple[Request, type[Message]], Any, None]:
-        """All that is to be asked of the broker now: yields requests, is sent their answers."""
+        """Requests that are due: yields each, and gets its answer by send()."""
         if self._connection is None:
             self._connection = Connection(self._directory)
             answer = yield Rings(self._filters, follow=True), RingList
@@ -334,7 +334,7 @@ class ShmSubscription:
         known = self._sources.get(facts.name)
         if known is not None and known.facts.epoch != facts.epoch:
             known.successor = facts
-            self._poll.rest()  # nothing will ring for the old one any more: look at it
+            self._poll.rest()  # the bell will never report the old ring again: read it now
             return
         source = known or self._open(facts, start)
         if source is not None and self._gating and facts.kind == "partition":

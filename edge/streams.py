@@ -1,15 +1,15 @@
-"""Streams: which partition a topic belongs to, and the partitions themselves.
+"""Streams: the partition of each topic, and the partitions themselves.
 
-Owns the rings that the broker writes, from start to stop.  Never reads a record and never publishes one: that
-is what the Writer of each Partition is for.
+Owns the rings that the broker writes, from start to stop. Never reads or publishes a record: the Writer of
+each Partition does that.
 
-A start finds what the last life left (ring_files.py): a ring is checked and continues at its next offset,
-after a clean stop as after kill -9; one that cannot be used is renamed.  In the place of a ring that is gone
-a new one begins, in a new epoch, and where the log ends if it has one.
+A start takes over the rings of the last run (ring_files.py). A ring is checked and continues at its next
+offset, after a clean stop and after kill -9; an unusable ring is renamed. A new ring replaces it, in a new
+epoch, and begins at the end of the log, if there is a log.
 
-A stop keeps every ring that holds a record.  Subscribers, sessions and bridges go on reading there after the
-next start, and a `process` stream has no other copy; whoever wants the memory back removes the runtime
-directory while the broker is stopped.  Rings that never held a record are removed.
+A stop keeps every ring that holds a record. Subscribers, sessions and bridges continue there after the next
+start, and a `process` stream has no other copy. To free that memory, remove the runtime directory while the
+broker is stopped. Rings that never held a record are removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """An ordered sequence of records: one ring and its only writer.  Name: "{stream}-{index}"."""
+    """An ordered sequence of records: one ring and its only writer. Name: "{stream}-{index}"."""
 
     name: str
     stream: str
@@ -46,7 +46,7 @@ class Partition:
 
 
 class Streams:
-    """All partitions of a broker.  Made by open(); closed once, after everybody who writes or reads."""
+    """All partitions of a broker. Created by open(); closed once, after all writers and readers."""
 
     def __init__(self, groups: Iterable[tuple[Stream, list[Partition]]]) -> None:
         self._groups = list(groups)
@@ -61,8 +61,8 @@ class Streams:
     ) -> Self:
         """Every partition of `config`, re-attached or new, in its runtime directory, which must be locked.
 
-        `log_ends`: what the recovered log holds, ring name -> (epoch, offset behind its last record); `past`
-        reads it.  Raises RingsUnavailable: no room in memory, or another process writes one of the rings.
+        `log_ends`: ends of the recovered log, ring name -> (epoch, offset after its last record); `past`
+        reads the log. Raises RingsUnavailable: no room in memory, or another process writes one of the rings.
         """
         streams = cls([])
         try:
@@ -83,19 +83,20 @@ class Streams:
         return [partition for _, partitions in self._groups for partition in partitions]
 
     def settings(self) -> list[Stream]:
-        """Every stream, in the order in which they are asked for a topic."""
+        """Every stream, in the order in which topics are matched."""
         return [stream for stream, _ in self._groups]
 
     def partition_of(self, topic: str) -> Partition:
-        """Where the records of `topic` go: always the same, as long as the streams stay what they are."""
+        """Partition of a topic: always the same one while the configuration of streams stays the same."""
         for stream, partitions in self._groups[:-1]:
             if any(matches(topic_filter, topic) for topic_filter in stream.topics):
                 return partitions[crc32c(topic.encode()) % len(partitions)]
-        _, partitions = self._groups[-1]  # the default stream takes the rest, topics that begin with $ too
+        # the default stream takes the rest, including topics that begin with $
+        _, partitions = self._groups[-1]
         return partitions[crc32c(topic.encode()) % len(partitions)]
 
     def close(self) -> None:
-        """Gives all rings back; those with records in them stay for the next start.  May be called twice."""
+        """Close all rings; those with records stay for the next start. May be called twice."""
         kept_bytes, directory = 0, None
         for _, partitions in self._groups:
             for partition in partitions:
@@ -115,14 +116,15 @@ class Streams:
 def _open(
     stream: Stream, index: int, path: Path, epochs: Epochs, log_end: LogEnd, past: LoggedRecords | None
 ) -> Partition:
-    logged = stream.durability != "process"  # Then somebody is promised every record: the log.
+    logged = stream.durability != "process"  # the log must get every record
 
     def writer_of(ring: Ring) -> Writer:
         waits = stream.when_full == "block" or (stream.when_full == "overwrite" and logged)
         return ring.writer(
             when_full="block" if waits else "reject",
             queue_timeout_ms=stream.queue_timeout_ms,
-            gates="listed",  # the cursor file is hostile: only readers that the control socket admitted count
+            # the cursor file is untrusted: only readers that the control socket admitted can block the writer
+            gates="listed",
         )
 
     ring, writer = ring_to_write(

@@ -1,10 +1,11 @@
-"""Telling: a bridge in a process of its own says over the control socket how far its sink has the rings.
+"""Upstream reporter: sends the progress of a bridge in a separate process to the broker, by the control
+socket.
 
-Owns a thread and a connection.  Publishers of streams with durability = "upstream" wait for what is said
-here, so only the latest of each ring matters, and what is lost is said until it has been heard.  A broker
-that is not there, or starts again, is told everything when it is.
+Owns a thread and a connection. Publishers of streams with durability = "upstream" wait for these reports. So
+only the latest progress of each ring matters, and lost offsets are repeated until a report has succeeded. A
+broker that is absent, or restarts, gets everything once it is there.
 
-Never holds up the bridge: moved() takes a lock for as long as it takes to note a number.
+Never delays the bridge: moved() takes a lock only to store a number.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["Telling"]
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-STOP_S = 10.0  # an answer is waited for half as long
-LOST_MOST = 256  # ranges of one ring: more become one
+STOP_S = 10.0  # one answer is waited for half as long
+LOST_MOST = 256  # ranges of one ring: more are merged into one
 
 
 @dataclass
@@ -37,7 +38,7 @@ class _Ring:
 
 
 class Telling:
-    """What `bridge` has, for the broker of `runtime_dir`; None: this user's own.  From start() to stop()."""
+    """Progress of `bridge` for the broker of `runtime_dir`; None: of this user. From start() to stop()."""
 
     def __init__(self, bridge: str, runtime_dir: StrPath | None) -> None:
         self._bridge = bridge
@@ -49,7 +50,7 @@ class Telling:
         self._thread = threading.Thread(target=self._run, name="brim-bridge-tell", daemon=True)
 
     def moved(self, ring_name: str, epoch: int, offset: int, lost: Lost) -> None:
-        """As Drain tells it, on the bridge's thread."""
+        """Store new progress. Called by Drain, on the bridge's thread."""
         with self._news:
             ring = self._rings.setdefault(ring_name, _Ring())
             if ring.epoch != epoch:
@@ -61,11 +62,11 @@ class Telling:
             self._news.notify()
 
     def start(self) -> None:
-        """Begins."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Says what is left to say, if the broker is there, and ends."""
+        """Send the remaining progress, if the broker is there, and end the thread."""
         with self._news:
             self._stopping = True
             self._news.notify()
@@ -98,7 +99,7 @@ class Telling:
         return [name for name, ring in self._rings.items() if not ring.told]
 
     def _tell(self) -> None:
-        """Everything that is news.  Raises EdgeError: it stays news."""
+        """Send all unreported progress. Raises EdgeError: it stays unreported."""
         connection = self._connection = self._connection or Connection(self._directory)
         with self._news:
             untold = self._untold()
@@ -115,7 +116,9 @@ class Telling:
                     del ring.lost[:lost]
 
     def _drop(self, *, forget: bool) -> None:
-        """`forget`: the next broker knows nothing of what this one was told."""
+        """Close the connection. `forget`: report everything again, because the next broker
+        knows none of it.
+        """
         if self._connection is not None:
             self._connection.close()
             self._connection = None

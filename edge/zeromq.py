@@ -1,11 +1,10 @@
-"""The ZeroMQ publisher: every record that somebody subscribes to, as frames.py lays it out.
+"""ZeroMQ publisher: sends every record that a peer subscribes to, in the format of frames.py.
 
-Owns an XPUB socket, one thread, and a cursor over each ring.  Never holds a writer back: a cursor that is
-lapped counts what it lost, a subscriber that does not keep up is skipped by ZeroMQ, and both show as gaps in
-the offsets that a subscriber sees.
+Owns an XPUB socket, one thread, and a cursor over each ring. Never delays a writer: an overrun cursor counts
+its lost records, ZeroMQ skips a slow subscriber, and both show as gaps in the offsets that a subscriber gets.
 
-XPUB tells the prefixes that are subscribed to; only records of those topics are copied, and none while there
-are no subscribers: then the thread sleeps and the rings are not looked at.
+XPUB reports the subscribed prefixes. Only records of those topics are copied. Without subscribers the thread
+sleeps and does not read the rings.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ __all__ = ["ZmqPublisher", "ZmqStats"]
 
 log = logging.getLogger(__name__)
 
-BATCH_RECORDS = 256  # of one ring before the others have a turn, and new subscriptions are looked at
-PREFIXES_MAX = 10_000  # beyond it everything is sent: a subscriber must not make us remember without end
+BATCH_RECORDS = 256  # of one ring before the others are read, and new subscriptions are received
+PREFIXES_MAX = 10_000  # with more prefixes everything is sent: a subscriber must not use unbounded memory
 SUBSCRIPTION_MAX_BYTES = 65_536
-_MORE = int(zmq.SNDMORE)  # a plain number: to combine enum members costs as much as to send
+_MORE = int(zmq.SNDMORE)  # a plain int: combining enum members costs as much as sending
 _FIRST = int(zmq.SNDMORE | zmq.NOBLOCK)
-POLL_MS = 1_000  # a lost wake-up costs no more than this
+POLL_MS = 1_000  # bounds the delay of a lost wake-up
 
 
 @dataclass(slots=True)
 class ZmqStats:
-    """What happened since the start.  Written by the publisher's thread alone."""
+    """Counters since the start. Only the publisher's thread writes them."""
 
-    sent: int = 0  # messages given to ZeroMQ
-    sent_bytes: int = 0  # of their payloads
+    sent: int = 0  # messages that ZeroMQ has accepted
+    sent_bytes: int = 0  # bytes of their payloads
     overrun: int = 0  # records that the rings overwrote before they were read
-    full_queues: int = 0  # times that a subscriber's queue was found full: it then misses messages
-    prefixes: int = 0  # subscribed to now
+    full_queues: int = 0  # times that a subscriber's queue became full, so that it misses messages
+    prefixes: int = 0  # subscribed now
 
 
 class _Source:
-    """One ring."""
+    """One ring, with its reader."""
 
     def __init__(self, ring: Ring, *, own: bool) -> None:
         self.name = ring.name
@@ -76,30 +75,31 @@ class ZmqPublisher:
         self._socket = self._server.socket
         self._socket.set(zmq.SNDHWM, send_high_water)
         self._socket.set(zmq.MAXMSGSIZE, SUBSCRIPTION_MAX_BYTES + 1)
-        self._socket.set(zmq.XPUB_NODROP, 1)  # so that a full queue is told; see _send()
+        self._socket.set(zmq.XPUB_NODROP, 1)  # so that ZeroMQ reports a full queue; see _send()
         self._added: deque[_Source] = deque()
         self._prefixes: set[bytes] = set()
         self._previous = PreviousOffsets()
-        self._bell = Bell()  # the process's own has work enough
+        self._bell = Bell()  # the bell of the process has enough other work
         self._poll: RingPoll[_Source] = RingPoll(self._bell)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="brim-zmq", daemon=True)
 
     @property
     def endpoint(self) -> str:
-        """Where it is to be bound, and once it is, where it is."""
+        """Configured endpoint; after start() the bound one."""
         return self._server.endpoint
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more subscribers than so many descriptors allow.  After start()."""
+        """Accept no more subscribers than so many descriptors allow. After start()."""
         self._server.admit(descriptors)
 
     def peers(self) -> dict[str, int]:
-        """Connections now, and those refused or ended by cause; empty where subscribers have keys."""
+        """Current connections, and those refused or ended by cause; empty if subscribers have keys."""
         return self._server.peers()
 
     def add(self, ring: Ring, *, own: bool = True) -> None:
-        """Publish `ring` too, from its next record on.  `own`: this process writes it; else it is checked.
+        """Publish `ring` too, from its next record on. `own`: this process writes it; otherwise it is
+        checked.
 
         Any thread may call this, before start() and after it.
         """
@@ -107,7 +107,7 @@ class ZmqPublisher:
         self._poll.wake()
 
     def start(self) -> None:
-        """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
+        """Bind, and start the thread. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there."""
         try:
             self._server.bind()
         except EdgeError:
@@ -116,7 +116,7 @@ class ZmqPublisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes everything, before the rings close."""
+        """End the thread and close everything. Must be called before the rings close."""
         if self._thread.is_alive():
             self._stopping = True
             self._poll.wake()
@@ -124,7 +124,7 @@ class ZmqPublisher:
         self.close()
 
     def close(self) -> None:
-        """Gives everything back.  May be called twice."""
+        """Close all readers and the socket. May be called twice."""
         if self._server.closed:
             return
         for source in (*self._poll.items(), *self._added):
@@ -141,7 +141,7 @@ class ZmqPublisher:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._poll.fileno(), zmq.POLLIN)
         while not self._stopping:
-            self._take_sources()  # first: at the first subscription all begin at their ends
+            self._take_sources()  # before subscriptions: the first subscription moves all readers to the end
             self._take_subscriptions()
             self._server.look()
             if self._prefixes and sum([self._send_batch(source) for source in self._poll.readable()]):
@@ -180,18 +180,18 @@ class ZmqPublisher:
         self._poll.rest()
         for source in self._poll.items():
             source.reader.match = accepted
-            if begin:  # what was published while nobody was there is nobody's
+            if begin:  # records from the time without subscribers are not sent
                 source.reader.seek_latest()
 
     def _filter(self) -> KeyFilter | None:
-        """Judges each topic once; None when all pass."""
+        """Filter that checks each topic once; None if all pass."""
         if b"" in self._prefixes or len(self._prefixes) > PREFIXES_MAX:
             return None
         prefixes = tuple(self._prefixes)
         return KeyFilter(lambda key: key.startswith(prefixes))
 
     def _send_batch(self, source: _Source) -> int:
-        """Sends what is there of one ring, up to BATCH_RECORDS; 0 if nothing is."""
+        """Send the waiting records of one ring, up to BATCH_RECORDS. Returns their number."""
         try:
             batch = source.reader.read_many(BATCH_RECORDS)
         except Overrun as error:
@@ -208,10 +208,10 @@ class ZmqPublisher:
         return len(batch)
 
     def _send_record(self, source: _Source, record: Record) -> None:
-        topic = record.key  # before bytes(), which says whether all of it was still there
+        topic = record.key  # before bytes(), which checks that the record was still complete
         try:
             payload = record.bytes()
-        except Overrun:  # the next read says how many
+        except Overrun:  # the next read reports the number
             self._previous.forget(source.name)
             return
         previous = self._previous.replace(source.name, topic, record.offset)
@@ -223,11 +223,11 @@ class ZmqPublisher:
         self.stats.sent_bytes += len(payload)
 
     def _send(self, topic: bytes, header: bytes, payload: bytes) -> None:
-        """To every subscriber that has room; the others miss it.
+        """Send a message to every subscriber with room; the others miss it.
 
-        With XPUB_NODROP ZeroMQ refuses the message for all when the queue of one is full, so it is then sent
-        again without.  ZeroMQ leaves out a subscriber from there on, silently, until it has room: what is
-        counted is how often that began.
+        With XPUB_NODROP ZeroMQ refuses the message for all if the queue of one is full; then it is sent again
+        without that option. From there on ZeroMQ silently skips that subscriber, until it has room.
+        `full_queues` counts the beginnings of such periods.
         """
         send, full = self._socket.send, self.stats.full_queues
         try:

@@ -1,13 +1,13 @@
-"""Gate before a ZeroMQ socket: limits for each message that libzmq has none for.
+"""Gate before a ZeroMQ socket: limits of messages that libzmq does not have.
 
 libzmq keeps the parts of a message until its last one, and limits neither their number nor their bytes: one
-peer that never ends a message takes all memory.  So peers connect to the gate, a thread in C
-(ringbuf/c/gate/), which passes their bytes on to libzmq and disconnects a peer that exceeds a limit.
+peer that never ends a message takes all memory. So peers connect to the gate, a thread in C
+(ringbuf/c/gate/), which passes their bytes to libzmq and disconnects a peer that exceeds a limit.
 
 Owns the listening socket with its file, the thread, and a name for libzmq's own socket: `inner`, in the
 abstract namespace, which libzmq opens to this process only (ZMQ_IPC_FILTER_PID).
 
-Only for peers without CURVE, which encrypts where messages end; a peer with a key is trusted so far.
+Only for peers without CURVE, which encrypts the ends of messages; peers with a key are not limited.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ COUNTED = ("open", "accepted", "refused", "malformed", "too_long", "unfinished",
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """What a peer may send: parts of one message, and bytes of all its parts.
+    """Limits of a peer: parts of one message, and bytes of all its parts.
 
-    `unread_max_ms`: for an answer that it does not read, 0 for any time.
+    `unread_max_ms`: time for an answer that the peer does not read, 0: no limit.
     """
 
     parts_max: int
@@ -54,23 +54,23 @@ class GateLimits:
 
 
 class Gate:
-    """Listens at `endpoint` from open() to close().  `table` has the endpoint in the configuration file."""
+    """Listens at `endpoint` from open() to close(). `table` has the endpoint in the configuration file."""
 
     def __init__(self, table: str, endpoint: str, limits: GateLimits) -> None:
-        self.endpoint = endpoint  # where it listens, after open()
+        self.endpoint = endpoint  # the bound endpoint, after open()
         self.inner = f"brim-{secrets.token_hex(16)}"
         self._setting = f"{table}.endpoint"
         self._table = table
         self._limits = limits
         self._listener: socket.socket | None = None
-        self._path: Path | None = None  # of a Unix socket that is bound
+        self._path: Path | None = None  # of a bound Unix socket
         self._gate = ffi.NULL
         self._thread: threading.Thread | None = None
         self._may_log = LogThrottle()
         self._logged = 0
 
     def open(self) -> None:
-        """Listen, and begin.  Raises PortTaken, or EdgeError: nobody can listen there."""
+        """Listen, and start the thread. Raises PortTaken, or EdgeError if the endpoint cannot be bound."""
         try:
             self._listener = self._listen()
         except OSError as error:
@@ -99,12 +99,12 @@ class Gate:
             lib.gt_admit(self._gate, max(1, descriptors // OF_CONNECTION))
 
     def drained(self) -> None:
-        """Report that the ZeroMQ socket had no further message.  From the thread that receives."""
+        """Report that the ZeroMQ socket had no further message. From the thread that receives."""
         if self._gate != ffi.NULL:
             lib.gt_drained(self._gate)
 
     def counts(self) -> dict[str, int]:
-        """Connections now (open), and since the start: accepted, and refused or ended by cause."""
+        """Current connections (open), and totals since the start: accepted, and refused or ended by cause."""
         if self._gate == ffi.NULL:
             return dict.fromkeys(COUNTED, 0)
         found = ffi.new("gt_counts *")
@@ -112,7 +112,7 @@ class Gate:
         return {name: int(getattr(found, name)) for name in COUNTED}
 
     def look(self) -> None:
-        """Log peers that were refused or disconnected for a limit since the last look."""
+        """Log peers that were refused or disconnected for a limit since the last call."""
         counts = self.counts()
         ended = sum(counts[name] for name in COUNTED[2:])
         if ended > self._logged and self._may_log():
@@ -121,7 +121,7 @@ class Gate:
             log.warning("ZeroMQ peers disconnected %s", pairs(endpoint=self.endpoint, **found))
 
     def close(self, linger_ms: int = 0) -> None:
-        """Stop, when libzmq's answers have been passed on for `linger_ms` at most.  May be called twice."""
+        """Stop, after libzmq's answers were passed on for `linger_ms` at most. May be called twice."""
         if self._thread is not None:
             lib.gt_stop(self._gate, linger_ms)
             self._thread.join()
@@ -139,7 +139,7 @@ class Gate:
         if code := lib.gt_run(self._gate):
             log.error("ZeroMQ gate failed %s", pairs(endpoint=self.endpoint, reason=os.strerror(code)))
 
-    # ---- where it listens ----
+    # ---- listening ----
 
     def _listen(self) -> socket.socket:
         scheme, _, place = self.endpoint.partition("://")
@@ -151,7 +151,7 @@ class Gate:
             host, port = split_address(place.removesuffix(":*") + ":0" if place.endswith(":*") else place)
         except ValueError:
             raise OSError(errno.EINVAL, "no address; write tcp://HOST:PORT") from None
-        # IPv4 first, as libzmq's clients do.
+        # IPv4 first, like libzmq's clients
         family, *_, address = min(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         listener.setblocking(False)
@@ -177,7 +177,7 @@ class Gate:
 
 
 def _remove_socket(path: Path) -> None:
-    """What a killed broker left; another broker holds the lock of the directory."""
+    """Remove the socket of a killed broker; the lock of the directory excludes other brokers."""
     try:
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()

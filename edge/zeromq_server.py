@@ -1,7 +1,7 @@
-"""Server socket of ZeroMQ: a context of its own, keys or a gate for its peers, an endpoint, a clean end.
+"""ZeroMQ server socket: a separate context, keys or a gate for its peers, an endpoint, a clean end.
 
-Owns the context, the socket, and the thread of ZeroMQ's that checks keys, or, without keys, the gate that
-limits what peers send (zeromq_gate.py).  Never sends or receives: that is for the thread that has the socket.
+Owns the context and the socket. With keys it owns ZeroMQ's thread that checks them, without keys the gate
+that limits peers (zeromq_gate.py). Never sends or receives: the thread that uses the socket does.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from edge.zeromq_gate import BACKLOG, Gate, GateLimits
 
 __all__ = ["ZmqServer"]
 
-LINGER_MS = 500  # at the end, for what is queued
+LINGER_MS = 500  # at the end, for queued messages
 IPC = "ipc://"
 
 
 class Stoppable(Protocol):
-    """A thread of ZeroMQ's that says who may connect."""
+    """ZeroMQ's thread that authenticates peers."""
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the thread."""
 
 
 class ZmqServer:
-    """A socket for `endpoint`, bound by bind().  `table` has that setting in the configuration file; keys are
-    those of [zmq] for all.
+    """A socket for `endpoint`, bound by bind().
 
-    With both key files only those get in whose public certificate is in `client_keys_dir`.  Raises EdgeError:
-    the secret key cannot be read.
+    `table` has that setting in the configuration file; the keys are those of [zmq] for all sockets. With both
+    key settings only peers with a public certificate in `client_keys_dir` are accepted. Raises EdgeError if
+    the secret key is unreadable.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ZmqServer:
         client_keys_dir: Path | None = None,
     ) -> None:
         keys = _key_pair(secret_key_file) if secret_key_file is not None else None
-        self.endpoint = endpoint  # where it is bound, after bind()
+        self.endpoint = endpoint  # the bound endpoint, after bind()
         self._table = table
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(kind)
@@ -66,11 +66,11 @@ class ZmqServer:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True after close()."""
         return bool(self._context.closed)
 
     def bind(self) -> None:
-        """Raises PortTaken, or EdgeError when ZeroMQ cannot bind there; close() is still to be called."""
+        """Bind. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there; call close() then too."""
         setting = f"{self._table}.endpoint"
         if self._gate is not None:
             self._bind_behind(self._gate)
@@ -95,26 +95,26 @@ class ZmqServer:
         self.endpoint = gate.endpoint
 
     def admit(self, descriptors: int) -> None:
-        """Accept no more peers than so many descriptors allow.  Any thread, after bind()."""
+        """Accept no more peers than so many descriptors allow. Any thread, after bind()."""
         if self._gate is not None:
             self._gate.admit(descriptors)
 
     def drained(self) -> None:
-        """Report that the socket had no further message: peers that wait for it may go on."""
+        """Report that the socket had no further message: peers that wait for it may continue."""
         if self._gate is not None:
             self._gate.drained()
 
     def look(self) -> None:
-        """Log peers that exceeded a limit; now and then, from one thread."""
+        """Log peers that exceeded a limit; call it now and then, from one thread."""
         if self._gate is not None:
             self._gate.look()
 
     def peers(self) -> dict[str, int]:
-        """Gate.counts(); empty where peers have keys."""
+        """Gate.counts(); empty if peers have keys."""
         return self._gate.counts() if self._gate is not None else {}
 
     def close(self) -> None:
-        """What is queued has LINGER_MS.  May be called twice."""
+        """Close; queued messages have LINGER_MS. May be called twice."""
         if self.closed:
             return
         if self._authenticator is not None:
@@ -123,12 +123,12 @@ class ZmqServer:
         self._context.term()
         if self._gate is not None:
             self._gate.close(LINGER_MS)
-        if self._file is not None:  # Else it may be another's.
+        if self._file is not None:  # otherwise the file may belong to another process
             self._file.unlink(missing_ok=True)
 
 
 def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
-    """(public, secret) of a certificate."""
+    """(public, secret) key of a certificate."""
     from zmq.auth import load_certificate
 
     try:
@@ -143,7 +143,7 @@ def _key_pair(secret_key_file: Path) -> tuple[bytes, bytes]:
 
 
 def _let_in_only(socket: zmq.Socket[bytes], keys: tuple[bytes, bytes], client_keys_dir: Path) -> Stoppable:
-    """Makes `socket` a CURVE server for those whose public certificate is in `client_keys_dir`."""
+    """Make `socket` a CURVE server for peers with a public certificate in `client_keys_dir`."""
     from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(socket.context)

@@ -1,4 +1,4 @@
-"""ZmqSubscription: records of some topics as ZeroMQ brings them, and whether any are missing."""
+"""ZmqSubscription: records of some topics by ZeroMQ, with detection of missing ones."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from edge.mqtt.topics import matches
 
 __all__ = ["ZmqSubscription"]
 
-BATCH_MESSAGES = 256  # then the event loop is asked again
+BATCH_MESSAGES = 256  # before other tasks of the event loop run
 
 
 class ZmqSubscription:
-    """Made by local_client.subscribe_zmq().  `async for topic, header, payload in ...`, without end.
+    """Subscription, created by local_client.subscribe_zmq(). `async for topic, header, payload in ...`,
+    without end.
 
-    `gaps` counts the messages before which something of their topic is missing, or may be: what did not fit
-    this subscriber's queue, or was overwritten before the broker had sent it.  `unreadable` counts messages
-    that are no frames of ours.  A broker that comes back is found again by ZeroMQ itself.
+    `gaps` counts the messages before which one of their topic is missing, or may be: it did not fit this
+    subscriber's queue, or was overwritten before the broker had sent it. `unreadable` counts messages in an
+    invalid format. ZeroMQ itself reconnects to a broker that returns.
     """
 
     def __init__(self, filters: tuple[str, ...], endpoint: str, *, receive_high_water: int) -> None:
@@ -36,7 +37,7 @@ class ZmqSubscription:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.SUB)
         self._socket.set(zmq.RCVHWM, receive_high_water)
-        self._socket.set(zmq.SNDHWM, 0)  # else ZeroMQ drops subscriptions, from the thousandth on
+        self._socket.set(zmq.SNDHWM, 0)  # otherwise ZeroMQ drops subscriptions, from the thousandth on
         self._socket.set(zmq.LINGER, 0)
         self._socket.connect(endpoint)
         for prefix in {prefix_of(topic_filter) for topic_filter in filters}:
@@ -45,11 +46,11 @@ class ZmqSubscription:
 
     @property
     def gaps(self) -> int:
-        """How often something was missing."""
+        """Number of messages before which one was missing."""
         return self._continuity.gaps
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the socket. May be called twice."""
         self._socket.close()
         self._context.term()
 
@@ -65,7 +66,7 @@ class ZmqSubscription:
     async def __anext__(self) -> tuple[str, Header, bytes]:
         while not self._taken:
             self._take(await self._socket.recv_multipart())
-            with suppress(zmq.Again):  # what else is there, without a Future for each
+            with suppress(zmq.Again):  # further messages that are there, without a Future for each
                 for _ in range(BATCH_MESSAGES):
                     self._take(self._directly.recv_multipart(zmq.NOBLOCK))
         return self._taken.popleft()
@@ -81,7 +82,9 @@ class ZmqSubscription:
             self._taken.append((topic, header, bytes(payload)))
 
     def _accepts(self, topic: str) -> bool:
-        """A prefix lets through more than its filter; each topic is judged once."""
+        """True if a filter matches the topic. A prefix passes more topics than its filter; each is checked
+        once.
+        """
         accepted = self._accepted.get(topic)
         if accepted is None:
             if len(self._accepted) >= TOPICS_MAX:
