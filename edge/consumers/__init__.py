@@ -1,6 +1,6 @@
-"""Named consumers and consumer groups: who has been handed which records, and what is done with them.
+"""Consumer groups: named groups of consumers that share the records of partitions and acknowledge them.
 
-What a group has committed is stored apart from the records (offsets.py, journal.py); what is under way is in
-memory (window.py, groups.py) and comes again when it is lost.  service.py answers requests (messages.py)
-without sockets; endpoint.py is the ZeroMQ ROUTER around it, client.py the other side.
+The progress of a group is stored apart from the records (offsets.py, journal.py). Records that members have
+now are tracked in memory (window.py, groups.py), and are delivered again if that is lost. service.py answers
+requests (messages.py) without sockets; endpoint.py is the ZeroMQ ROUTER around it, client.py the client side.
 """

@@ -1,12 +1,12 @@
-"""Acknowledgement history: which member did which of the last records of a partition.
+"""Acknowledgement history: the member that acknowledged each of the last records of a partition.
 
-Owns one set of offsets for each member of the last MEMBERS_MAX that acknowledged, and the set of records that
-were passed over because no filter of the group matches them.  It tells an acknowledgement that is repeated
-from one that is late: the record was done by another member.  In memory only: after a restart of the broker
-an acknowledgement of a record that is done is refused.
+Owns one set of offsets for each of the last MEMBERS_MAX members that acknowledged, and the set of records
+that were passed over because no filter of the group matches them. It distinguishes a repeated acknowledgement
+from a late one, where another member did the record. In memory only: after a restart of the broker an
+acknowledgement of a record that is done is refused.
 
 Invariants: the sets are disjoint, and hold no offset below the window's floor less REMEMBERED and
-FORGET_STEP; so together they take a few MiB at the most.
+FORGET_STEP; so together they take a few MiB at most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMBERS_MAX = 256
 
 
 class AckHistory:
-    """Of one partition in one group."""
+    """History of one partition in one group."""
 
     def __init__(self, first: int) -> None:
         self.passed = BitMap64()
@@ -29,21 +29,21 @@ class AckHistory:
         self._by_member: dict[str, BitMap64] = {}
 
     def of(self, member: str) -> BitMap64:
-        """The offsets that `member` has done; not to be changed."""
+        """Offsets that `member` has done; do not change the set."""
         return self._by_member.get(member) or BitMap64()
 
     def add(self, member: str, offsets: BitMap64) -> None:
-        """`member` has done these."""
+        """Record that `member` has done these."""
         if not offsets:
             return
         known = self._by_member.pop(member, None) or BitMap64()
         known |= offsets
-        self._by_member[member] = known  # the last to acknowledge stands last
+        self._by_member[member] = known  # the last to acknowledge is last
         if len(self._by_member) > MEMBERS_MAX:
             del self._by_member[next(iter(self._by_member))]
 
     def forget_below(self, first: int) -> None:
-        """Keep hardly any offset below `first`."""
+        """Remove most offsets below `first`."""
         if first < self.first + FORGET_STEP:
             return
         self.first = first

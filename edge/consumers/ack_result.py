@@ -1,6 +1,6 @@
-"""Acknowledgement result: which records of an acknowledgement count, and which do not.  Immutable.
+"""Acknowledgement result: the accepted and the refused records of an acknowledgement. Immutable.
 
-Invariant: `accepted` and `refused` count the records that were named, each in one of the two.
+Invariant: `accepted` and `refused` count the named records, each in one of the two.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LOST = "the broker did not answer; the records may come again"
 
 @dataclass(frozen=True, slots=True)
 class AckResult:
-    """The broker's answer to ack(), nack() or commit().  True if nothing was refused.
+    """The broker's answer to ack(), nack() or commit(). True if nothing was refused.
 
-    `accepted`, `refused`: records.  `refused_runs`: exactly the refused, (offset, count) each, rising.
+    `accepted`, `refused`: records. `refused_runs`: exactly the refused, (offset, count) each, ascending.
     `cause`: of the refusal, in words.
     """
 
@@ -46,13 +46,13 @@ class AckResult:
 
 
 def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bool = True) -> AckResult:
-    """The result that an answer gives for the requested records; `named`: only these were requested.
+    """Result from an answer for the requested records; `named`: only these were requested.
 
     None: no answer came.
     """
     if isinstance(answer, Acked):
         refused, runs = answer.refused, answer.refused_runs
-        if runs and named:  # ranges may run over records that match no filter
+        if runs and named:  # ranges may include records that match no filter
             offsets = list(_offsets_in(runs, map(_offset_of, asked)))
             refused, runs = len(offsets), tuple(runs_of(offsets))
         return AckResult(answer.accepted, refused, runs, TOO_LATE if refused else "", asked)
@@ -61,7 +61,7 @@ def result_of(answer: Answer | None, asked: Sequence[Record | int], *, named: bo
 
 
 def runs_of(offsets: Offsets) -> list[Run]:
-    """(offset, count) of what is contiguous in them, in their order."""
+    """(offset, count) of each contiguous run, in their order."""
     runs: list[Run] = []
     for it in offsets:
         offset = _offset_of(it)
@@ -73,7 +73,7 @@ def runs_of(offsets: Offsets) -> list[Run]:
 
 
 def _offsets_in(runs: Sequence[Run], offsets: Iterable[int]) -> Iterable[int]:
-    """Those of the offsets that lie in the runs, which rise."""
+    """Those of the offsets that lie in the runs, which must be ascending."""
     for offset in offsets:
         index = bisect_right(runs, offset, key=lambda run: run[0]) - 1
         if index >= 0 and offset < sum(runs[index]):

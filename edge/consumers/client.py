@@ -1,4 +1,4 @@
-"""Consumers of a group, for programs: with asyncio or without.
+"""Consumer client: members of a consumer group, with asyncio or without.
 
     async with consumer("billing", "plant/#") as records:
         async for batch in records:
@@ -11,12 +11,12 @@
             ...
             records.ack_now(batch)
 
-Members of a group share its partitions; where the group is, is remembered by the broker.  What is not
-acknowledged comes again.  A consumer finds its broker again by itself; what it had in hand then it may get a
-second time.
+Members of a group share its partitions; the broker stores the group's progress. Records that were not
+acknowledged are delivered again. A consumer reconnects by itself; unacknowledged records may then be
+repeated.
 
-In `ordered` groups (the default) records of one topic come in order, one member at a time; in `queue` groups
-each member takes what comes next, and nothing is promised about order.
+In `ordered` groups (the default) records of one topic come in order, to one member at a time. In `queue`
+groups each member gets the next records, without any order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from ringbuf import Record
 
 __all__ = ["AckResult", "Consumer", "ConsumerBatch", "Curve", "Letter", "consumer", "publish"]
 
-SLICE_S = 0.1  # the longest sleep: then it is looked whether the broker is still there
+SLICE_S = 0.1  # the longest sleep before the connection to the broker is checked
 LEAVE_MS = 500
 
 
@@ -71,13 +71,13 @@ def consumer(
     endpoint: str = "",
     curve: Curve | None = None,
 ) -> Consumer:
-    """A member of `group`, which takes the records of the topics that `filters` match.
+    """Create a member of `group`, which gets the records of the topics that `filters` match.
 
-    `mode`, and the filters, are those of all members.  `start`: where a group begins that the broker does not
-    know yet.  `name` is for people.  `session_s`: silence after which the broker gives its records to others:
-    with asyncio it is never silent; without, it is while the program is not asking, so choose more than a
-    batch takes.  `batch_bytes`: about as much comes at once.  `ahead`: batches fetched ahead of their use.
-    Raises EdgeError: no topic filter.
+    `mode` and filters must be the same for all members. `start`: the first record of a new group. `name` is
+    shown to people. `session_s`: silence after which the broker gives its records to others. With asyncio a
+    consumer is never silent; otherwise it is silent while the program processes a batch, so choose more than
+    a batch takes. `batch_bytes`: approximate size of a batch. `ahead`: batches fetched ahead of their use.
+    Raises EdgeError for an invalid topic filter.
     """
     found = checked_filters(filters)
     settings = Settings(group, found, mode, start, name, session_s, batch_bytes, ahead)
@@ -85,10 +85,10 @@ def consumer(
 
 
 class Consumer:
-    """Made by consumer().  Iterate with `async for` inside `async with`, or with `for` inside `with`.
+    """Member of a group, created by consumer(). Iterate with `async for` in `async with`, or `for` in `with`.
 
-    Methods that wait come in two forms: ack() and its kin with asyncio, ack_now() and its kin without.
-    Entering raises BrokerUnreachable: none is there; Refused: the group has other filters, or is full.
+    Methods that wait have two forms: ack(), nack(), commit() and working() with asyncio, ack_now() and so on
+    without. Entering raises BrokerUnreachable, or Refused: the group has other filters, or is full.
     """
 
     def __init__(self, settings: Settings, endpoint: str, curve: Curve | None, timeout_s: float) -> None:
@@ -102,21 +102,21 @@ class Consumer:
         self._changed = asyncio.Event()
         self._to_send = asyncio.Event()
 
-    # ---- what can be seen ----
+    # ---- state ----
 
     @property
     def joined(self) -> bool:
-        """Whether the broker counts us as a member now."""
+        """True if the broker counts this consumer as a member now."""
         return self._core.joined
 
     @property
     def rings(self) -> tuple[str, ...]:
-        """The partitions that this member has."""
+        """Partitions of this member."""
         return self._core.rings
 
     @property
     def refused(self) -> int:
-        """Records whose acknowledgement was refused: it came too late."""
+        """Number of records whose acknowledgement was refused, because it came too late."""
         return self._core.refused
 
     # ---- with asyncio ----
@@ -146,14 +146,15 @@ class Consumer:
     async def __anext__(self) -> ConsumerBatch:
         while not self._core.batches:
             await self._change()
-        self._to_send.set()  # the next fetch
+        self._to_send.set()  # triggers the next fetch
         return self._core.batches.popleft()
 
     async def ack(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
-        """These records of the batch (Records or offsets), or all, are done: which of them that counts for.
+        """Acknowledge records of the batch (Records or offsets; None: all). Returns the accepted and refused
+        ones.
 
-        Refused: another member has or did them by now, or the broker was lost (`cause`).  When it returns,
-        the broker will not forget what it accepted.
+        Refused: another member has or acknowledged them meanwhile, or the broker was lost (`cause`). On
+        return the broker has stored the accepted ones durably.
         """
         chosen = None if offsets is None else list(offsets)
         return await self._tell(self._core.ack(batch, chosen), batch, chosen)
@@ -166,22 +167,24 @@ class Consumer:
         delay_s: float | None = None,
         cause: str = "",
     ) -> AckResult:
-        """These records, or all, are to come again: after `delay_s`, or a time that grows with each try.
+        """Give records of the batch back (None: all), to get them again after `delay_s`.
 
-        In an ordered group all behind the first of them comes again too, in order.  Which were taken back.
+        None: after a time that grows with each try. In an ordered group all records behind the first of them
+        come again too, in order. Returns the records that were given back.
         """
         chosen = None if offsets is None else list(offsets)
         return await self._tell(self._core.nack(batch, chosen, delay_s, cause), batch, chosen)
 
     async def commit(self, batch: ConsumerBatch, last: Record | int | None = None) -> AckResult:
-        """Everything of the batch's ring up to and with `last`, or the batch, is done (ordered groups).
+        """Acknowledge all records of the batch's ring up to and including `last` (None: the batch); ordered
+        groups.
 
-        Counted are the records that were not done before.
+        The result counts the records that were not acknowledged before.
         """
         return await self._tell(self._core.commit(batch, _behind(batch, last)), batch, None)
 
     async def working(self) -> None:
-        """All that this member has it still works on: it has consumers.lease_ms more."""
+        """Extend the leases of all records that this member has, by consumers.lease_ms."""
         request = self._core.working()
         if request is not None:
             self._core.queue(request, wait=False)
@@ -200,7 +203,7 @@ class Consumer:
         return self._result(request, answer, batch, chosen)
 
     async def _pump(self) -> None:
-        """Talks to the broker until it is cancelled."""
+        """Exchange messages with the broker until cancelled."""
         assert self._wire is not None
         loop, descriptor = asyncio.get_running_loop(), self._wire.socket.fileno()
         loop.add_reader(descriptor, self._to_send.set)
@@ -209,7 +212,7 @@ class Consumer:
                 self._to_send.clear()
                 pause_s = self._exchange()
                 self._changed.set()
-                if self._wire.readable:  # ZeroMQ's descriptor tells of a change once
+                if self._wire.readable:  # ZeroMQ's descriptor signals a change only once
                     await asyncio.sleep(0)
                     continue
                 with suppress(TimeoutError):
@@ -220,12 +223,12 @@ class Consumer:
             self._changed.set()
 
     async def _change(self) -> None:
-        """Until something may be different."""
+        """Wait until the state may have changed."""
         assert self._task is not None
         self._changed.clear()
         await self._changed.wait()
         if self._task.done():
-            self._task.result()  # raises what ended it
+            self._task.result()  # raises the exception that ended it
 
     async def _end(self) -> None:
         task, self._task = self._task, None
@@ -237,7 +240,7 @@ class Consumer:
             await asyncio.to_thread(self._wire.socket.poll, LEAVE_MS)
         self._close()
 
-    # ---- without ----
+    # ---- without asyncio ----
 
     def __enter__(self) -> Self:
         self._open()
@@ -267,7 +270,7 @@ class Consumer:
         return batch
 
     def read(self, timeout_s: float = 0.0) -> ConsumerBatch | None:
-        """The next batch; None when there is none within `timeout_s`."""
+        """The next batch; None if there is none within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         self._step(0.0)
         while not self._core.batches:
@@ -276,7 +279,7 @@ class Consumer:
                 return None
             self._step(min(left_s, SLICE_S))
         batch = self._core.batches.popleft()
-        self._step(0.0)  # asks for the next one
+        self._step(0.0)  # requests the next one
         return batch
 
     def ack_now(self, batch: ConsumerBatch, offsets: Offsets | None = None) -> AckResult:
@@ -322,13 +325,13 @@ class Consumer:
         return self._result(request, answer, batch, chosen)
 
     def _step(self, timeout_s: float) -> None:
-        """Sends, waits at most so long for an answer, and takes what there is."""
+        """Send, wait for an answer at most `timeout_s`, and receive everything that is there."""
         assert self._wire is not None
         pause_s = self._exchange()
         if timeout_s > 0 and self._wire.socket.poll(int(min(pause_s, timeout_s) * 1000) + 1):
             self._exchange()
 
-    # ---- both ----
+    # ---- both forms ----
 
     def _result(
         self, request: Asked, answer: Answer | None, batch: ConsumerBatch, chosen: list[Record | int] | None
@@ -340,7 +343,7 @@ class Consumer:
         return result
 
     def _exchange(self) -> float:
-        """Sends what is to be sent, takes what has come; seconds until that is worth doing again."""
+        """Send and receive everything that is due. Returns the seconds until the next call is useful."""
         wire, core = self._wire, self._core
         assert wire is not None
         now_s = time.monotonic()
@@ -377,11 +380,11 @@ def publish(
     endpoint: str = "",
     curve: Curve | None = None,
 ) -> int:
-    """Stores messages as if a client had published them; how many were.  Blocks.
+    """Store messages as if a client had published them, and return their number. Blocks.
 
-    A Letter says the topic, and perhaps a time before which consumers do not get it.  Raises
-    BrokerUnreachable, Refused; ProtocolError for a topic with wildcards, and the like; TypeError for a
-    payload that is neither bytes nor str.  Nothing is stored then.
+    A Letter has the topic, and optionally a time before which consumers do not get it. Raises
+    BrokerUnreachable, Refused; ProtocolError for an invalid topic (wildcards, for example); TypeError for a
+    payload that is neither bytes nor str. After an exception nothing is stored.
     """
     for letter, _ in letters:
         check_name(letter.topic)
@@ -392,7 +395,7 @@ def publish(
 
 
 def _behind(batch: ConsumerBatch, last: Record | int | None) -> int:
-    """The offset behind what a commit speaks of."""
+    """The offset after the last record that a commit includes."""
     if last is None:
         return batch.offset + batch.count
     return (last if isinstance(last, int) else last.offset) + 1

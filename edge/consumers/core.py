@@ -1,10 +1,11 @@
-"""ConsumerCore: a consumer without sockets: what to ask now, and what answers mean.
+"""ConsumerCore: a consumer without sockets: creates requests and processes answers.
 
-Both forms of client.py run it: they send what requests() gives, give take() what comes, and hand out batches.
+Both forms of client.py run it. They send the result of requests(), pass answers to take(), and return
+batches.
 
-Joins, keeps asking for records ahead of their use, and for its life; joins again when the broker does not
-know it any more, or does not answer.  What it holds then is no longer its own: batches that nobody has taken
-are dropped, acknowledgements of the others are refused by the broker, and the records come again.
+Joins the group, fetches records ahead of their use, and sends heartbeats. Joins again when the broker does
+not know it any more, or does not answer. Its records no longer belong to it then: fetched batches are
+dropped, acknowledgements of the others are refused by the broker, and the records are delivered again.
 
 Invariant: at most one fetch is under way, and at most `ahead` batches wait to be taken.
 """
@@ -53,16 +54,16 @@ __all__ = ["ConsumerBatch", "ConsumerCore", "Settings"]
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 2.0  # beyond what a fetch may take: then the broker is taken for dead
+PATIENCE_S = 2.0  # in addition to the time of a fetch; after that the broker counts as dead
 MAX_WAIT_MS = 500
 REJOIN_S = 0.2
 DELAY_MAX_MS = 7 * 86_400_000
-NEVER_NS = (1 << 63) - 1  # a publisher may write any number of digits; beyond this no float holds it
+NEVER_NS = (1 << 63) - 1  # a publisher may write any number of digits; larger values do not fit a float
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a consumer asks for."""
+    """Settings of a consumer."""
 
     group: str
     filters: tuple[str, ...]
@@ -75,9 +76,10 @@ class Settings:
 
 
 class ConsumerBatch:
-    """Records of one ring, in order: iterate, index, len().  `tries`: how often they were handed out in vain.
+    """Records of one ring, in order: iterate, index, len(). `tries`: earlier deliveries without
+    acknowledgement.
 
-    A Record is memory of its own here; `record.key` is its topic, `bytes(record)` its payload.
+    A Record has separate memory here; `record.key` is its topic, `bytes(record)` its payload.
     """
 
     __slots__ = (
@@ -106,8 +108,8 @@ class ConsumerBatch:
         self.count = facts.count
         self.tries = facts.tries
         self.records = records
-        self.again = facts.again  # other members may have what is missing between its records
-        self.held = False  # what is behind these records has been given back, for later
+        self.again = facts.again  # missing records between these may be with other members
+        self.held = False  # records behind these were given back, for later
         self.generation = generation
         self.member = member
 
@@ -122,35 +124,36 @@ class ConsumerBatch:
 
 
 class ConsumerCore:
-    """Times are time.monotonic()'s."""
+    """State of one consumer. Times are of time.monotonic()."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.batches: deque[ConsumerBatch] = deque()
-        self.answers: dict[int, Answer | None] = {}  # to requests that somebody waits for; None: lost
-        self.refusal: Refused | None = None  # of the first join: nobody will get in like this
-        self.rings: tuple[str, ...] = ()  # that this member has
-        self.refused = 0  # records that could not be acknowledged any more
+        # of requests with a waiting caller; None: no answer yet, or lost
+        self.answers: dict[int, Answer | None] = {}
+        self.refusal: Refused | None = None  # of the first join: a repetition would be refused too
+        self.rings: tuple[str, ...] = ()  # partitions of this member
+        self.refused = 0  # records whose acknowledgement was refused
         self._numbers = itertools.count(1)
         self._instance = secrets.token_hex(8)
         self._joined: Joined | None = None
         self._was_in = False
         self._outgoing: deque[Asked] = deque()
-        self._under_way: dict[int, float] = {}  # request -> when it is given up
+        self._under_way: dict[int, float] = {}  # request -> time at which it is given up
         self._fetch_id = 0
         self._join_id = 0
         self._join_s = 0.0
         self._heard_from_us_s = 0.0
 
-    # ---- for the shell ----
+    # ---- for client.py ----
 
     @property
     def joined(self) -> bool:
-        """Whether the broker knows us."""
+        """True if the broker knows this member."""
         return self._joined is not None
 
     def requests(self, now_s: float, *, connected: bool) -> list[Asked]:
-        """What is to be sent now.  Those that cannot be are given back by unsent()."""
+        """Requests to send now. Pass those that cannot be sent to unsent()."""
         if any(deadline <= now_s for deadline in self._under_way.values()) or (
             not connected and self._under_way
         ):
@@ -169,21 +172,21 @@ class ConsumerCore:
         return found
 
     def unsent(self, request: Asked) -> None:
-        """It could not be sent."""
+        """Queue a request again that could not be sent."""
         self._outgoing.append(request)
         self._under_way.pop(request.id, None)
 
     def due_s(self, now_s: float) -> float:
-        """When requests() may have something to send, if nothing comes."""
+        """Time at which requests() may have something to send, if no answer comes."""
         due_s = min(self._under_way.values(), default=now_s + 1.0)
         if self._joined is None:
             return min(due_s, max(self._join_s, now_s + 0.01))
         return min(due_s, self._heard_from_us_s + self._joined.heartbeat_ms / 1000)
 
     def take(self, answer: Answer, frames: list[bytes], now_s: float) -> None:
-        """Something has come."""
+        """Process an answer."""
         if self._under_way.pop(answer.id, None) is None:
-            return  # of an earlier life
+            return  # of an earlier membership
         if answer.id in self.answers:
             self.answers[answer.id] = answer
         if answer.id == self._join_id:
@@ -200,15 +203,15 @@ class ConsumerCore:
             self._take_failure(answer)
 
     def leave(self) -> Leave | None:
-        """The last word, if there is somebody to hear it."""
+        """The last request of a member; None if the broker does not know it."""
         if self._joined is None:
             return None
         return Leave(next(self._numbers), VERSION, self.settings.group, self._joined.member)
 
-    # ---- for who consumes ----
+    # ---- requests of the application ----
 
     def ack(self, batch: ConsumerBatch, offsets: Offsets | None) -> Ack:
-        """To be sent: these records of the batch, or all, are done."""
+        """Request: acknowledge these records of the batch, or all."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         return Ack(*self._head(batch), tuple(runs))
 
@@ -221,31 +224,31 @@ class ConsumerCore:
         *,
         counts: bool = True,
     ) -> Nack:
-        """To be sent: these records of the batch, or all, are to come again."""
+        """Request: give these records of the batch back, or all, to get them again."""
         runs = self._whole(batch) if offsets is None else runs_of(offsets)
         delay_ms = None if delay_s is None else min(max(int(delay_s * 1000), 0), DELAY_MAX_MS)
         return Nack(*self._head(batch), tuple(runs), delay_ms, cause[:1024], counts)
 
     def commit(self, batch: ConsumerBatch, offset: int) -> Commit:
-        """To be sent: all of the ring below that offset is done."""
+        """Request: acknowledge all records of the ring below `offset`."""
         return Commit(*self._head(batch), offset)
 
     def working(self) -> Heartbeat | None:
-        """To be sent: still at work on all that was handed out."""
+        """Request: extend the leases of all records; None if not joined."""
         if self._joined is None:
             return None
         group, member = self.settings.group, self._joined.member
         return Heartbeat(next(self._numbers), VERSION, group, member, working=True)
 
     def queue(self, request: Asked, *, wait: bool) -> int:
-        """Send it with the next requests(); `wait`: keep its answer, too.  Its number."""
+        """Queue a request for the next requests(), and return its number. `wait`: keep its answer."""
         if wait:
             self.answers[request.id] = None
         self._outgoing.append(request)
         return request.id
 
     def is_lost(self, number: int) -> bool:
-        """Whether nobody will answer that request."""
+        """True if that request will get no answer."""
         waiting = any(request.id == number for request in self._outgoing)
         return not waiting and number not in self._under_way and self.answers.get(number) is None
 
@@ -291,7 +294,7 @@ class ConsumerCore:
             self._heard_from_us_s = now_s
 
     def _lose(self) -> None:
-        """The broker is gone, or has forgotten us: nothing that is under way will be answered."""
+        """Forget everything under way: the broker has ended, or has forgotten this member."""
         self._joined = None
         self._join_id = self._fetch_id = 0
         self._under_way.clear()
@@ -311,7 +314,7 @@ class ConsumerCore:
     def _take_records(self, answer: Fetched, frames: list[bytes]) -> None:
         if self._joined is None:
             return
-        held: set[str] = set()  # rings of which all that follows comes again
+        held: set[str] = set()  # rings of which all further records come again
         for facts, frame in zip(answer.batches, frames, strict=False):
             if facts.ring in held:
                 continue
@@ -327,7 +330,7 @@ class ConsumerCore:
         try:
             found = Batch.of(frame, facts.epoch, facts.offset, None, facts.offset + facts.count)
         except Corrupt as error:
-            # Its lease will run out: as a dead letter its broker says more about it.
+            # Its lease will expire; the broker reports details with the dead letter.
             where = pairs(ring=facts.ring, offset=facts.offset, reason=error)
             log.error("records that do not verify are left alone %s", where)
             return None
@@ -337,7 +340,9 @@ class ConsumerCore:
         return batch
 
     def _put_off(self, batch: ConsumerBatch) -> None:
-        """Gives back what may not be had yet; ordered, with all that is behind it."""
+        """Give records back that must not be delivered yet; in ordered groups also all
+        records behind them.
+        """
         now_ns = time.time_ns()
         kept: list[Record] = []
         for record in batch.records:
@@ -355,12 +360,12 @@ class ConsumerCore:
 
     def _head(self, batch: ConsumerBatch) -> tuple[int, int, str, str, int, str, int]:
         number = next(self._numbers)
-        # Of an earlier membership: the broker may still let the records be ours, if nobody has them.
+        # For an earlier membership: the broker may still accept it, if no other member has the records.
         member = self._joined.member if self._joined is not None else batch.member
         return (number, VERSION, self.settings.group, member, batch.generation, batch.ring, batch.epoch)
 
     def _whole(self, batch: ConsumerBatch) -> list[tuple[int, int]]:
-        """Runs of all its records; one, if the broker knows that what is between them matches no filter."""
+        """Runs of all records of the batch; one run if the broker knows that the gaps match no filter."""
         known = self._joined is not None and self._joined.member == batch.member
         if known and not batch.again and not isinstance(batch.records, list):
             return [(batch.offset, batch.count)]
@@ -368,7 +373,7 @@ class ConsumerCore:
 
 
 def _not_before(record: Record) -> int:
-    """Time in ns before which nobody shall have it; 0 for any."""
+    """Time in ns before which a record must not be delivered; 0 for none."""
     wire = record.properties
     if NOT_BEFORE.encode() not in wire:
         return 0

@@ -1,13 +1,12 @@
-"""Dead letters: records that were handed out in vain often enough, published to a topic of their own.
+"""Dead letters: records without acknowledgement after the last try, published to a separate topic.
 
-Topic: {dead_letter_topic}/{group}/{topic}, as any message, so a [[stream]] may keep them, and a group may
-consume them.  Payload, QoS and MQTT 5 properties are the record's; user properties are added:
+Topic: {dead_letter_topic}/{group}/{topic}, like any message, so a [[stream]] may store them, and a group may
+consume them. Payload, QoS and MQTT 5 properties are the record's; user properties are added:
+    brim-group, brim-ring, brim-epoch, brim-offset    the group, and the place of the record
+    brim-tries                                        number of deliveries
+    brim-cause                                        cause of the last failed try
 
-    brim-group, brim-ring, brim-epoch, brim-offset    which record it was, and of which group
-    brim-tries                                        how often it was handed out
-    brim-cause                                        why the last time was in vain
-
-A record is done when its dead letter is stored.  One that cannot be published at all (its topic would be too
+A record is done when its dead letter is stored. A record that cannot be published (its topic would be too
 long, or it is a dead letter of the same group) is dropped, and counted.
 """
 
@@ -46,7 +45,7 @@ Fate = Literal["stored", "refused", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to store.  `properties` as in a record, `expires` if one of them says when."""
+    """A message to store. `properties` as in a record, `expires` if one of them is an expiry."""
 
     topic: str
     payload: bytes
@@ -57,14 +56,14 @@ class Outgoing:
 
 
 class Outlet(Protocol):
-    """Stores messages as the broker does."""
+    """Function that stores messages as the broker does."""
 
     def __call__(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None], /) -> None:
-        """`done` is called on the thread that calls this, later, with what became of each."""
+        """Store messages. `done` is called later on the calling thread, with the fate of each message."""
 
 
 class Burials:
-    """Puts the dead of all groups aside."""
+    """Publisher of the dead letters of all groups."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Burials:
         self._faults = faults
 
     def look(self, now_s: float) -> None:
-        """Begins with what is dead by now: one run of records of each partition at a time."""
+        """Begin with the records that are dead by now: one run of records of each partition at a time."""
         for group, holding in self._ledger.holdings():
             if holding.burying or holding.retry_s > now_s:
                 continue
@@ -94,7 +93,7 @@ class Burials:
                 self._begin(group, holding, dead[0])
 
     def _guard(self, group: Group, holding: Holding) -> AbstractContextManager[None]:
-        """An exception concerns this partition only, which is tried again after RETRY_S."""
+        """Limit an exception to this partition, which is tried again after RETRY_S."""
 
         def again(_: Exception) -> None:
             holding.burying, holding.retry_s = False, self._clock() + RETRY_S
@@ -174,7 +173,7 @@ class Burials:
 
     def _done(self, holding: Holding, first: int, end: int, fates: list[Fate]) -> None:
         holding.burying = False
-        if "full" in fates:  # those that were stored come twice rather than that one is lost
+        if "full" in fates:  # repeating stored ones is better than losing one
             holding.retry_s = self._clock() + RETRY_S
             return
         _count(self._counts, fates)
@@ -192,7 +191,7 @@ def _properties_of(record: Record) -> Properties:
         return NO_PROPERTIES
     try:
         found = decode_properties(Body(wire, Version.V5), In.PUBLISH)
-        # These two belong to one delivery; a record has none.
+        # these two belong to one delivery, not to a record
         return replace(found, topic_alias=None, subscription_identifiers=())
-    except ProtocolError:  # of a local producer, who may write anything
+    except ProtocolError:  # from a local producer, which may write anything
         return NO_PROPERTIES

@@ -1,12 +1,12 @@
-"""Delivery: what a member is handed when it asks.
+"""Fetch: the records that a member gets for a fetch.
 
-Owns how a window's offers become records: from the ring while it has them, else from the log, which another
-thread reads while the member waits.  What is in neither is skipped and counted as lost; an epoch that is over
-gives way to the next one when all of it is done.
+Owns the way from a window's offers to records: from the ring while it has them, otherwise from the log, which
+another thread reads while the member waits. Records that neither has are skipped and counted as lost. When an
+ended epoch is done, the next one follows.
 
-A frame has the records that a filter of the group matches and that are not done, and no others: see
-selection.py.  Records that no filter matches are passed over: done as soon as they were looked at, so they
-hold no group up.
+A frame has exactly the records that a filter of the group matches and that are not done: see selection.py.
+Records that no filter matches are passed over: done as soon as they were examined, so that they do not delay
+a group.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ __all__ = ["ColdThread", "Delivery", "Taken"]
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0  # a disk that fails is asked again
+RETRY_S = 1.0  # before the next read after a disk error
 STEPS_MAX = 64  # of one partition for one fetch: skips and batches
 BATCHES_MAX = 64  # in one answer
-COLD_HELD_MAX = 64  # answers of the log that wait for a fetch, of all groups; each up to
+COLD_HELD_MAX = 64  # log answers that wait for a fetch, of all groups
 COLD_MAX_BYTES = 4 << 20
-LOOK_MAX_BYTES = 4 << 20  # looked at for one fetch before other requests have their turn
-FILTERS_EACH = 16  # so many more filters halve that, and so on: each is matched with each record
+LOOK_MAX_BYTES = 4 << 20  # examined for one fetch before other requests are served
+# each such number of further filters divides that limit: every filter is matched with every record
+FILTERS_EACH = 16
 
 
 class ColdThread:
-    """One thread that reads the log, from the first need on; `wake` is called there when an answer is in."""
+    """One thread that reads the log, started on demand. It calls `wake` when an answer is ready."""
 
     def __init__(self, wake: Callable[[], object], faults: Faults) -> None:
         self._wake = wake
@@ -62,20 +63,20 @@ class ColdThread:
         count: int | None,
         take: Callable[[Found | OSError | None], None],
     ) -> None:
-        """`take` is called by run() with what Source.read_cold() says."""
+        """Read records of the log. run() calls `take` with the result of Source.read_cold()."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="brim-consumers-cold")
         future = self._thread.submit(source.read_cold, epoch, offset, limit_bytes, count)
         future.add_done_callback(partial(self._answer, take))
 
     def run(self) -> None:
-        """Gives out the answers that are in."""
+        """Deliver the answers that are ready."""
         while self._answers:
             with self._faults.guard("records of the log", lambda _: None):
                 self._answers.popleft()()
 
     def close(self) -> None:
-        """Waits for the read that is under way."""
+        """Wait for the read that is under way, and end the thread."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
@@ -88,7 +89,7 @@ class ColdThread:
             self._answers.append(partial(take, future.result()))
         elif isinstance(error, OSError):
             self._answers.append(partial(take, error))
-        else:  # a bug, which must not pass for "there is nothing": nothing is skipped because of it
+        else:  # a defect, which must not count as "no records": nothing is skipped because of it
             log.error("records of the log cannot be handed out", exc_info=error)
             self._answers.append(partial(take, OSError(errno.EIO, repr(error))))
         self._wake()
@@ -102,17 +103,17 @@ class Taken:
     frames: list[bytes]
     bytes_left: int
     look_left: int  # bytes
-    more: bool = False  # records may be there that were not looked at yet
+    more: bool = False  # True if there may be records that were not examined yet
 
     def add(self, facts: BatchFacts, data: bytes) -> None:
-        """Another one."""
+        """Add a batch."""
         self.facts.append(facts)
         self.frames.append(data)
         self.bytes_left -= len(data)
 
 
 class _Over(Enum):
-    """The log has nothing from there on."""
+    """The log has no records from there on."""
 
     NOTHING = 0
 
@@ -121,7 +122,7 @@ NOTHING: Final = _Over.NOTHING
 
 
 class Delivery:
-    """Takes records for members."""
+    """Selects records for members."""
 
     def __init__(self, ledger: Ledger, cold: ColdThread, clock: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -129,10 +130,10 @@ class Delivery:
         self._clock = clock
         self._may_log = LogThrottle(clock)
         self._scratch = Scratch()
-        self._held: dict[Holding, None] = {}  # with an answer of the log, the oldest first
+        self._held: dict[Holding, None] = {}  # those with an answer of the log, the oldest first
 
     def take(self, group: Group, member: str, max_bytes: int, now_s: float) -> Taken:
-        """About `max_bytes` for `member`: its from now on.  Nothing when nothing is there yet."""
+        """Give about `max_bytes` to `member`; empty if there are no records yet."""
         look_bytes = LOOK_MAX_BYTES // (1 + group.selection.count // FILTERS_EACH)
         taken = Taken([], [], max_bytes, look_bytes)
         for holding in group.open_to(member):
@@ -149,7 +150,7 @@ class Delivery:
         return taken
 
     def _step(self, group: Group, holding: Holding, member: str, taken: Taken, now_s: float) -> bool:
-        """One batch, or one gap, of a holding.  False: nothing more for now."""
+        """Handle one batch, or one gap, of a holding. False: no more for now."""
         window = holding.window
         offer = window.offer(now_s)
         if offer is None or (holding.idle and offer.end is None):
@@ -178,7 +179,7 @@ class Delivery:
     def _give_selected(
         self, group: Group, holding: Holding, member: str, taken: Taken, offer: Offer, found: Found
     ) -> None:
-        """The records of `found` that match and are not done; those that do not match are passed over."""
+        """Deliver the records of `found` that match and are not done; pass over the others."""
         window, again = holding.window, offer.end is not None
         done = window.done_of(found.offset, found.end) if again else None
         selected = group.selection.of(found, done, self._scratch)
@@ -195,17 +196,17 @@ class Delivery:
             taken.add(facts, selected.data)
 
     def _over(self, group: Group, holding: Holding, offer: Offer) -> bool:
-        """The epoch has no more records than were handed out."""
+        """Act on an epoch without further records."""
         if offer.end is not None:
             holding.window.skip(offer.first, offer.end)
             return True
-        # What is under way of this epoch comes first.
+        # spans of this epoch come first
         return not holding.window.spans and self._ledger.next_epoch(group, holding)
 
     def _look(
         self, holding: Holding, offer: Offer, limit_bytes: int
     ) -> Found | Gone | Literal[_Over.NOTHING] | None:
-        """The records of an offer, as far as they are there.  None: not yet."""
+        """Records of an offer that exist now. None: not yet."""
         source = self._ledger.rings[holding.ring].source
         if holding.epoch != source.epoch:
             return self._look_in_log(holding, source, offer, limit_bytes)
@@ -222,7 +223,7 @@ class Delivery:
     def _look_in_log(
         self, holding: Holding, source: Source, offer: Offer, limit_bytes: int
     ) -> Found | Literal[_Over.NOTHING] | None:
-        """What the log has for the offer.  None: it is being read."""
+        """Records that the log has for the offer. None: the read is under way."""
         if source.cold is None:
             return NOTHING
         answer = self._release(holding)
@@ -238,7 +239,7 @@ class Delivery:
         return None
 
     def _read(self, holding: Holding, epoch: int, offset: int, found: Found | OSError | None) -> None:
-        """The log's answer."""
+        """Handle the answer of the log."""
         holding.reading = False
         if isinstance(found, OSError):
             reason = found.strerror
@@ -250,7 +251,9 @@ class Delivery:
             self._hold(holding, ColdAnswer(epoch, offset, found))
 
     def _hold(self, holding: Holding, answer: ColdAnswer) -> None:
-        """Keep an answer of the log for the next fetch; beyond COLD_HELD_MAX the oldest is read again."""
+        """Keep an answer of the log for the next fetch. Above COLD_HELD_MAX the oldest is dropped and read
+        again.
+        """
         holding.cold = answer
         self._held[holding] = None
         if len(self._held) > COLD_HELD_MAX:

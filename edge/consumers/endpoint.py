@@ -1,12 +1,12 @@
-"""The ZeroMQ ROUTER of consumers: a thread around Service.  messages.py has the protocol.
+"""Consumers' endpoint: the ZeroMQ ROUTER, with a thread around Service. messages.py has the protocol.
 
-Owns the socket, the thread, and a cursor over each ring that only listens: while somebody waits for records,
-a bell sleeps for all rings at once, so an idle endpoint costs nothing and a record wakes it.
+Owns the socket, the thread, and a listening cursor over each ring. While a fetch waits for records, a bell
+waits for all rings at once, so that an idle endpoint costs nothing and a record wakes it.
 
-Bounds: the answers that a peer may leave unread (SEND_HIGH_WATER answers; further ones are dropped, counted,
-and their records come again; their bytes are counted in outbox.py until ZeroMQ has sent them), the requests
-that it may send ahead, the size and number of frames; a request that cannot be decoded is answered, and
-counted.
+Bounds: answers that a peer leaves unread are limited to SEND_HIGH_WATER. Further ones are dropped and
+counted, and their records come again; outbox.py counts their bytes until ZeroMQ has sent them. The requests
+that a peer may send ahead, and the size and number of frames, are limited too. An invalid request is
+answered, and counted.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["ConsumersEndpoint"]
 
 log = logging.getLogger(__name__)
 
-FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the longest that MQTT has here
+FRAME_MAX_BYTES = 17 << 20  # a payload of 16 MiB, the maximum of the MQTT listener
 SEND_HIGH_WATER = 64
 RECEIVE_HIGH_WATER = 64
 MESSAGES_A_TURN = 256
 UNREAD_MAX_MS = 30_000  # a peer that reads nothing for so long is disconnected
-TRACKED_MIN_BYTES = 4096  # shorter frames are copied, and not counted once ZeroMQ has them
+TRACKED_MIN_BYTES = 4096  # shorter frames are copied, and not counted after ZeroMQ has them
 STATUS_S = 1.0
 GROUPS_SHOWN = 50
 JOIN_S = 10.0
 
 
 class ConsumersEndpoint:
-    """Serves consumers at `endpoint` from start() to stop().  `service` is its own from then on."""
+    """Serves consumers at `endpoint` from start() to stop(), and owns the `service`."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class ConsumersEndpoint:
         secret_key_file: Path | None = None,
         client_keys_dir: Path | None = None,
     ) -> None:
-        """`make_service` is called with what wakes this endpoint."""
+        """Create the endpoint. `make_service` is called with the function that wakes it."""
         limits = GateLimits(LETTERS_MAX + 2, 2 * FRAME_MAX_BYTES, unread_max_ms=UNREAD_MAX_MS)
         self._server = ZmqServer(zmq.ROUTER, "consumers", endpoint, limits, secret_key_file, client_keys_dir)
         self._socket = self._server.socket
-        self.unsent = 0  # answers that a peer had no room for, or was gone
-        self._sent: deque[tuple[bytes, zmq.MessageTracker, int]] = deque()  # what ZeroMQ holds
+        self.unsent = 0  # answers to peers without room, or that had disconnected
+        self._sent: deque[tuple[bytes, zmq.MessageTracker, int]] = deque()  # frames that ZeroMQ holds
         self._may_log = LogThrottle()
         self._bell = Bell()
         self._poll: RingPoll[tuple[str, Reader]] = RingPoll(self._bell)
@@ -83,7 +83,7 @@ class ConsumersEndpoint:
 
     def _set_up(self) -> None:
         socket = self._socket
-        socket.set(zmq.ROUTER_MANDATORY, 1)  # so that what cannot be sent is told
+        socket.set(zmq.ROUTER_MANDATORY, 1)  # reports messages that cannot be sent
         socket.set(zmq.ROUTER_HANDOVER, 1)
         socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
@@ -91,11 +91,11 @@ class ConsumersEndpoint:
 
     @property
     def endpoint(self) -> str:
-        """Where it is to be bound, and once it is, where it is."""
+        """Configured endpoint; after start() the bound one."""
         return self._server.endpoint
 
     def add(self, entry: RingEntry, listening: Reader) -> None:
-        """Serve that ring too.  `listening`: a reader of it with a slot, the endpoint's from now on.
+        """Serve a ring. `listening`: a reader of it with a slot, which belongs to the endpoint from now on.
 
         Any thread may call this, before start() and after it.
         """
@@ -107,7 +107,7 @@ class ConsumersEndpoint:
         self._server.admit(descriptors)
 
     def refuse(self, reason: str) -> None:
-        """Refuse acknowledgements, since their journal would not survive; "": no longer.  Any thread."""
+        """Refuse acknowledgements, because their journal would not survive; "": accept them. Any thread."""
 
         def change() -> None:
             self._service.trouble = reason
@@ -120,15 +120,15 @@ class ConsumersEndpoint:
         self._poll.wake()
 
     def groups(self) -> list[dict[str, Any]]:
-        """For `brim status`: all_groups(), but of many those that are furthest behind."""
+        """For `brim status`: the groups of all_groups() with the largest lag."""
         return self._groups[:GROUPS_SHOWN]
 
     def all_groups(self) -> list[dict[str, Any]]:
-        """The groups, as they were a second ago at most.  From any thread."""
+        """Summaries of the groups, at most a second old. From any thread."""
         return self._groups
 
     def start(self) -> None:
-        """Binds, and begins.  Raises PortTaken, or EdgeError when ZeroMQ cannot bind there."""
+        """Bind, and start the thread. Raises PortTaken, or EdgeError if ZeroMQ cannot bind there."""
         try:
             self._server.bind()
         except EdgeError:
@@ -139,8 +139,10 @@ class ConsumersEndpoint:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes everything, before the rings close.  A thread that does not end within
-        JOIN_S, since the disk does not answer, keeps what it uses: a socket is no two threads' at once.
+        """End the thread and close everything. Must be called before the rings close.
+
+        A thread that does not end within JOIN_S, because the disk does not answer, keeps its objects: two
+        threads must not use a socket at once.
         """
         if self._thread.is_alive():
             self._stopping = True
@@ -152,7 +154,7 @@ class ConsumersEndpoint:
         self.close()
 
     def close(self) -> None:
-        """Gives everything back.  May be called twice."""
+        """Close the service, all readers and the socket. May be called twice."""
         if self._server.closed:
             return
         self._take_added()
@@ -192,10 +194,10 @@ class ConsumersEndpoint:
             self._poll.acknowledge()
 
     def _turn(self) -> float:
-        """What is there to do now; seconds until there may be more."""
+        """Do the work of one turn. Returns the seconds until more may be due."""
         self._take_added()
         for name, reader in self._poll.readable():
-            reader.seek_latest()  # before it is looked whether there is something, lest a record come between
+            reader.seek_latest()  # before the check for records: a record may be committed in between
             self._service.rang(name)
         while self._calls:
             self._calls.popleft()()
@@ -219,7 +221,7 @@ class ConsumersEndpoint:
             self._poll.add(reader, (entry.source.name, reader))
 
     def _receive(self) -> bool:
-        """Takes what has come in.  True: there may be more."""
+        """Receive requests. True if there may be more."""
         for _ in range(MESSAGES_A_TURN):
             try:
                 peer = self._socket.recv(zmq.NOBLOCK)
@@ -250,13 +252,13 @@ class ConsumersEndpoint:
                 self.unsent += 1
                 log.debug("answer to a consumer dropped peer=%s", peer.hex())
                 continue
-            for part in parts:  # the tracker alone: a frame that is kept here is never done
+            for part in parts:  # keep only the tracker: a stored frame would never be done
                 if not part.tracker.done:
                     self._sent.append((peer, part.tracker, len(part)))
                     outbox.hold(peer, len(part))
 
     def _release_sent(self) -> None:
-        """Counts what peers have read by now."""
+        """Stop counting frames that ZeroMQ has sent."""
         for _ in range(len(self._sent)):
             peer, tracker, size = self._sent.popleft()
             if tracker.done:

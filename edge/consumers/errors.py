@@ -1,4 +1,4 @@
-"""Why a request is not done, as a value that becomes an answer."""
+"""Error of a request, which becomes an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["NotDone"]
 
 
 class NotDone(Exception):
-    """`code` and `hint` as in messages.Failed."""
+    """A request that was not done. `code` and `hint` as in messages.Failed."""
 
     def __init__(self, error: str, code: Code, hint: str = "") -> None:
         super().__init__(error)

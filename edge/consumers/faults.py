@@ -1,4 +1,4 @@
-"""Faults: exceptions that nobody expected, of one request, fetch or partition: counted, seldom logged."""
+"""Faults: unexpected exceptions of one request, fetch or partition: counted, rarely logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Faults:
-    """Counts under `errors` in `counts`; logs at most one traceback in 10 s."""
+    """Counter of exceptions: under `errors` in `counts`. Logs at most one traceback in 10 s."""
 
     def __init__(self, counts: Counter[str], clock: Callable[[], float]) -> None:
         self._counts = counts
@@ -24,7 +24,7 @@ class Faults:
 
     @contextmanager
     def guard(self, what: str, then: Callable[[Exception], object]) -> Iterator[None]:
-        """An exception ends the block, `then` is called with it, and everything else continues."""
+        """Catch an exception of the block and pass it to `then`. Everything else continues."""
         try:
             yield
         except Exception as error:

@@ -1,17 +1,17 @@
-"""Group: who its members are, and which of them has which partition.  No I/O, no clock.
+"""Group: its members, and the partitions of each. No I/O, no clock.
 
-A member lives as long as it says something now and then (session_s).  An `ordered` group gives each partition
-to one member at a time; in a `queue` every member takes from every partition.
+A member stays while it sends a request at least every session_s. An `ordered` group gives each partition to
+one member at a time; in a `queue` every member takes from every partition.
 
-A partition that is to move is first taken from its owner only as far as new records go: it changes hands when
-the owner has acknowledged what it has, or has let it lapse, or has gone.  So what moves is not handed out
-twice, and two members never have records of one key at the same time.
+A partition that moves first stops delivering new records to its owner. It changes hands when the owner has
+acknowledged its records, or their leases have expired, or the owner has gone. So moving records are not
+delivered twice, and two members never have records of one key at the same time.
 
-Generations: each change of owners raises `generation`, and a partition remembers in which one its owner got
-it (`since`).  Whoever speaks for a partition says of which generation it has the records: a member that has
-lost the partition meanwhile, and perhaps got it back, is told that it has.
+Generations: each change of owners raises `generation`, and a partition stores the one in which its owner got
+it (`since`). A request about a partition names the generation of its records. So a member that has lost the
+partition meanwhile, and perhaps got it back, is refused.
 
-Invariants: of an ordered group, each partition has an owner while there are members; the numbers of
+Invariants: in an ordered group, each partition has an owner while there are members. The numbers of
 partitions that members have, or will have, differ by one at most.
 """
 
@@ -31,17 +31,17 @@ Mode = Literal["ordered", "queue"]
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A process, or a part of one, that takes records."""
+    """A process, or a part of one, that gets records."""
 
-    id: str  # made by us, not to be guessed: who has it may speak for the member
-    name: str  # for people
-    instance: str  # made by the client: who joins again with the same one takes the place of the first
+    id: str  # random, chosen by the broker: knowing it is the right to act as the member
+    name: str  # shown to people
+    instance: str  # chosen by the client: a join with the same one replaces the earlier member
     session_s: float
     deadline_s: float
 
 
 class ColdAnswer(NamedTuple):
-    """What the log has from an offset on."""
+    """Records that the log has from an offset on."""
 
     epoch: int
     offset: int
@@ -58,11 +58,11 @@ class Holding:
     owner: str | None = None
     since: int = 0
     successor: str | None = None
-    idle: bool = False  # nothing new was there; until the ring tells that there is
-    reading: bool = False  # the log is being read for it
-    cold: ColdAnswer | None = None  # what the log said
-    burying: bool = False  # dead records of it are on their way
-    retry_s: float = 0.0  # not before it: what had no room, or could not be read
+    idle: bool = False  # no new records were found, and the ring has reported none since
+    reading: bool = False  # a read of the log is under way
+    cold: ColdAnswer | None = None  # answer of the log
+    burying: bool = False  # dead letters of it are being published
+    retry_s: float = 0.0  # no new attempt before this time: there was no room, or the log was unreadable
 
 
 @dataclass(eq=False)
@@ -76,33 +76,33 @@ class Group:
     generation: int = 1
     members: dict[str, Member] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
-    turn: int = 0  # which holding is asked first
+    turn: int = 0  # number of the holding that is checked first
 
     @property
     def ordered(self) -> bool:
-        """Whether each partition has one owner."""
+        """True if each partition has one owner."""
         return self.mode == "ordered"
 
     # ---- members ----
 
     def join(self, member: Member) -> None:
-        """Another one."""
+        """Add a member."""
         self.members[member.id] = member
         self.rebalance()
 
     def touch(self, member: Member, now_s: float) -> None:
-        """It lives."""
+        """Extend the session of a member."""
         member.deadline_s = now_s + member.session_s
 
     def leave(self, member_id: str, now_s: float, cause: str, *, died: bool) -> None:
-        """What it had goes to the others; that is a try in vain if it died."""
+        """Remove a member, and give its records to others; `died`: that counts as a failed try."""
         del self.members[member_id]
         for holding in self.holdings.values():
             holding.window.drop_member(member_id, now_s, cause, counts=died)
         self.rebalance()
 
     def expire(self, now_s: float) -> list[Member]:
-        """Ends members that have been silent for too long, and says which."""
+        """Remove members that were silent for too long, and return them."""
         silent = [it for it in self.members.values() if it.deadline_s <= now_s]
         for member in silent:
             self.leave(member.id, now_s, f"consumer {member.name or member.id} was lost", died=True)
@@ -111,18 +111,18 @@ class Group:
     # ---- partitions ----
 
     def add(self, holding: Holding) -> None:
-        """Another partition."""
+        """Add a partition."""
         self.holdings[holding.ring] = holding
         self.rebalance()
 
     def rings_of(self, member_id: str) -> list[str]:
-        """What a member takes from now on."""
+        """Partitions that a member gets records of from now on."""
         if not self.ordered:
             return list(self.holdings)
         return [it.ring for it in self.holdings.values() if (it.successor or it.owner) == member_id]
 
     def open_to(self, member_id: str) -> list[Holding]:
-        """What it may be handed records of now, another one first each time."""
+        """Partitions that may deliver to a member now, beginning with another one each time."""
         found = [
             it
             for it in self.holdings.values()
@@ -133,7 +133,7 @@ class Group:
         return found[at:] + found[:at]
 
     def rebalance(self) -> None:
-        """Shares the partitions out anew, and moves as few as that takes."""
+        """Distribute the partitions again, moving as few as possible."""
         if not self.ordered:
             return
         wanted = self._shared_out()
@@ -146,7 +146,7 @@ class Group:
         self.settle()
 
     def settle(self) -> None:
-        """Hands over what is to move and nobody is at work on any more."""
+        """Complete the moves of partitions without records in flight at their owner."""
         moving = [
             it
             for it in self.holdings.values()
@@ -158,11 +158,11 @@ class Group:
             it.owner, it.successor, it.since = it.successor, None, self.generation
 
     def may_speak(self, member_id: str, holding: Holding, generation: int) -> bool:
-        """Whether the member has that partition, since that generation or before."""
+        """True if the member has owned that partition at least since that generation."""
         return not self.ordered or (holding.owner == member_id and generation >= holding.since)
 
     def _shared_out(self) -> dict[str, str]:
-        """Who shall have which partition: owners keep what is not too much."""
+        """Owner of each partition; owners keep theirs up to a fair share."""
         if not self.members:
             return {}
         has: dict[str, list[str]] = {member: [] for member in self.members}

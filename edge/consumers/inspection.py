@@ -1,4 +1,4 @@
-"""Inspection: what can be asked of groups and set from outside, and reading without one."""
+"""Administration of groups: lists, resets, and reads without a group."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edge.consumers.source import Found, Gone, Source
 
 __all__ = ["Inspection"]
 
-ID_SHOWN = 8  # characters of a member's id: who has all of it may speak for it
+ID_SHOWN = 8  # characters of a member's id: the whole id is the right to act as the member
 
 
 class Inspection:
-    """Answers from the ledger."""
+    """Answers from the registry of groups."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -36,7 +36,7 @@ class Inspection:
     # ---- lists ----
 
     def rings(self, filters: Sequence[str]) -> tuple[RingFacts, ...]:
-        """Those that may hold records for the filters.  Raises NotDone: they are no filters."""
+        """Rings that may hold records for the filters. Raises NotDone for invalid filters."""
         check_filters(filters)
         return tuple(
             RingFacts(it.source.name, it.stream, it.source.epoch, *it.source.ends())
@@ -44,7 +44,7 @@ class Inspection:
         )
 
     def groups(self, name: str) -> tuple[GroupFacts, ...]:
-        """All, or that one.  Raises NotDone: there is none of that name."""
+        """All groups, or the named one. Raises NotDone: there is no such group."""
         known = self._ledger.store.groups
         if name:
             self._known(name)
@@ -86,7 +86,7 @@ class Inspection:
     # ---- resets ----
 
     def reset(self, request: Reset) -> None:
-        """Puts a group somewhere else.  Raises NotDone."""
+        """Set the offsets of a group. Raises NotDone."""
         state = self._idle(request.group)
         entries = self._ledger.entries_for(state.filters) if state.filters else []
         names = tuple(dict.fromkeys(request.rings)) or tuple(
@@ -102,7 +102,7 @@ class Inspection:
             self._ledger.put(request.group, *target)
 
     def forget(self, name: str) -> None:
-        """The group is no more.  Raises NotDone."""
+        """Remove a group. Raises NotDone."""
         self._idle(name)
         self._ledger.unload(name)
         self._ledger.store.forget(name)
@@ -125,7 +125,7 @@ class Inspection:
     # ---- reading without a group ----
 
     def place_to_read(self, request: Read) -> tuple[RingEntry, int, int]:
-        """(ring, epoch, offset) where a Read begins.  Raises NotDone."""
+        """(ring, epoch, offset) at which a Read begins. Raises NotDone."""
         entry = self._ledger.rings.get(request.ring)
         if entry is None:
             names = ", ".join(self._ledger.rings)
@@ -141,7 +141,7 @@ class Inspection:
 
 
 def _target(source: Source, request: Reset) -> tuple[int, int]:
-    """(epoch, offset).  Raises NotDone."""
+    """(epoch, offset) that a reset sets. Raises NotDone."""
     oldest, end = source.ends()
     if request.to == "latest":
         return source.epoch, end
@@ -163,7 +163,7 @@ def _target(source: Source, request: Reset) -> tuple[int, int]:
 
 
 def answer_of(number: int, source: Source, epoch: int, offset: int, found: Found | Gone | None) -> Records:
-    """What a Read is answered, when the log need not be asked (any more)."""
+    """Answer to a Read, after the log was read if necessary."""
     if isinstance(found, Found):
         batch = BatchFacts(source.name, found.epoch, found.offset, found.count)
         return Records(number, found.epoch, found.end, batch, max(found.offset - offset, 0))

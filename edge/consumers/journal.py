@@ -1,4 +1,4 @@
-"""Journal: a small file of records, only ever appended to, and written anew when it has grown.
+"""Append log of consumers: a small file of records, only appended to, and rewritten when it has grown.
 
     byte  size
        0     8  magic "BRIMCONS"
@@ -9,20 +9,20 @@
                    4  4  crc32c of those four bytes and the body
                    8     body, then zeros up to a multiple of 8
 
-Little-endian.  What bodies say is offsets.py's; each says what holds from then on, so that one that is lost
-costs what it said and nothing else.
+Little-endian. offsets.py defines the bodies; each holds from then on, so that a lost one costs only its own
+content.
 
-Appended bytes survive the process at once, and a power cut when sync() has returned.  After an error of the
-disk nothing is tried again on that file: `broken` says that rewrite() is due, which makes a new one.  A
-rewrite goes to NAME.new, is synced, and takes the name; a crash leaves the old file or the new one.  One that
-fails before it takes the name leaves an old file that works in use, until that has grown some more.
+Appended bytes survive the process at once, and a power cut after sync() has returned. After a disk error the
+file is not written again: `broken` means that rewrite() is due, which creates a new file. A rewrite goes to
+NAME.new, is synced, and takes the name; a crash leaves the old file or the new one. If it fails before it
+takes the name, a usable old file stays in use, until it has grown some more.
 
-Recovery takes what verifies.  A tail that does not is cut and reported; what does not in the middle is passed
-over and counted; a damaged header is repaired.  A file without the header and without a record that verifies
-is renamed to NAME.damaged.
+Recovery accepts valid records. An invalid tail is cut and reported. Invalid bytes in the middle are skipped
+and counted. A damaged header is repaired. A file without the header and without a valid record is renamed to
+NAME.damaged.
 
 Rule for change: other layouts raise the version and seed the checksum of records with it, so that no reader
-takes records of another version for its own; such a file is renamed, so read the old one and rewrite.
+accepts records of another version. Such a file is renamed, so read the old one and rewrite.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ MAGIC, VERSION = b"BRIMCONS", 1
 BODY_MAX_BYTES = 64 << 20
 ALIGN_BYTES = 8
 COMPACT_MIN_BYTES = 1 << 20  # below it a rewrite is not worth a sync
-COMPACT_FACTOR = 4  # times what the last rewrite took: so a rewrite costs a third of a byte for each appended
+# times the size after the last rewrite: so a rewrite costs a third of a byte per appended byte
+COMPACT_FACTOR = 4
 WRITE_BUFFERS = 512  # in one pwritev
 _HEADER = struct.Struct("<8sI4x")
 _RECORD = struct.Struct("<II")
@@ -54,23 +55,23 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack_header() -> bytes:
-    """What the file begins with."""
+    """Header of the file."""
     return _HEADER.pack(MAGIC, VERSION)
 
 
 def pack_record(body: bytes) -> bytes:
-    """A record, with what fills it up."""
+    """A record, with its padding."""
     crc = crc32c(body, crc32c(_LENGTH.pack(len(body))))
     record = _RECORD.pack(len(body), crc) + body
     return record + bytes(-len(record) % ALIGN_BYTES)
 
 
 class Journal:
-    """The journal `name` in `directory`, which is there.  One thread uses it; one process writes it."""
+    """The journal `name` in an existing `directory`. One thread uses it; one process writes it."""
 
     def __init__(self, files: Files, directory: str, name: str) -> None:
-        self.damaged = 0  # places passed over in recovery
-        self.broken = False  # the disk has refused something: rewrite()
+        self.damaged = 0  # places skipped in recovery
+        self.broken = False  # a write has failed: rewrite() is due
         self.unsynced = False
         self._files = files
         self._directory = directory
@@ -80,7 +81,7 @@ class Journal:
         self._compact_bytes = COMPACT_MIN_BYTES
 
     def recover(self) -> list[bytes]:
-        """The bodies that are there, in order; from now on append() works.  Raises OSError."""
+        """Read all bodies, in order; append() works after that. Raises OSError."""
         files = self._files
         with suppress(FileNotFoundError):
             files.unlink(f"{self._name}.new")
@@ -108,7 +109,7 @@ class Journal:
             return []
         self._handle = files.open(self._name, create=True)
         self._end = end
-        self._compact_bytes = COMPACT_MIN_BYTES  # How much of it still says something a rewrite will tell.
+        self._compact_bytes = COMPACT_MIN_BYTES  # how many of the bodies are outdated is unknown
         if not is_whole:
             self.damaged += 1
             log.warning("consumers' journal header repaired file=%s", self._name)
@@ -118,11 +119,11 @@ class Journal:
                 "consumers' journal tail cut file=%s place=%d bytes=%d", self._name, end, len(data) - end
             )
             files.ftruncate(self._handle, end)
-        files.fdatasync(self._handle)  # what is read is believed, so it must not vanish
+        files.fdatasync(self._handle)  # the bodies are used from now on, so they must not vanish
         return bodies
 
     def append(self, bodies: Sequence[bytes]) -> None:
-        """Writes them in one go.  Raises OSError; then the journal is broken."""
+        """Append bodies in one write. Raises OSError; then the journal is broken."""
         assert self._handle is not None
         assert not self.broken
         try:
@@ -133,7 +134,7 @@ class Journal:
         self.unsynced = True
 
     def sync(self) -> None:
-        """Returns when what was appended survives a power cut.  Raises OSError; then it is broken."""
+        """Return when all appended bytes survive a power cut. Raises OSError; then the journal is broken."""
         if not self.unsynced:
             return
         assert self._handle is not None
@@ -146,12 +147,13 @@ class Journal:
 
     @property
     def wants_rewrite(self) -> bool:
-        """Whether the file has grown enough, or cannot be used any more."""
+        """True if the file has grown enough, or is unusable."""
         return self.broken or self._end > self._compact_bytes
 
     def rewrite(self, bodies: Iterable[bytes]) -> None:
-        """A new file with these alone, synced, in the place of the old one.  Raises OSError: the old one is
-        what it was, but for `broken` if the name may be another's.
+        """Replace the file by a new one with only these bodies, synced.
+
+        Raises OSError: the old file is unchanged, but `broken` if the name may belong to the new one.
         """
         files, temporary = self._files, f"{self._name}.new"
         try:
@@ -172,16 +174,16 @@ class Journal:
         self._compact_bytes = max(COMPACT_MIN_BYTES, COMPACT_FACTOR * end)
 
     def close(self) -> None:
-        """Lets go of the file.  May be called twice."""
+        """Close the file. May be called twice."""
         if self._handle is not None:
             self._files.close(self._handle)
             self._handle = None
 
     def _written_anew(self, name: str, bodies: Iterable[bytes]) -> tuple[int, int]:
-        """Handle and end of a new file, synced.  Raises OSError; then nothing is left of it."""
+        """Handle and end of a new file, synced. Raises OSError; then the file is removed."""
         files = self._files
         with suppress(FileNotFoundError):
-            files.unlink(name)  # of a try that failed: none of its bytes are to be trusted
+            files.unlink(name)  # of a failed attempt: none of its bytes are reliable
         handle = files.open(name, create=True)
         try:
             parts = [pack_header(), *map(pack_record, bodies)]
@@ -191,7 +193,7 @@ class Journal:
         except OSError:
             files.close(handle)
             with suppress(OSError):
-                files.unlink(name)  # it takes room that the old file may need
+                files.unlink(name)  # it takes space that the old file may need
             raise
         return handle, end
 
@@ -207,7 +209,7 @@ class Journal:
         return at
 
     def _parsed(self, data: bytes) -> tuple[list[bytes], int]:
-        """The bodies, and where the last one ends."""
+        """The bodies, and the end of the last one."""
         bodies, end = [], _HEADER.size
         for at, body in _records(memoryview(data)):
             if at != end:
@@ -215,11 +217,11 @@ class Journal:
                 log.warning("damage in the consumers' journal passed over place=%d bytes=%d", end, at - end)
             bodies.append(body)
             end = at + _span(len(body))
-        return bodies, end  # behind the file's end, if what fills the last record up is missing
+        return bodies, end  # behind the file's end, if the padding of the last record is missing
 
 
 def bodies_in(path: Path) -> list[bytes]:
-    """The bodies of a journal that nobody has opened yet; none if the file cannot be read."""
+    """Bodies of a journal that no process has opened yet; none if the file is unreadable."""
     try:
         return [body for _, body in _records(memoryview(path.read_bytes()))]
     except OSError:
@@ -231,7 +233,7 @@ def _span(body_bytes: int) -> int:
 
 
 def _records(data: memoryview) -> Iterator[tuple[int, bytes]]:
-    """(place, body) of all that verifies, in order."""
+    """(place, body) of each valid record, in order."""
     at = _HEADER.size
     while at + _RECORD.size < len(data):
         length, crc = _RECORD.unpack_from(data, at)

@@ -1,11 +1,11 @@
-"""Ledger: the groups in use, the rings there are, and what is stored of both; opens groups and partitions.
+"""Group registry: the groups in use, the rings, and the stored state of both; opens groups and partitions.
 
-Owns the way from what a journal remembers to windows, and back: collect() notes what has changed since, for
-the store to write.  Decides where a group begins in a ring that it has not seen:
+Owns the conversion between stored progress and windows: collect() records changes since the last call, for
+the store to write. Decides the first record of a group in a new ring:
 
-    a new group         where its first member says
-    a known group       at the oldest record: the ring came while it was not looking
-    an epoch gone by    what the log has of it comes first, then the next one, from its beginning
+    a new group         as its first member requests
+    a known group       the oldest record: the ring was added while the group was not in use
+    an ended epoch      first the records that the log has of it, then the next epoch from its beginning
 
 No sockets; files only through the store.
 """
@@ -40,7 +40,7 @@ Durability = Literal["process", "interval", "disk", "upstream"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What [consumers] says."""
+    """Settings of [consumers]."""
 
     lease_ms: int = 30_000
     tries_max: int = 5
@@ -52,7 +52,7 @@ class Settings:
     members_max: int = 256
 
     def rules(self, *, ordered: bool) -> Rules:
-        """Of windows."""
+        """Rules of windows."""
         return Rules(
             ordered,
             self.lease_ms / 1000,
@@ -65,7 +65,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class RingEntry:
-    """A ring that may be consumed.  `topics` None: nobody says which it holds."""
+    """A ring for consumers. `topics` None: its topics are unknown."""
 
     source: Source
     stream: str
@@ -74,38 +74,38 @@ class RingEntry:
     sync_interval_ms: int = 1_000
 
     def may_hold(self, filters: Iterable[str]) -> bool:
-        """Whether a record of it may be of a topic that one of the filters matches."""
+        """True if the ring may have records of a topic that one of the filters matches."""
         topics = self.topics
         return topics is None or any(filters_meet(mine, theirs) for mine in topics for theirs in filters)
 
 
 class Ledger:
-    """One thread."""
+    """Groups and rings. One thread."""
 
     def __init__(self, store: OffsetStore, settings: Settings, wall_ns: Callable[[], int]) -> None:
         self.store = store
         self.settings = settings
         self.rings: dict[str, RingEntry] = {}
-        self.groups: dict[str, Group] = {}  # those that are in use
+        self.groups: dict[str, Group] = {}  # groups in use
         self._wall_ns = wall_ns
         self._by_ring: dict[str, list[Holding]] = {}
 
     # ---- rings ----
 
     def add_ring(self, entry: RingEntry) -> None:
-        """Another ring; groups in use get it from its beginning on."""
+        """Add a ring; groups in use get it from its beginning on."""
         self.rings[entry.source.name] = entry
         for group in self.groups.values():
             if entry.may_hold(group.filters):
                 self._hold(group, entry, "oldest")
 
     def rang(self, ring: str) -> None:
-        """That ring has news."""
+        """Report that a ring has new records."""
         for holding in self._by_ring.get(ring, ()):
             holding.idle = False
 
     def entries_for(self, filters: Iterable[str]) -> list[RingEntry]:
-        """The rings that may hold records for some filters."""
+        """Rings that may hold records for some filters."""
         return [it for it in self.rings.values() if it.may_hold(filters)]
 
     # ---- groups ----
@@ -113,7 +113,7 @@ class Ledger:
     def open(
         self, name: str, mode: Mode, filters: tuple[str, ...], start: Literal["oldest", "latest"]
     ) -> Group:
-        """The group, in use from now on, made if need be.  Raises NotDone: it is another than that."""
+        """Put a group in use, and create it if necessary. Raises NotDone: it exists with other settings."""
         check_filters(filters)
         known = self.store.groups.get(name)
         if known is None and len(self.store.groups) >= self.settings.groups_max:
@@ -137,19 +137,19 @@ class Ledger:
         return self._load(name, mode, filters, "oldest" if same else start)
 
     def unload(self, name: str) -> None:
-        """The group is not in use any more; what is stored of it stays."""
+        """Take a group out of use; its stored state stays."""
         group = self.groups.pop(name, None)
         for holding in group.holdings.values() if group is not None else ():
             self._by_ring[holding.ring].remove(holding)
 
     def holdings(self) -> Iterator[tuple[Group, Holding]]:
-        """All of all groups in use."""
+        """Holdings of all groups in use."""
         for group in self.groups.values():
             for holding in group.holdings.values():
                 yield group, holding
 
     def collect(self) -> None:
-        """Notes what has changed in windows."""
+        """Record the changes of all windows in the store."""
         for group, holding in self.holdings():
             done = holding.window.take_changes()
             if done is not None:
@@ -160,16 +160,16 @@ class Ledger:
                 self.store.note_tried(group.name, holding.ring, holding.epoch, tried)
 
     def place_of(self, group: str, ring: str) -> Place | None:
-        """Where the group is in the ring, as the store has it."""
+        """Stored progress of the group in the ring; None if there is none."""
         state = self.store.groups.get(group)
         return state.places.get(ring) if state is not None else None
 
     def put(self, group: str, ring: str, epoch: int, offset: int) -> None:
-        """The group begins there, whatever it has done before."""
+        """Set the group to an offset, whatever its progress is."""
         self.store.note_place(group, ring, epoch, offset, None, self._wall_ns(), whole=True)
 
     def next_epoch(self, group: Group, holding: Holding) -> bool:
-        """All of the holding's epoch is done, or gone: goes on with the next.  False: there is none."""
+        """Continue with the next epoch, because the current one is done or gone. False: there is none."""
         following = self.rings[holding.ring].source.next_epoch(holding.epoch)
         if following is None:
             return False
@@ -205,7 +205,7 @@ class Ledger:
 
 
 def _start_of(source: Source, start: Literal["oldest", "latest"]) -> tuple[int, int]:
-    """(epoch, offset)."""
+    """(epoch, offset) of the first record for a new group."""
     oldest, end = source.ends()
     if start == "latest":
         return source.epoch, end
@@ -216,7 +216,7 @@ def _start_of(source: Source, start: Literal["oldest", "latest"]) -> tuple[int, 
 
 
 def _believable(place: Place | None, source: Source) -> Place | None:
-    """The place, unless no ring of this life can have led there."""
+    """The place; its end if the ring cannot have reached the place in its current life."""
     if place is None:
         return None
     end = source.ends()[1]
@@ -230,7 +230,7 @@ def _believable(place: Place | None, source: Source) -> Place | None:
 
 
 def _there(place: Place, source: Source) -> list[Tried]:
-    """What was tried, of records that are there in this life."""
+    """Tries of the records that exist in the current life of the ring."""
     if place.epoch != source.epoch:
         return place.tried
     end = source.ends()[1]
@@ -238,7 +238,7 @@ def _there(place: Place, source: Source) -> list[Tried]:
 
 
 def check_filters(filters: Iterable[str]) -> None:
-    """Raises NotDone: one of them is no topic filter, or they are too long together."""
+    """Check topic filters. Raises NotDone: one is invalid, or they are too long together."""
     size = sum(len(it.encode(errors="replace")) for it in filters)
     if size > FILTERS_MAX_BYTES:
         text = f"topic filters of {size} bytes (allowed: {FILTERS_MAX_BYTES} together)"
@@ -251,7 +251,7 @@ def check_filters(filters: Iterable[str]) -> None:
 
 
 def lag_of(state: GroupState, ring: str, source: Source) -> int:
-    """Records that are not done, of a group that is not in use."""
+    """Number of records that are not done, of a group that is not in use."""
     place = state.places[ring]
     end = source.ends()[1]
     return max(end - place.floor - len(place.done), 0)

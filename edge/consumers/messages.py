@@ -1,54 +1,54 @@
-"""The consumers' endpoint, a ZeroMQ ROUTER: its messages, both sides of them.
+"""Consumer protocol: the messages of the consumers' endpoint, a ZeroMQ ROUTER, for both sides.
 
-A DEALER sends one message a request, and gets one for each, not always in the order of the requests: `id`,
-which the asker chooses, is in both.
+A DEALER sends one message per request, and gets one answer for each, not always in the order of the requests:
+`id`, which the client chooses, is in both.
 
     frame 0      the request or answer: a msgpack map with "op"
     frames 1..   bytes: the payloads of `publish`, one each; the records of `fetched` and `records`, one frame
-                 for each batch, as they lie in the ring: ringbuf/c/record.h.  Each has its offset; the epoch
+                 for each batch, in the form of the ring: ringbuf/c/record.h. Each has its offset; the epoch
                  of the batch is the seed of the checksums
 
-A group has one set of filters: a member with other filters is refused while the group has members.  In a
-group without members the next one to join sets new filters, and the group stays where it is: records that
-it passed over do not come again.  A frame of `fetched` has only records that match.  The broker keeps that
-records which match no filter are done.  A filter "#" matches every record.
+A group has one set of filters: a member with other filters is refused while the group has members. In a group
+without members the next one to join sets new filters. The group keeps its progress: records that it passed
+over do not come again. A frame of `fetched` has only records that match. The broker marks records that match
+no filter as done. A filter "#" matches every record.
 
-    request      answer      what it does
-    join         joined      become a member of a group; the group is made if need be
-    heartbeat    alive       stay one; any other request that names the member does, too
-    leave        done        be none any more; what is not acknowledged goes to others at once
-    fetch        fetched     records, as soon as there are some, else nothing after max_wait_ms; and what the
-                             member has lost meanwhile
+    request      answer      effect
+    join         joined      become a member of a group; the group is created if necessary
+    heartbeat    alive       stay a member; any other request that names the member has the same effect
+    leave        done        stop being a member; unacknowledged records go to others at once
+    fetch        fetched     records, as soon as there are some, otherwise nothing after max_wait_ms; and the
+                             partitions that the member has lost meanwhile
     commit       acked       everything below an offset is done (ordered groups)
     ack          acked       runs of records are done, in any order: those of the frame, or, unless the batch
-                             has `again`, all of the range that it covers
-    nack         acked       runs of records are to come again, not before delay_ms; `counts` false: and that
-                             was no try in vain (ordered groups: with all that is behind them)
-    rings        ring_list   which rings may hold records for some topic filters
-    read         records     records from an offset, a time, or the oldest on; no group, nothing remembered
+                             has `again`, the whole range that it covers
+    nack         acked       deliver runs of records again, not before delay_ms; `counts` false: that was not
+                             a failed try (ordered groups: with all records behind them)
+    rings        ring_list   the rings that may hold records for some topic filters
+    read         records     records from an offset, a time, or the oldest on; without a group or any state
     publish      published   store messages, as if a client had published them
     groups       group_list  every group, or one: members, rings, lag
-    reset        done        put a group that has no members somewhere else
+    reset        done        set the offsets of a group that has no members
     forget       done        remove a group that has no members
 
-Any request may be answered by `failed`, whose `code` programs go by:
+Any request may be answered by `failed`, with a `code` for programs:
 
-    malformed    no request; `id` is 0 if not even that could be read
-    refused      understood, and not done; `hint` says what to do
+    malformed    not a request; `id` is 0 if it was unreadable
+    refused      valid, but not done; `hint` has the remedy
     unknown      no such group, ring or member: a member joins again
-    fenced       the member has lost this partition: what it says of it comes too late
-    full         a limit is reached; ask again later
+    fenced       the member has lost this partition: its acknowledgement comes too late
+    full         a limit is reached; try again later
 
-`acked` says how many records count, how many do not, and which these are.  An acknowledgement counts for
-records that the member has, that wait to come again, or that it did before (same `instance`); it does not for
-records that another member has or did by now, for dead letters, and for records that were never handed out.
-Records that match no filter are in no count.
+`acked` has the number of records that count, the number that do not, and the refused runs. An acknowledgement
+counts for records that the member has, that wait to come again, or that it did before (same `instance`). It
+does not count for records that another member has or did meanwhile, for dead letters, and for records that
+were never delivered. Records that match no filter are in neither number.
 
-`acked` comes when what it says survives as the records themselves do: the death of the broker, and, for
-streams of durability "interval" and "disk", a power cut (after the next sync, or before the answer).
+`acked` is sent when the acknowledgement is as durable as the records: it survives the death of the broker,
+and, for streams of durability "interval" and "disk", a power cut (after the next sync, or before the answer).
 
-Rule for change: further ops, and further keys with defaults, are added freely; anything else raises VERSION,
-which is in every request, and which the broker refuses by name.
+Rule for change: further ops, and further keys with defaults, are added freely. Anything else raises VERSION,
+which is in every request, and which the broker checks.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ LETTERS_MAX: Final = 1_024  # of one publish
 
 Code = Literal["malformed", "refused", "unknown", "fenced", "full"]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
-# Dead letters go to topics with the group's name in them.
+# Topics of dead letters contain the group's name.
 GroupName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 U64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 U32 = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -90,20 +90,22 @@ DelayMs = Annotated[int, Meta(ge=0, le=7 * 86_400_000)]
 
 
 class Message(msgspec.Struct, tag_field="op", tag=str.lower, frozen=True, omit_defaults=True):
-    """Anything of this protocol."""
+    """Base of all messages of this protocol."""
 
     id: U64
 
 
 class Asked(Message, frozen=True, omit_defaults=True):
-    """A request."""
+    """Base of all requests."""
 
     version: int
 
 
 class Join(Asked, frozen=True):
-    """`start`: where a group begins that has committed nothing.  `name` is for people.  `instance`: who joins
-    again with the same one, other than "", takes its own place.
+    """Request to become a member.
+
+    `start`: the first record of a group without progress. `name` is shown to people. `instance`: a join with
+    the same one, other than "", replaces the earlier member.
     """
 
     group: GroupName
@@ -116,7 +118,9 @@ class Join(Asked, frozen=True):
 
 
 class Heartbeat(Asked, frozen=True):
-    """`working`: the member is still at what it has; its leases begin anew."""
+    """Request to stay a member. `working`: the member still processes its records; their
+    leases start again.
+    """
 
     group: GroupName
     member: Name
@@ -124,14 +128,14 @@ class Heartbeat(Asked, frozen=True):
 
 
 class Leave(Asked, frozen=True):
-    """See above."""
+    """Request to stop being a member."""
 
     group: GroupName
     member: Name
 
 
 class Fetch(Asked, frozen=True):
-    """About `max_bytes` of records, at least one if there is one."""
+    """Request for about `max_bytes` of records, at least one if there is one."""
 
     group: GroupName
     member: Name
@@ -140,7 +144,7 @@ class Fetch(Asked, frozen=True):
 
 
 class Commit(Asked, frozen=True):
-    """`generation`: of the answer that brought the records; and so below."""
+    """Request to acknowledge everything below `offset`. `generation`: of the answer with the records."""
 
     group: GroupName
     member: Name
@@ -151,7 +155,7 @@ class Commit(Asked, frozen=True):
 
 
 class Ack(Asked, frozen=True):
-    """Runs are (offset, count)."""
+    """Request to acknowledge runs (offset, count). `generation`: of the answer with the records."""
 
     group: GroupName
     member: Name
@@ -162,7 +166,7 @@ class Ack(Asked, frozen=True):
 
 
 class Nack(Asked, frozen=True):
-    """`cause` is kept with records that end up as dead letters."""
+    """Request to deliver runs again. `cause` is stored with records that become dead letters."""
 
     group: GroupName
     member: Name
@@ -170,19 +174,19 @@ class Nack(Asked, frozen=True):
     ring: Name
     epoch: U32
     runs: Annotated[tuple[Run, ...], Meta(max_length=NACK_RUNS_MAX)]
-    delay_ms: DelayMs | None = None  # None: longer each time
+    delay_ms: DelayMs | None = None  # None: a time that grows with each try
     cause: Annotated[str, Meta(max_length=1_024)] = ""
     counts: bool = True
 
 
 class Rings(Asked, frozen=True):
-    """See above."""
+    """Request for the rings that may hold records for the filters."""
 
     filters: Annotated[tuple[str, ...], Meta(min_length=1, max_length=FILTERS_MAX)]
 
 
 class Read(Asked, frozen=True):
-    """From `offset` of `epoch`; or, without, from `time_ns`; or, without that, from the oldest record on."""
+    """Request for records from `offset` of `epoch` on, or from `time_ns`, or from the oldest record on."""
 
     ring: Name
     epoch: U32 | None = None
@@ -193,7 +197,7 @@ class Read(Asked, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message to publish; its payload is a frame.  `not_before_ns`: consumers get it from then on."""
+    """A message to publish; a frame has its payload. `not_before_ns`: consumers get it from then on."""
 
     topic: str
     qos: Annotated[int, Meta(ge=0, le=2)] = 0
@@ -203,19 +207,21 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Publish(Asked, frozen=True):
-    """As many payload frames follow."""
+    """Request to store messages. One payload frame for each letter follows."""
 
     letters: Annotated[tuple[Letter, ...], Meta(min_length=1, max_length=LETTERS_MAX)]
 
 
 class Groups(Asked, frozen=True):
-    """`group` "": all."""
+    """Request for the state of groups. `group` "": all."""
 
     group: str = ""
 
 
 class Reset(Asked, frozen=True):
-    """`rings` (): all of the group.  `value`: the offset, or the time in ns since 1970."""
+    """Request to set offsets. `rings` (): all of the group. `value`: the offset, or the time in ns since
+    1970.
+    """
 
     group: GroupName
     to: Literal["oldest", "latest", "offset", "time"]
@@ -224,7 +230,7 @@ class Reset(Asked, frozen=True):
 
 
 class Forget(Asked, frozen=True):
-    """See above."""
+    """Request to remove a group."""
 
     group: GroupName
 
@@ -235,7 +241,7 @@ Request = (
 
 
 class Joined(Message, frozen=True):
-    """`member` is what later requests name."""
+    """Answer to join. `member` identifies the member in later requests."""
 
     member: str
     generation: int
@@ -245,41 +251,39 @@ class Joined(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """What the member has by now."""
+    """Current partitions of the member."""
 
     generation: int
     rings: tuple[str, ...]
 
 
 class Done(Message, frozen=True):
-    """Yes."""
+    """Success, without further data."""
 
 
 class BatchFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A frame of records, which rise, of the range of `count` offsets from `offset` on: all that match.
+    """A frame of ascending records: all that match in the range of `count` offsets from `offset` on.
 
-    `again`: handed out before; offsets of the range that the frame has not may be those of other members.
+    `again`: delivered before; offsets of the range that are not in the frame may belong to other members.
     """
 
     ring: str
     epoch: int
     offset: int
     count: int
-    tries: int = 0  # how often they were handed out in vain
+    tries: int = 0  # number of failed deliveries
     again: bool = False
 
 
 class Fetched(Message, frozen=True):
-    """One frame of records for each batch."""
+    """Answer to fetch. One frame of records for each batch follows."""
 
     generation: int
     batches: tuple[BatchFacts, ...] = ()
 
 
 class Acked(Message, frozen=True):
-    """Numbers of records that were accepted and refused, and the refused runs (offset, count): rising,
-    disjoint.
-    """
+    """Numbers of accepted and refused records, and the refused runs (offset, count): ascending, disjoint."""
 
     accepted: int
     refused: int = 0
@@ -287,7 +291,7 @@ class Acked(Message, frozen=True):
 
 
 class RingFacts(msgspec.Struct, frozen=True):
-    """A ring: its oldest record in memory, and what comes next."""
+    """A ring: its oldest record in memory, and the offset of the next one."""
 
     name: str
     stream: str
@@ -297,13 +301,16 @@ class RingFacts(msgspec.Struct, frozen=True):
 
 
 class RingList(Message, frozen=True, tag="ring_list"):
-    """See above."""
+    """Rings that may hold records."""
 
     rings: tuple[RingFacts, ...]
 
 
 class Records(Message, frozen=True):
-    """With a batch, its frame follows.  Where to read on; `lost`: gone from there up to the batch."""
+    """Answer to read. The frame of a batch follows. next_*: where to continue.
+
+    `lost`: number of records that are gone between the request's offset and the batch.
+    """
 
     next_epoch: int
     next_offset: int
@@ -312,8 +319,9 @@ class Records(Message, frozen=True):
 
 
 class Published(Message, frozen=True):
-    """How many were stored.  `full`: numbers, from 0, of letters for which a ring or its log had no room;
-    `refused`: of those whose topics are none.
+    """Number of stored messages. `full`: numbers, from 0, of letters without room in a ring or its log.
+
+    `refused`: numbers of letters with an invalid topic.
     """
 
     stored: int
@@ -322,7 +330,7 @@ class Published(Message, frozen=True):
 
 
 class MemberFacts(msgspec.Struct, frozen=True):
-    """Of a group."""
+    """A member of a group."""
 
     member: str  # the first characters of its id
     name: str
@@ -331,7 +339,7 @@ class MemberFacts(msgspec.Struct, frozen=True):
 
 
 class PlaceFacts(msgspec.Struct, frozen=True):
-    """Of a group: how far it is in a ring."""
+    """Progress of a group in a ring."""
 
     ring: str
     epoch: int
@@ -341,12 +349,12 @@ class PlaceFacts(msgspec.Struct, frozen=True):
     lag: int
     in_flight: int
     owner: str  # as MemberFacts.member, or ""
-    committed_ns: int  # wall clock of the last change, 0 for never
+    committed_ns: int  # wall clock of the last change, 0: never
     counts: dict[str, int]
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """A group."""
+    """State of a group."""
 
     name: str
     mode: Mode
@@ -357,14 +365,14 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
 
 class GroupList(Message, frozen=True, tag="group_list"):
-    """Groups, and what the endpoint has counted since its start."""
+    """Groups, and counters of the endpoint since its start."""
 
     groups: tuple[GroupFacts, ...]
     counts: dict[str, int]
 
 
 class Failed(Message, frozen=True):
-    """No, and why, and what to do."""
+    """Failure, with its reason and a remedy."""
 
     error: str
     code: Code = "refused"
@@ -387,7 +395,7 @@ _decode_envelope = msgspec.msgpack.Decoder(_Envelope).decode
 
 
 def decode_request(data: bytes) -> tuple[int, Request | Failed]:
-    """(id, the request), or, in its place, what to answer."""
+    """(id, the request), or the answer to an invalid request in its place."""
     number = 0
     try:
         envelope = _decode_envelope(data)
@@ -404,7 +412,7 @@ def decode_request(data: bytes) -> tuple[int, Request | Failed]:
 
 
 def decode_answer(data: bytes) -> Answer:
-    """The answer in a frame.  Raises ControlError."""
+    """Decode an answer. Raises ControlError."""
     try:
         answer: Answer = _decode_answer(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Sets of offsets: searches in Roaring bitmaps that take time by runs, not by offsets.  No state."""
+"""Sets of offsets: searches in Roaring bitmaps in time proportional to runs, not to offsets. No state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_absent(offsets: BitMap64, first: int, end: int) -> int:
 
 
 def next_present(offsets: BitMap64, offset: int) -> int:
-    """The first from `offset` on that is in the set; NONE if none is."""
+    """The first from `offset` on that is in the set; NONE if there is none."""
     if not offsets or offsets.max() < offset:
         return NONE  # next_set_bit() of pyroaring 1.2 does not free its iterator when it finds nothing
     return offsets.next_set_bit(offset)

@@ -1,18 +1,18 @@
-"""OffsetStore: what groups have done, in memory and in a journal; and the bodies of the journal's records.
+"""OffsetStore: progress of groups, in memory and in a journal; and the bodies of the journal's records.
 
-A body is a msgpack array whose first field says what it is.  Fields are only ever appended.
+A body is a msgpack array whose first field is its kind. Fields are only ever appended.
 
-    ["group", name, mode, [filter, ...], time_ns]       the group is there, like this
+    ["group", name, mode, [filter, ...], time_ns]       the group exists with these settings
     ["place", group, ring, epoch, floor, done, whole, time_ns]
                    of this ring, everything below `floor` is done in `epoch`; `done`, in the portable form of
-                   64-bit Roaring bitmaps, is done above it: beside what was before, or, `whole`, instead
+                   64-bit Roaring bitmaps, is done above it: in addition to earlier ones, or, `whole`, instead
     ["tried", group, ring, epoch, [[first, end, tries, cause], ...]]
-                   of what is not done, the records first .. end - 1 were handed out in vain so often, and why
-                   the last time; instead of what was said before
-    ["gone", group, ring]                               forget it; ring "": the whole group
+                   failed tries of the records first .. end - 1 that are not done, and the cause of the last
+                   one; replaces the earlier list
+    ["gone", group, ring]                               remove it; ring "": the whole group
 
-Only what has changed is written, in one write for all.  What is read back is what was written, so floors of
-one epoch never go back unless somebody reset them.
+Only changes are written, in one write for all. The state that is read back equals the written one, so floors
+of one epoch never go back except by a reset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
-    """See above."""
+    """Body "group"; see the table above."""
 
     name: str
     mode: Mode
@@ -44,7 +44,7 @@ class GroupBody(msgspec.Struct, tag="group", array_like=True, frozen=True):
 
 
 class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
-    """See above."""
+    """Body "place"; see the table above."""
 
     group: str
     ring: str
@@ -56,7 +56,7 @@ class PlaceBody(msgspec.Struct, tag="place", array_like=True, frozen=True):
 
 
 class TriedBody(msgspec.Struct, tag="tried", array_like=True, frozen=True):
-    """See above."""
+    """Body "tried"; see the table above."""
 
     group: str
     ring: str
@@ -65,7 +65,7 @@ class TriedBody(msgspec.Struct, tag="tried", array_like=True, frozen=True):
 
 
 class GoneBody(msgspec.Struct, tag="gone", array_like=True, frozen=True):
-    """See above."""
+    """Body "gone"; see the table above."""
 
     group: str
     ring: str = ""
@@ -78,7 +78,7 @@ _decode = msgspec.msgpack.Decoder(Body).decode
 
 
 def decode_body(data: bytes) -> Body:
-    """What a body says.  Raises ValueError."""
+    """Decode a body. Raises ValueError."""
     try:
         body: Body = _decode(data)
     except msgspec.MsgspecError as error:
@@ -88,7 +88,7 @@ def decode_body(data: bytes) -> Body:
 
 @dataclass(slots=True)
 class Place:
-    """How far a group is in a ring."""
+    """Progress of a group in a ring."""
 
     epoch: int
     floor: int
@@ -99,7 +99,7 @@ class Place:
 
 @dataclass(slots=True)
 class GroupState:
-    """A group as it is remembered."""
+    """Stored state of a group."""
 
     mode: Mode
     filters: tuple[str, ...]
@@ -108,12 +108,12 @@ class GroupState:
 
 
 class OffsetStore:
-    """All groups.  Changes are noted, and written by flush(); one thread."""
+    """All groups. Changes are recorded, and written by flush(); one thread."""
 
     def __init__(self, journal: Journal) -> None:
         self.groups: dict[str, GroupState] = {}
-        self.unreadable = 0  # bodies that say nothing we know
-        self.moved: set[str] = set()  # rings of which flush() has a place to write
+        self.unreadable = 0  # bodies in an unknown format
+        self.moved: set[str] = set()  # rings with a place that flush() must write
         self._journal = journal
         self._waiting: list[Body] = []
         for data in journal.recover():
@@ -123,7 +123,7 @@ class OffsetStore:
                 self.unreadable += 1
 
     def note_group(self, name: str, mode: Mode, filters: tuple[str, ...], time_ns: int) -> None:
-        """The group is there, like this."""
+        """Record the settings of a group."""
         self._note(GroupBody(name, mode, filters, time_ns))
 
     def note_place(
@@ -137,36 +137,37 @@ class OffsetStore:
         *,
         whole: bool = False,
     ) -> None:
-        """Everything below `floor`, and `done`, is done."""
+        """Record that everything below `floor`, and `done`, is done."""
         packed = done.serialize() if done else b""
         self._note(PlaceBody(group, ring, epoch, floor, packed, whole, time_ns))
 
     def note_tried(self, group: str, ring: str, epoch: int, tried: list[Tried]) -> None:
-        """Of what is not done in the group's place, this was handed out in vain."""
+        """Record the failed tries of records that are not done."""
         self._note(TriedBody(group, ring, epoch, tried))
 
     def forget(self, group: str) -> None:
-        """The group is no more."""
+        """Record that a group was removed."""
         self._note(GoneBody(group))
 
     @property
     def damaged(self) -> int:
-        """Places of the journal that could not be read."""
+        """Places of the journal that were unreadable."""
         return self._journal.damaged + self.unreadable
 
     @property
     def unsynced(self) -> bool:
-        """Whether a power cut would cost something that flush() has written."""
+        """True if a power cut would lose something that flush() has written."""
         return self._journal.unsynced
 
     @property
     def broken(self) -> bool:
-        """Whether the last flush() has failed, so that what is noted waits."""
+        """True if the last flush() has failed, so that recorded changes wait."""
         return self._journal.broken
 
     def flush(self, *, sync: bool) -> None:
-        """Writes what has been noted, and syncs if asked.  Raises OSError: it is still only noted, and the
-        next flush() tries with a new file.
+        """Write the recorded changes, and sync if `sync`.
+
+        Raises OSError: the changes stay recorded, and the next flush() tries with a new file.
         """
         journal = self._journal
         if not (journal.wants_rewrite and self._rewritten()) and self._waiting:
@@ -177,11 +178,14 @@ class OffsetStore:
         self.moved.clear()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Close the file."""
         self._journal.close()
 
     def _rewritten(self) -> bool:
-        """Whether a new file holds all there is.  Raises OSError: and the old one cannot be used either."""
+        """Write a new file with the whole state. True if it replaced the old one.
+
+        Raises OSError if the old file is unusable too.
+        """
         journal = self._journal
         try:
             journal.rewrite(map(encode_body, self._snapshot()))
@@ -198,7 +202,7 @@ class OffsetStore:
         elif isinstance(body, GoneBody) and body.group in self.groups:
             self.moved.update(self.groups[body.group].places)
         self._apply(body)
-        if not self._journal.broken:  # else the next file holds all there is
+        if not self._journal.broken:  # otherwise the next file holds the whole state
             self._waiting.append(body)
 
     def _snapshot(self) -> Iterable[Body]:
@@ -221,7 +225,7 @@ class OffsetStore:
                 self.groups[group].places.pop(ring, None)
 
     def _apply_place(self, body: PlaceBody) -> None:
-        # Without its group's own record, which damage may have taken, a place still counts.
+        # a place counts even if damage has destroyed the record of its group
         group = self.groups.setdefault(body.group, GroupState("ordered", (), body.time_ns))
         done = BitMap64.deserialize(body.done) if body.done else BitMap64()
         place = group.places.get(body.ring)

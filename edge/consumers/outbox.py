@@ -24,7 +24,7 @@ Answer = tuple[bytes, list[bytes]]  # (peer, frames)
 
 
 class Outbox:
-    """One thread.  Iterates over (peer, frames), the oldest first."""
+    """Queue of answers. One thread. Iterates over (peer, frames), the oldest first."""
 
     def __init__(self) -> None:
         self.total_bytes = 0  # unread, of all peers
@@ -43,13 +43,13 @@ class Outbox:
         self._queue.append((peer, list(frames)))
 
     def popleft(self) -> Answer:
-        """The oldest answer; its bytes are no longer counted.  Raises IndexError."""
+        """Remove and return the oldest answer; its bytes are no longer counted. Raises IndexError."""
         answer = self._queue.popleft()
         self.release(answer[0], sum(map(len, answer[1])))
         return answer
 
     def remove(self, answer: Answer) -> None:
-        """Take this answer out of the queue."""
+        """Remove this answer from the queue."""
         self._queue.remove(answer)
         self.release(answer[0], sum(map(len, answer[1])))
 
@@ -58,7 +58,7 @@ class Outbox:
         return self._unread[peer]
 
     def room(self, peer: bytes) -> int:
-        """Bytes of records that an answer to `peer` may hold now; 0: none until it reads."""
+        """Bytes of records that an answer to `peer` may hold now; 0: none until the peer reads."""
         unread = self._unread[peer]
         if self.total_bytes >= TOTAL_MAX_BYTES:
             return 0 if unread else SMALL_BYTES

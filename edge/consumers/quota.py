@@ -10,7 +10,9 @@ __all__ = ["Quota"]
 
 
 class Quota:
-    """`what` names the requests in the error; `total` of all peers, `each` of one, `total_bytes` of all."""
+    """Limits: `total` of all peers, `each` of one, `total_bytes` of all. `what` names the
+    requests in errors.
+    """
 
     def __init__(self, what: str, total: int, each: int, total_bytes: int) -> None:
         self.bytes = 0
@@ -23,9 +25,9 @@ class Quota:
         return self._of.total()
 
     def take(self, peer: bytes, size: int) -> None:
-        """Count a request of `size` bytes.  Raises NotDone: a limit is reached.
+        """Count a request of `size` bytes. Raises NotDone if a limit is reached.
 
-        A request that is longer than all may be is taken while no other one is under way.
+        A request longer than `total_bytes` is accepted while no other one is under way.
         """
         total, each, total_bytes = self._limits
         found = f"{self._of[peer]} {self._what} of this client and {len(self)} of all are under way"
@@ -38,7 +40,7 @@ class Quota:
         self.bytes += size
 
     def give(self, peer: bytes, size: int) -> None:
-        """The end of a request that was taken."""
+        """Count the end of a request."""
         self.bytes -= size
         self._of[peer] -= 1
         if self._of[peer] <= 0:

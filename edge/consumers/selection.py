@@ -1,7 +1,7 @@
-"""Selection: the records of a run that the topic filters of a group match, cut out in the broker.
+"""Selection: the records of a run that the topic filters of a group match, copied in the broker.
 
-Owns the filters as C takes them.  So a client, in whichever language, gets no record that it did not ask for.
-No state between two calls; records that are left out are for the caller to mark as done.
+Owns the filters in the form for C. So a client, in any language, gets only records that it requested. No
+state between two calls; the caller marks the other records as done.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Records of a run, in order: all below `end`, but for those in `passed`, which match no filter or are
-    done (None: none).  An `end` before that of the run: the record there does not verify.
+    """Selected records of a run, in order: all below `end`, except `passed`.
+
+    Records in `passed` match no filter or are done (None: there are none). If `end` is before that of the
+    run, the record at `end` is invalid.
     """
 
     data: bytes
@@ -35,13 +37,13 @@ class Selected:
 
 
 class Scratch:
-    """Memory for results in C, used again: new memory costs more than the work in it.  One thread."""
+    """Memory for results of C, reused: allocation costs more than the work. One thread."""
 
     def __init__(self) -> None:
         self._size = 0
 
     def fit(self, size: int) -> None:
-        """Have room for a run of `size` bytes."""
+        """Make room for a run of `size` bytes."""
         if size > self._size:
             self._size = size
             self.data = _allocate("uint8_t[]", size)
@@ -49,7 +51,7 @@ class Scratch:
 
 
 class Selection:
-    """Topic filters of one group.  Immutable; `filters` are valid (check_filter)."""
+    """Topic filters of one group. Immutable; `filters` are valid (check_filter)."""
 
     def __init__(self, filters: Iterable[str]) -> None:
         parts = [it.encode() for it in filters]
@@ -61,7 +63,7 @@ class Selection:
         self._lengths = ffi.new("uint32_t[]", [len(it) for it in parts])
 
     def of(self, found: Found, done: BitMap64 | None, scratch: Scratch) -> Selected:
-        """The records of `found` that match and are not in `done`.  Releases the GIL."""
+        """The records of `found` that match and are not in `done`. Releases the GIL."""
         scratch.fit(len(found.data))
         left_out = array("Q", done if done is not None else ())
         selection = ffi.new(

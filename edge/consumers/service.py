@@ -1,14 +1,15 @@
-"""Service: requests in, answers out, without sockets.  The endpoint is a shell around it; tests need none.
+"""Coordinator of consumer groups: turns requests into answers, without sockets. The endpoint adds the
+sockets.
 
-Owns who waits for what: fetches for records, acknowledgements for the journal, publishers for the broker's
-thread and the disk.  One turn does all that has come in at once: what it changes is written in one append,
-and synced once if a ring's durability asks for that before an answer.
+Owns the waiting answers: fetches wait for records, acknowledgements for the journal, publishers for the
+broker's thread and the disk. One turn handles everything that has arrived. Its changes are written in one
+append, and synced once if a ring's durability requires that before an answer.
 
     receive() ... receive() -> turn() -> outbox
 
-Bounds: one fetch waits for each member; reads of the log and publishes under way are limited in number and
-bytes, of each peer and of all (quota.py); records wait until a peer has read what it was sent (outbox.py).
-Everything else is answered in its turn.  An error of one request, fetch or partition ends that one only.
+Bounds: one fetch waits for each member. Reads of the log and publishes under way are limited in number and
+bytes, of each peer and of all (quota.py). Records wait until a peer has read its earlier answers (outbox.py).
+Everything else is answered in its turn. An error of one request, fetch or partition affects only that one.
 """
 
 from __future__ import annotations
@@ -69,10 +70,11 @@ from edge.mqtt.properties import Properties, record_properties
 __all__ = ["NOT_BEFORE", "Service"]
 
 NOT_BEFORE = "brim-not-before"  # user property of a record: ns since 1970, before which no consumer gets it
-SWEEP_S = 0.05  # between looks for what has run out of time
+SWEEP_S = 0.05  # between two checks for expired leases and sessions
 IDLE_S = 1.0
-READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # that wait for the log
-PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20  # that wait for the broker's thread
+READS_MAX, READS_EACH, READS_MAX_BYTES = 64, 16, 64 << 20  # reads that wait for the log
+# publishes that wait for the broker's thread
+PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES = 256, 64, 64 << 20
 FLUSH_RETRY_S = 1.0
 
 Frames = Sequence[bytes]
@@ -80,7 +82,7 @@ Frames = Sequence[bytes]
 
 @dataclass(slots=True)
 class _Waiting:
-    """A fetch that has not been answered."""
+    """A fetch without an answer yet."""
 
     peer: bytes
     request: Fetch
@@ -98,7 +100,7 @@ class _Held:
 
 
 class Service:
-    """One thread, but for what `cold` and `outlet` do."""
+    """State of the coordinator. One thread, except for the work of `cold` and `outlet`."""
 
     def __init__(
         self,
@@ -112,8 +114,9 @@ class Service:
         self.outbox = Outbox()
         self.counts: Counter[str] = Counter()
         self._faults = Faults(self.counts, clock)
-        self.trouble = ""  # why what is written would not survive; acknowledgements are refused
-        self.also: list[Callable[[], float]] = []  # asked each turn: seconds until it is worth again
+        self.trouble = ""  # reason why acknowledgements would not be durable; they are refused then
+        # called each turn; each returns the seconds until its next call is useful
+        self.also: list[Callable[[], float]] = []
         self._clock = clock
         self._outlet = outlet
         self._cold = ColdThread(wake, self._faults)
@@ -122,29 +125,29 @@ class Service:
         self._inspection = Inspection(ledger)
         self._fetches: dict[str, _Waiting] = {}  # by member
         self._held: list[_Held] = []
-        self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # as they were asked for last in this turn
+        self._groups: dict[str, tuple[GroupFacts, ...]] = {}  # answers of this turn, by requested group
         self._reads = Quota("reads of the log", READS_MAX, READS_EACH, READS_MAX_BYTES)
         self._publishing = Quota("publishes", PUBLISHING_MAX, PUBLISHING_EACH, PUBLISHING_MAX_BYTES)
-        self._more = False  # records wait to be looked at
+        self._more = False  # records wait to be examined
         self._sweep_s = 0.0
-        self._sync_s = float("inf")  # when what is written is to be synced
+        self._sync_s = float("inf")  # time of the next sync
         self._flush_retry_s = 0.0
 
     def add_ring(self, entry: RingEntry) -> None:
-        """Another ring to consume."""
+        """Serve another ring."""
         self.ledger.add_ring(entry)
 
     def rang(self, ring: str) -> None:
-        """That ring has news."""
+        """Report that a ring has new records."""
         self.ledger.rang(ring)
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for records."""
+        """True if a fetch waits for records."""
         return bool(self._fetches)
 
     def status(self) -> list[dict[str, Any]]:
-        """The groups in short, those that are furthest behind first."""
+        """Summaries of the groups, largest lag first."""
         found = sorted(self._inspection.groups(""), key=lambda it: -it.lag)
         return [
             {
@@ -167,7 +170,7 @@ class Service:
         ]
 
     def close(self) -> None:
-        """Writes what is to be written, and lets go of the journal and the thread."""
+        """Write all changes, and close the journal and the thread."""
         self._cold.close()
         self.ledger.collect()
         try:
@@ -178,7 +181,7 @@ class Service:
     # ---- a turn ----
 
     def receive(self, peer: bytes, data: bytes, frames: Frames = ()) -> None:
-        """A request of `peer`; what answers it comes in this turn's outbox, or in a later one."""
+        """Handle a request of `peer`; its answer is in this turn's outbox, or in a later one."""
         number, request = decode_request(data)
         self.counts["requests"] += 1
         if isinstance(request, Failed):
@@ -193,7 +196,7 @@ class Service:
                 self._answer(peer, Failed(number, str(error), error.code, error.hint))
 
     def _guard(self, peer: bytes, number: int, what: str) -> AbstractContextManager[None]:
-        """An exception, a defect of the broker or of the machine, ends this request with an answer."""
+        """Answer a request with an error if it raises: a defect of the broker or a fault of the machine."""
 
         def refuse(error: Exception) -> None:
             text = f"{what} failed in the broker: {type(error).__name__}"
@@ -202,7 +205,7 @@ class Service:
         return self._faults.guard(what, refuse)
 
     def turn(self) -> float:
-        """Does what is due; seconds until there may be more."""
+        """Do the work that is due. Returns the seconds until more may be due."""
         now_s = self._clock()
         self._groups.clear()
         self._more = False
@@ -241,7 +244,7 @@ class Service:
         return max(min(until_s, sync_s, now_s + IDLE_S) - now_s, 0.0)
 
     def _flush(self, now_s: float) -> None:
-        """Writes what has changed, and lets go the answers that waited for it."""
+        """Write the changes, and send the answers that waited for that."""
         self.ledger.collect()
         store = self.ledger.store
         if self.trouble:
@@ -369,9 +372,9 @@ class Service:
         self._fetches[member.id] = _Waiting(peer, request, group, member, until_s)
 
     def _try(self, waiting: _Waiting, now_s: float) -> None:
-        """Answers a fetch if there is something, or its time is over."""
+        """Answer a fetch if there are records, or its time is over."""
         group, request = waiting.group, waiting.request
-        del self._fetches[waiting.member.id]  # put back below if it still waits: an exception ends it
+        del self._fetches[waiting.member.id]  # added again below if it still waits: an exception ends it
         room = min(request.max_bytes, self.outbox.room(waiting.peer))
         taken = self._delivery.take(group, waiting.member.id, room, now_s)
         self._more |= taken.more
@@ -405,7 +408,7 @@ class Service:
         hot: Found | Gone | None,
         found: Found | OSError | None,
     ) -> None:
-        """The log's answer to a Read."""
+        """Answer a Read with the result of the log."""
         self._reads.give(peer, limit_bytes)
         if isinstance(found, OSError):
             text = f"the log cannot be read: {found.strerror}"
@@ -418,7 +421,7 @@ class Service:
         self._give(peer, answer_of(request.id, entry.source, *place, best), best)
 
     def _room(self, peer: bytes) -> int:
-        """Bytes of records that the peer may be sent now.  Raises NotDone: none."""
+        """Bytes of records that the peer may be sent now. Raises NotDone if there are none."""
         room = self.outbox.room(peer)
         if not room:
             text = f"{self.outbox.unread(peer)} bytes of answers to this client wait until it reads them"
@@ -428,7 +431,7 @@ class Service:
     def _give(self, peer: bytes, answer: Answer, found: Found | Gone | None) -> None:
         self._answer(peer, answer, [found.data] if isinstance(found, Found) else ())
 
-    # ---- what becomes of them ----
+    # ---- acknowledgements ----
 
     def _acked(self, request: Ack | Nack | Commit) -> Answer:
         group, member = self._member(request.group, request.member)
@@ -465,7 +468,7 @@ class Service:
         window.give_back(runs, member.id, self._clock(), delay_s, request.cause, counts=request.counts)
         return verdict
 
-    # ---- records in ----
+    # ---- publishes ----
 
     def _publish(self, peer: bytes, request: Publish, frames: Frames) -> None:
         if len(frames) != len(request.letters):
@@ -488,7 +491,9 @@ class Service:
 
 
 def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same offsets as rising runs that neither overlap nor touch: each span is then looked at once."""
+    """The same offsets as ascending runs that neither overlap nor touch, so that each span is
+    examined once.
+    """
     found: list[tuple[int, int]] = []
     for offset, count in sorted(runs):
         if found and offset <= (end := sum(found[-1])):
@@ -499,7 +504,7 @@ def disjoint(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _outgoing(index: int, letter: Letter, payload: bytes) -> Outgoing:
-    """The message of letter number `index`.  Raises NotDone: MQTT forbids such a user property."""
+    """The message of letter number `index`. Raises NotDone for a user property that MQTT forbids."""
     user = letter.user
     if letter.not_before_ns is not None:
         user = (*user, (NOT_BEFORE, str(letter.not_before_ns)))

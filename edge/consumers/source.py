@@ -1,11 +1,10 @@
-"""Source: the records of one ring, by offset: from the ring while they are hot, from the log when it
-moved on.
+"""Ring source: the records of one ring by offset, from the ring or from the log.
 
-Owns a cursor over the ring, which nobody sees and which holds no writer back.  Hands out runs of records as
-bytes of their own, whole, as they lie in ring and log: nothing is done for a record here.
+Owns a cursor over the ring, which takes no slot and never blocks a writer. Returns runs of records as
+separate bytes, in the form of ring and log. No work per record.
 
-A ring may be written over while it is read, so what was copied counts only if the ring still holds it
-afterwards.  Checksums are for who decodes the bytes.
+A ring may be overwritten during a read, so a copy counts only if the ring still holds the records afterwards.
+The decoder verifies the checksums.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ __all__ = ["ColdLog", "Found", "Gone", "Source"]
 
 log = logging.getLogger(__name__)
 
-GAP_TRIES = 5  # of records that the log has and does not give
-ATTEMPTS = 3  # of a ring that laps us each time
+GAP_TRIES = 5  # for records that the log lists but does not return
+ATTEMPTS = 3  # if the ring overruns the cursor each time
 
 
 class ColdLog(Protocol):
-    """What is asked of a log; persistence.LogReader has it."""
+    """The part of a log reader that is used; persistence.LogReader has it."""
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int, /) -> list[Range]:
-        """Ranges from `offset` on, or from the first one behind it that is left."""
+        """Ranges from `offset` on, or from the first existing one behind it."""
 
     def epochs(self, ring_name: str, /) -> list[Epoch]:
-        """What is there of a ring, in the order of the epochs."""
+        """Epochs of a ring in the log, ascending."""
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int, /) -> int:
-        """The offset of the first record at or after that time, or the end of the epoch."""
+        """Offset of the first record at or after that time, or the end of the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,19 @@ class Found:
 
     @property
     def end(self) -> int:
-        """The offset behind them."""
+        """The offset after the last record."""
         return self.offset + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The ring has not got it any more; the first that it has is `nearest`."""
+    """The ring no longer has the records; `nearest` is its first offset."""
 
     nearest: int
 
 
 class Source:
-    """One ring.  read() and its kin on one thread; read_cold() on another if need be."""
+    """One ring. Call read() on one thread; read_cold() may be called on another."""
 
     def __init__(self, ring: Ring, cold: ColdLog | None = None) -> None:
         self.name = ring.name
@@ -72,7 +71,8 @@ class Source:
         self.ring = ring
         self.cold = cold
         self._reader = ring.reader(seated=False, start="latest")
-        self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)  # what the log does not give, and how often
+        # place that the log does not return, and the number of attempts
+        self._gap: tuple[tuple[int, int], int] = ((0, 0), 0)
 
     def read(self, offset: int, limit_bytes: int, count: int | None = None) -> Found | Gone | None:
         """Records of the ring's own epoch from `offset` on, at most `count`; None: there are none yet."""
@@ -92,20 +92,22 @@ class Source:
         return Gone(self.ring.extremes().oldest_offset)
 
     def _copied(self, ranges: list[Range], offset: int) -> Found | None:
-        """What is in them, or None if it was written over meanwhile."""
-        data = b"".join([it.view for it in ranges])  # the one copy
+        """Copy of the ranges; None if they were overwritten meanwhile."""
+        data = b"".join([it.view for it in ranges])  # the only copy
         if ranges and not self._reader.holds(ranges[0].position):
             return None
         return Found(self.epoch, offset, sum(it.count for it in ranges), data)
 
     def read_cold(self, epoch: int, offset: int, limit_bytes: int, count: int | None = None) -> Found | None:
-        """Records of `epoch` that the log has, from `offset` on or from the next that is left; None: it has
-        none.  Reads files.  Raises OSError.
+        """Records of `epoch` in the log, from `offset` on or from the next existing one; None: there are
+        none.
+
+        Reads files. Raises OSError.
         """
         ranges: list[Range] = []
         for it in self.cold.read(self.name, epoch, offset, limit_bytes) if self.cold is not None else ():
             if ranges and it.offset != ranges[-1].offset + ranges[-1].count:
-                break  # a hole: what lies behind it is for the next read
+                break  # a hole: the next read returns the records behind it
             ranges.append(it)
         if not ranges:
             self._missing(epoch, offset)
@@ -114,8 +116,9 @@ class Source:
         return _cut(Found(epoch, ranges[0].offset, sum(it.count for it in ranges), data), count)
 
     def _missing(self, epoch: int, offset: int) -> None:
-        """The log gives nothing from there on.  Raises OSError if it says that it has something: for a while,
-        since what is damaged stays so.
+        """Handle an empty result of the log.
+
+        Raises OSError if the log lists records there: only GAP_TRIES times, because damage is permanent.
         """
         known = self.cold.epochs(self.name) if self.cold is not None else []
         end = max((it.end_offset for it in known if it.epoch == epoch), default=0)
@@ -131,22 +134,22 @@ class Source:
         )
 
     def epochs(self) -> list[Epoch]:
-        """All that can be read, in rising order: of what the log has, and the ring's own at the end."""
+        """All readable epochs, ascending: those of the log, and the ring's own at the end."""
         found = [it for it in (self.cold.epochs(self.name) if self.cold else []) if it.epoch < self.epoch]
         ends = self.ring.extremes()
         return [*found, Epoch(self.epoch, self.ring.first_offset, ends.end_offset)]
 
     def next_epoch(self, epoch: int) -> Epoch | None:
-        """What comes behind that epoch; None: nothing, it is the ring's own or one that is not known."""
+        """The epoch after that one; None if it is the ring's own or the last known."""
         return next((it for it in self.epochs() if it.epoch > epoch), None)
 
     def ends(self) -> tuple[int, int]:
-        """(oldest offset in the ring, offset that comes next)."""
+        """(oldest offset in the ring, offset of the next record)."""
         found = self.ring.extremes()
         return found.oldest_offset, found.end_offset
 
     def seek_time(self, timestamp_ns: int) -> tuple[int, int]:
-        """(epoch, offset) of the first record at or after that time, in ring or log.  Reads files then."""
+        """(epoch, offset) of the first record at or after that time, in ring or log. May read files."""
         self._reader.seek_time(timestamp_ns)
         offset = self._reader.offset
         if self.cold is None or offset > self.ring.extremes().oldest_offset:
@@ -158,18 +161,18 @@ class Source:
         return self.epoch, offset
 
     def close(self) -> None:
-        """Lets go of the ring, and of its memory.  May be called twice."""
+        """Close the cursor. May be called twice."""
         if hasattr(self, "_reader"):
             self._reader.close()
             del self._reader
 
 
 def _cut(found: Found, count: int | None) -> Found:
-    """The first `count` records of it."""
+    """The first `count` records."""
     if count is None or found.count <= count:
         return found
     try:
         length = bytes_of_records(found.data, found.epoch, found.offset, count)
-    except Corrupt:  # whoever decodes it will say so
+    except Corrupt:  # the decoder reports it
         return found
     return Found(found.epoch, found.offset, count, found.data[:length])

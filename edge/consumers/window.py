@@ -1,22 +1,22 @@
-"""Window: what one group has of one partition: handed out, acknowledged, to come again.  No I/O, no clock.
+"""Ack tracker: the state of one partition in one group: delivered, acknowledged, waiting. No I/O, no clock.
 
-Offsets only.  Everything below `floor` is done; `done` has what is done above it; from `next` on nothing has
-been handed out yet.  A record that no filter of the group matches is passed over: done, and in no member's
-acknowledgement.  What lies between and is not done is in spans, each in one of three states:
+Offsets only. Everything below `floor` is done; `done` has the offsets done above it; from `next` on nothing
+was delivered yet. A record that no filter of the group matches is passed over: done, but acknowledged by no
+member. The offsets between that are not done are in spans, each in one of three states:
 
-    in flight    a member has it until due_s; then it comes again
-    waiting      for due_s, and then for somebody to ask
-    dead         handed out in vain tries_max times: to be put aside, and then done
+    in flight    a member has it until due_s; then it waits again
+    waiting      until due_s, and then for a member's fetch
+    dead         delivered tries_max times without acknowledgement: to become a dead letter, and then done
 
-Invariants: spans do not overlap, rise, and cover each offset of [floor, next) that is not done; next - floor
-is at most records_max, and the spans are at most spans_max.
+Invariants: spans do not overlap, are ascending, and cover each offset of [floor, next) that is not done. next
+- floor is at most records_max, and the number of spans at most spans_max.
 
-Two rules of order.  `ordered` (one member has the partition): what comes again takes everything behind it
-along, so nothing overtakes it but what is done already; while it may not come yet, nothing does.  Otherwise
-(a queue) what comes again comes when it is due, and new records do not wait for it.
+Order. In `ordered` groups (one member has the partition) a repeated record brings back everything behind it,
+so that only records that are done already overtake it; while it must wait, nothing is delivered. In a queue a
+repeated record comes when it is due, and new records do not wait for it.
 
-The last try of a record is made with that record alone, so that one that kills who takes it does not take
-others with it.
+The last try of a record delivers only that record, so that a record that kills its consumer does not affect
+others.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ from edge.consumers.offset_sets import first_absent, next_present, range_set, ru
 __all__ = ["Counts", "Offer", "Rules", "Span", "TooManyRuns", "Tried", "Verdict", "Window"]
 
 NEVER = float("inf")
-CAUSE_CHARACTERS = 200  # of what is remembered
-REFUSED_RUNS_MAX = 65_536  # that one verdict lists
+CAUSE_CHARACTERS = 200  # of a stored cause
+REFUSED_RUNS_MAX = 65_536  # listed in one verdict
 
 Run = tuple[int, int]  # offset, count
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of a window.  Names as in the configuration file."""
+    """Rules of a window. Names as in the configuration file."""
 
     ordered: bool
-    lease_s: float = 30.0  # how long a member has a record before it comes again
+    lease_s: float = 30.0  # time until a delivered record waits again
     tries_max: int = 5  # then it is dead; 0: never
-    backoff_s: float = 0.1  # before the second try; doubled each time, up to
+    backoff_s: float = 0.1  # before the second try; doubled each time
     backoff_max_s: float = 60.0
-    records_max: int = 1_000_000  # between the floor and what is handed out next
+    records_max: int = 1_000_000  # between the floor and the next new record
     spans_max: int = 4_096
 
 
 @dataclass(slots=True)
 class Span:
-    """Records first .. end - 1, but for those that are done."""
+    """Records first .. end - 1, without those that are done."""
 
     first: int
     end: int
-    tries: int  # in vain, so far
+    tries: int  # failed ones so far
     due_s: float
-    member: str | None = None  # who has it in flight
-    cause: str = ""  # of the last try that was in vain
+    member: str | None = None  # member that has it in flight
+    cause: str = ""  # cause of the last failed try
     dead: bool = False
 
 
 class Tried(NamedTuple):
-    """Records first .. end - 1, but for those that are done, were handed out in vain so often."""
+    """Failed tries of the records first .. end - 1, without those that are done."""
 
     first: int
     end: int
@@ -78,16 +78,16 @@ class Tried(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What may be handed out: records from `first` on, up to `end` if that is given, `limit` of them."""
+    """Records that may be delivered: from `first` on, up to `end` if set, at most `limit`."""
 
     first: int
-    end: int | None  # None: they are new; as many as there are
+    end: int | None  # None: new records, as many as there are
     limit: int
     tries: int
 
 
 class Verdict(NamedTuple):
-    """The answer to a member about records: how many count, and exactly those that do not."""
+    """Result of a request about records: the number accepted, and the exact refused runs."""
 
     accepted: int
     refused: int
@@ -100,23 +100,23 @@ class TooManyRuns(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """What happened, in records."""
+    """Counters, in records."""
 
-    delivered: int = 0  # each time counts
-    redelivered: int = 0  # of them, not for the first time
+    delivered: int = 0  # each delivery counts
+    redelivered: int = 0  # those of them after the first delivery
     acked: int = 0
-    refused: int = 0  # acknowledgements of what the member does not have (any more)
+    refused: int = 0  # acknowledgements of records that the member does not have (any more)
     expired: int = 0  # not acknowledged in time
-    returned: int = 0  # given back by who had them
-    dead: int = 0  # put aside
-    lost: int = 0  # gone from memory and log before they were handed out
+    returned: int = 0  # given back by their member
+    dead: int = 0  # became dead letters
+    lost: int = 0  # gone from memory and log before their delivery
     passed: int = 0  # matched no filter of the group
 
 
 class Window:
-    """One group's view of one partition.  Times are seconds of a clock that never goes back.
+    """One group's view of one partition. Times are seconds of a clock that never goes back.
 
-    It goes on where an earlier one was: with what that had `done`, and had `tried` in vain.
+    It continues from the stored state of an earlier one: `done`, and `tried` without success.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class Window:
         self.counts = Counts()
         self._rules = rules
         self._spans: list[Span] = []
-        self._next_due_s: float | None = NEVER  # None: to be worked out
-        self._idle_until_s = 0.0  # before it, nothing that waits is due; 0: look
-        self._failed = False  # something was tried in vain since take_tried()
+        self._next_due_s: float | None = NEVER  # None: must be computed
+        self._idle_until_s = 0.0  # no waiting span is due before; 0: unknown
+        self._failed = False  # a try has failed since take_tried()
         if done:
             self.done |= done
             self.done.remove_range(0, floor)
@@ -142,7 +142,7 @@ class Window:
             self._spans = self._come_again(again)
             self._trim()
 
-    # ---- looking ----
+    # ---- state ----
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -150,7 +150,7 @@ class Window:
         return tuple(self._spans)
 
     def in_flight(self, member: str | None = None) -> int:
-        """Records that `member` has, or that anybody has."""
+        """Number of records that `member` has; None: all members."""
         return sum(
             self._open(it.first, it.end)
             for it in self._spans
@@ -158,7 +158,7 @@ class Window:
         )
 
     def in_flight_by_member(self) -> Counter[str]:
-        """Records that each member has."""
+        """Number of records of each member."""
         found: Counter[str] = Counter()
         for it in self._spans:
             if it.member is not None:
@@ -166,11 +166,11 @@ class Window:
         return found
 
     def has_in_flight(self, member: str) -> bool:
-        """Whether `member` has any."""
+        """True if `member` has any records."""
         return any(it.member == member for it in self._spans)
 
     def undone(self, end: int) -> int:
-        """How many records below `end` (where the partition ends) are not done: the lag."""
+        """Lag: the number of records below `end` (the end of the partition) that are not done."""
         return max(end - self.floor - self.done.range_cardinality(self.floor, max(end, self.floor)), 0)
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
@@ -184,23 +184,23 @@ class Window:
         return runs
 
     def done_of(self, first: int, end: int) -> BitMap64:
-        """Which of first .. end - 1 are done."""
+        """The offsets of first .. end - 1 that are done."""
         return (self.done & range_set(first, end)) | range_set(first, min(max(self.floor, first), end))
 
     def next_due_s(self) -> float:
-        """When expire() has something to do."""
+        """Time at which expire() has work."""
         if self._next_due_s is None:
             self._next_due_s = min((it.due_s for it in self._spans if it.member is not None), default=NEVER)
         return self._next_due_s
 
     def waits_until_s(self, now_s: float) -> float:
-        """When what waits becomes due; infinite when nothing does, or it is due already."""
+        """Time at which the next waiting span becomes due; infinite if none will."""
         return min((it.due_s for it in self._spans if _waits(it) and it.due_s > now_s), default=NEVER)
 
-    # ---- handing out ----
+    # ---- delivery ----
 
     def offer(self, now_s: float) -> Offer | None:
-        """What may be handed out now.  None: nothing, until acknowledgements or time change that."""
+        """Records that may be delivered now. None: none, until acknowledgements or time change that."""
         span = self._due(now_s)
         if span is not None:
             last = bool(self._rules.tries_max) and span.tries == self._rules.tries_max - 1 and span.tries > 0
@@ -213,8 +213,9 @@ class Window:
         return Offer(self.next, None, room, 0)
 
     def deliver(self, first: int, end: int, member: str, now_s: float, passed: BitMap64 | None = None) -> int:
-        """`member` has the records first .. end - 1 of an offer from now on, but for those that are done, and
-        those in `passed`, which no filter matches: how many.
+        """Give `member` the records first .. end - 1 of an offer. Returns their number.
+
+        Records that are done, and those in `passed`, which no filter matches, are left out.
         """
         assert first < end
         due_s = now_s + self._rules.lease_s
@@ -249,7 +250,7 @@ class Window:
         self._fresh |= passed
 
     def skip(self, first: int, end: int) -> None:
-        """Records first .. end - 1 are gone for good: nobody will see them."""
+        """Mark records first .. end - 1 as lost: they no longer exist."""
         if first == self.next:
             self._spans.append(Span(first, end, 0, 0.0))
             self.next = end
@@ -257,17 +258,17 @@ class Window:
         self._finish(first, end)
         self.counts.lost += lost
 
-    # ---- what becomes of it ----
+    # ---- results ----
 
     def ack(
         self, runs: Iterable[Run], member: str, *, author: str = "", whoever_did: bool = False
     ) -> Verdict:
-        """The records of each run are done, says `member`.  Accepted are those that it has, those that wait
-        to come again, and those that it did before; `author` is its name in that history.
+        """Acknowledge the records of each run for `member`.
 
-        Refused: another member has or did them, they are dead letters, or were never handed out.  With
-        `whoever_did` records that are done are not refused.  Runs must be disjoint and rising, and may run
-        over records that were passed over.  Raises TooManyRuns.
+        Accepted are records that it has, waiting ones, and those that it did before; `author` is its name in
+        that history. Refused are records that another member has or did, dead letters, and those never
+        delivered. With `whoever_did` records that are done are not refused. Runs must be disjoint and
+        ascending, and may include records that were passed over. Raises TooManyRuns.
         """
         asked, outside = self._known_part(runs)
         mine = self._spans_of(asked, lambda it: it.member in {None, member} and not it.dead)
@@ -287,13 +288,13 @@ class Window:
         return verdict
 
     def held(self, runs: Iterable[Run], member: str) -> Verdict:
-        """Which of these records `member` has: those it may give back.  Raises TooManyRuns."""
+        """Verdict on the records that `member` has and may give back. Raises TooManyRuns."""
         asked, outside = self._known_part(runs)
         held = self._spans_of(asked, lambda it: it.member == member)
         return _verdict(held, asked - held - self._history.passed, outside)
 
     def _known_part(self, runs: Iterable[Run]) -> tuple[BitMap64, list[Run]]:
-        """Offsets of these runs of which something is known, and the runs outside of that."""
+        """Known offsets of these runs, and the runs outside of the known part."""
         asked, outside, low = BitMap64(), [], min(self._history.first, self.next)
         for offset, count in runs:
             end = offset + count
@@ -307,7 +308,7 @@ class Window:
         return asked, outside
 
     def _spans_of(self, asked: BitMap64, is_meant: Callable[[Span], bool]) -> BitMap64:
-        """Offsets that are asked for, in spans that are meant, and not done."""
+        """Requested offsets that are not done, in spans for which `is_meant` returns True."""
         found = BitMap64()
         if asked and asked.max() >= self.floor:
             for it in self._between(max(asked.min(), self.floor), asked.max() + 1):
@@ -327,10 +328,10 @@ class Window:
         *,
         counts: bool = True,
     ) -> int:
-        """`member` does not want the records of each run (offset, count): how many come again, after
-        `delay_s`, or, None, after a time that grows with each try.
+        """Give records of each run (offset, count) of `member` back. Returns the number that comes again.
 
-        `counts`: as a try in vain.  Ordered, everything behind them comes again as well.
+        They come again after `delay_s`, or, None, after a time that grows with each try. `counts`: True for a
+        failed try. In ordered groups everything behind them comes again as well.
         """
         returned, lowest = 0, NEVER
         for offset, count in runs:
@@ -338,9 +339,9 @@ class Window:
             for it in [it for it in self._between(first, end) if it.member == member] if first < end else ():
                 a, b = max(first, it.first), min(end, it.end)
                 if not self._open(a, b):
-                    continue  # done before: nothing comes again, and nothing behind it either
+                    continue  # done before: neither it nor anything behind it comes again
                 if len(self._spans) + 2 > self._rules.spans_max:
-                    a, b = it.first, it.end  # no room for pieces: all of it
+                    a, b = it.first, it.end  # no room for pieces: the whole span
                 returned += self._open(a, b)
                 lowest = min(lowest, a)
                 self._fail(self._split(it, a, b), now_s, cause, counts=counts, delay_s=delay_s)
@@ -351,7 +352,7 @@ class Window:
         return returned
 
     def drop_member(self, member: str, now_s: float, cause: str, *, counts: bool) -> None:
-        """`member` has left, or died (which counts as a try): what it had comes again, at once."""
+        """Give back all records of a member that has left, or died (`counts`: a failed try), at once."""
         lowest = NEVER
         for it in self._spans:
             if it.member == member:
@@ -362,7 +363,7 @@ class Window:
         self._settle()
 
     def expire(self, now_s: float) -> int:
-        """Takes back what was not acknowledged in time: how many records."""
+        """Take back records that were not acknowledged in time. Returns their number."""
         if self.next_due_s() > now_s:
             return 0
         expired, lowest = 0, NEVER
@@ -378,14 +379,14 @@ class Window:
         return expired
 
     def extend(self, member: str, now_s: float) -> None:
-        """`member` is still at work on all it has: its leases begin anew."""
+        """Start the leases of all records of `member` again."""
         for it in self._spans:
             if it.member == member:
                 it.due_s = now_s + self._rules.lease_s
         self._changed()
 
     def take_changes(self) -> BitMap64 | None:
-        """What is done above the floor that was not when this was asked before; None: nothing is, at all."""
+        """Offsets above the floor that were done since the last call; None if none were."""
         if not self._fresh:
             return None
         fresh, self._fresh = self._fresh, BitMap64()
@@ -394,29 +395,29 @@ class Window:
 
     @property
     def tried(self) -> list[Tried]:
-        """What was handed out in vain and is not done."""
+        """Failed tries of the records that are not done."""
         return [Tried(it.first, it.end, it.tries, it.cause) for it in self._spans if it.tries]
 
     def take_tried(self) -> list[Tried] | None:
-        """`tried`, if more was in vain since this was asked before; else None."""
+        """`tried`, if a try has failed since the last call; otherwise None."""
         if not self._failed:
             return None
         self._failed = False
         return self.tried
 
     def dead(self) -> list[Span]:
-        """What has been tried often enough."""
+        """Spans that have reached tries_max."""
         return [it for it in self._spans if it.dead]
 
     def bury(self, first: int, end: int) -> None:
-        """The dead records first .. end - 1 have been put aside."""
+        """Mark records first .. end - 1 as done: their dead letters are stored."""
         self.counts.dead += self._open(first, end)
         self._finish(first, end)
 
-    # ---- inside ----
+    # ---- internals ----
 
     def _due(self, now_s: float) -> Span | None:
-        """What waits and may be handed out: the first such span."""
+        """The first waiting span that may be delivered now."""
         if self._rules.ordered:
             span = next((it for it in self._spans if _waits(it)), None)
             return span if span is not None and span.due_s <= now_s else None
@@ -428,7 +429,7 @@ class Window:
         return span
 
     def _fail(self, it: Span, now_s: float, cause: str, *, counts: bool, delay_s: float | None) -> None:
-        """Lets a span wait again, or declares it dead.  `delay_s` None: as the number of tries says."""
+        """Make a span wait again, or declare it dead. `delay_s` None: by the number of tries."""
         rules = self._rules
         it.member, it.cause = None, cause[:CAUSE_CHARACTERS] or it.cause
         it.tries += counts
@@ -441,7 +442,7 @@ class Window:
         return 0 < self._rules.tries_max <= tries
 
     def _come_again(self, tried: Iterable[Tried]) -> list[Span]:
-        """Spans over all from the floor to `next`: at once, those that were tried with their tries."""
+        """Spans over everything from the floor to `next`, due at once, with the tries of `tried`."""
         spans, at = [], self.floor
         for first, end, tries, cause in tried:
             if at < first:
@@ -452,7 +453,7 @@ class Window:
         return [*spans, Span(at, self.next, 0, 0.0)] if at < self.next else spans
 
     def _rewind(self, first: int) -> None:
-        """What is in flight behind `first` comes again after it, which is no try in vain."""
+        """Make spans in flight behind `first` wait again; that is not a failed try."""
         for it in self._spans:
             if it.first >= first and it.member is not None:
                 it.member, it.due_s = None, 0.0
@@ -463,7 +464,7 @@ class Window:
         self._trim()
 
     def _split(self, it: Span, a: int, b: int) -> Span:
-        """Makes a .. b a span of its own, of `it`, which holds it."""
+        """Cut the part a .. b out of `it` as a separate span."""
         index = self._find(it.first)
         middle = replace(it, first=a, end=b)
         before = [replace(it, end=a)] if it.first < a else []
@@ -472,7 +473,7 @@ class Window:
         return middle
 
     def _settle(self) -> None:
-        """Joins neighbours that wait alike, so that pieces do not add up."""
+        """Merge neighbours with equal state, so that the number of spans stays small."""
         self._trim()
         joined: list[Span] = []
         for it in self._spans:
@@ -482,7 +483,8 @@ class Window:
                 and _waits(before)
                 and _waits(it)
                 and (before.tries, before.due_s, before.cause) == (it.tries, it.due_s, it.cause)
-                and first_absent(self.done, before.end, it.first) == it.first  # nothing open between them
+                # every offset between them is done
+                and first_absent(self.done, before.end, it.first) == it.first
             ):
                 before.end = it.end
             else:
@@ -490,7 +492,7 @@ class Window:
         self._spans = joined
 
     def _trim(self) -> None:
-        """Drops what is done from the ends of the spans, and raises the floor."""
+        """Remove done offsets from the ends of spans, and raise the floor."""
         kept = []
         for it in self._spans:
             it.first = first_absent(self.done, it.first, it.end)
@@ -507,12 +509,12 @@ class Window:
         self._idle_until_s = 0.0
 
     def _open(self, first: int, end: int) -> int:
-        """Records of [first, end), at or above the floor, that are not done."""
+        """Number of records of [first, end), at or above the floor, that are not done."""
         first = max(first, self.floor)
         return end - first - self.done.range_cardinality(first, end) if first < end else 0
 
     def _find(self, offset: int) -> int:
-        """The index of the span that holds `offset`."""
+        """Index of the span that holds `offset`."""
         return bisect_right(self._spans, offset, key=lambda it: it.first) - 1
 
     def _between(self, first: int, end: int) -> list[Span]:

@@ -1,4 +1,4 @@
-"""Wire: a client's DEALER socket towards the consumers' endpoint, and one request at a time over it."""
+"""Client socket: a DEALER socket to the consumers' endpoint, and blocking requests over it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ A = TypeVar("A", bound=Message)
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """Keys for an endpoint off this machine: our secret certificate, and the broker's public one."""
+    """Keys for an endpoint on another machine: the client's secret certificate, and the
+    broker's public one.
+    """
 
     secret_key_file: Path
     server_key_file: Path
 
 
 def endpoint_of(runtime_dir: StrPath | None, endpoint: str) -> str:
-    """Where the broker serves consumers, unless its configuration says something else."""
+    """Default endpoint of the broker's consumers, unless `endpoint` is set."""
     return endpoint or f"ipc://{runtime_directory(runtime_dir) / 'consumers.sock'}"
 
 
 class Wire:
-    """A socket that finds the broker again by itself.  Nothing waits in it while there is none."""
+    """A socket that reconnects by itself. It queues nothing while there is no broker."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, curve: Curve | None) -> None:
         self.endpoint = endpoint
@@ -56,16 +58,16 @@ class Wire:
 
     @property
     def connected(self) -> bool:
-        """Whether a broker is there, and takes requests."""
+        """True if a broker is connected, and accepts requests."""
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLOUT)
 
     @property
     def readable(self) -> bool:
-        """Whether receive() has something."""
+        """True if receive() has an answer."""
         return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def send(self, request: Asked, frames: Sequence[bytes] = ()) -> bool:
-        """False: no broker is there now, or it does not read."""
+        """Send a request. False: no broker is there now, or it does not read."""
         try:
             self.socket.send_multipart([encode(request), *frames], zmq.NOBLOCK)
         except zmq.Again:
@@ -73,7 +75,7 @@ class Wire:
         return True
 
     def receive(self) -> tuple[Answer, list[bytes]] | None:
-        """The next answer with its frames, if one is there.  Raises ControlError."""
+        """The next answer with its frames; None if there is none. Raises ControlError."""
         try:
             first, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -81,12 +83,12 @@ class Wire:
         return decode_answer(first), frames
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the socket. May be called twice."""
         self.socket.close()
 
 
 class Asker:
-    """Asks one thing after the other, each with an answer.  A context manager; blocks."""
+    """Sends one request at a time and waits for its answer. A context manager; blocks."""
 
     def __init__(
         self, runtime_dir: StrPath | None = None, *, endpoint: str = "", curve: Curve | None = None
@@ -96,11 +98,11 @@ class Asker:
         self._numbers = itertools.count(1)
 
     def number(self) -> int:
-        """For the next request."""
+        """Number for the next request."""
         return next(self._numbers)
 
     def ask(self, request: Asked, expected: type[A], frames: Sequence[bytes] = ()) -> tuple[A, list[bytes]]:
-        """The answer, and its frames.  Raises Refused if the broker says no, BrokerUnreachable."""
+        """Send a request and return its answer and frames. Raises Refused, BrokerUnreachable."""
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         socket = self._wire.socket
         while not self._wire.send(request, frames):
@@ -117,7 +119,7 @@ class Asker:
         raise BrokerUnreachable(f"no answer from {self._wire.endpoint} in {REPLY_TIMEOUT_S} s")
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the socket. May be called twice."""
         self._wire.close()
         self._context.term()
 
@@ -129,7 +131,7 @@ class Asker:
 
 
 def unreachable(endpoint: str) -> BrokerUnreachable:
-    """Why nobody answers there, as far as can be seen from here: ZeroMQ does not say."""
+    """Error for an endpoint that does not answer, with the cause if it is visible: ZeroMQ reports none."""
     path = Path(endpoint.removeprefix("ipc://"))
     if endpoint.startswith("ipc://") and os.access(path, os.F_OK) and not os.access(path, os.W_OK):
         return BrokerUnreachable(
