@@ -37,7 +37,7 @@ import pyarrow as pa
 from benchmarks import _spark_lake
 from bridge import drained
 from bridge.spark.columns import DDL, TYPES, Constants, batch_of
-from bridge.spark.decode import decode_compiled, decode_file
+from bridge.spark.decode import decode_file
 from bridge.spark.session import session
 
 PARTS = ("rows", "typed", "stream")
@@ -163,7 +163,7 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             file = drained.parse(content.as_buffer())
             footer = file.footer
             constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
-            for part in decode_file(file, schema.names, decode_compiled):
+            for part in decode_file(file, schema.names):
                 yield batch_of(part, constants, schema)
 
 

@@ -23,6 +23,5 @@ socket of the broker, and never holds it up unless told to.
     sink.py         what a sink is; sinks/ has one file each
     spark/          the same files as tables; never imported from here
 
-This module imports nothing, so that an executor that was given only a zip of Python files can import
-bridge.drained and bridge.spark.
+This module imports nothing: a program that reads drained files imports bridge.drained without the rest.
 """

@@ -42,8 +42,8 @@ Little-endian.
         body_crc32              crc32 of everything before the footer
         installation            32 hexadecimal digits: who has drained it; left out in version 1
 
-    crc32 is the one of zlib, and not crc32c, where a reader without compiled code must be able to check: an
-    executor that was given only a zip of Python files.
+    crc32 is the one of zlib, and not crc32c: so a reader without compiled code can check header, footer and
+    body.
 
 Name:
     edge={edge}/dt={YYYY-MM-DD}/
@@ -71,7 +71,6 @@ import importlib
 import re
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -519,19 +518,12 @@ def _extents(body: memoryview, header: Header) -> list[Extent]:
     return found
 
 
-def extent_verifies(
-    file: DrainedFile, extent: Extent, checksum: Callable[[memoryview, int], int] | None = None
-) -> bool:
-    """Whether header and body of an extent are what was written.
+def extent_verifies(file: DrainedFile, extent: Extent) -> bool:
+    """True if header and body of an extent are what was written.  Needs the compiled core."""
+    from ringbuf import crc32c
 
-    `checksum`: a crc32c for where the compiled core is not.
-    """
-    if checksum is None:
-        from ringbuf import crc32c
-
-        checksum = crc32c
     covered = file.body[extent.at + 8 : extent.at + EXTENT_HEADER_BYTES + len(extent.body)]
-    return checksum(covered, file.header.seed) == extent.crc
+    return crc32c(covered, file.header.seed) == extent.crc
 
 
 def verify(file: DrainedFile, name: str = "") -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from bridge import drained
 from bridge.spark.columns import CORRUPT, TYPES, Constants, batch_of
-from bridge.spark.decode import decode_file, decoder_of
+from bridge.spark.decode import decode_file
 
 SCHEMA = pa.schema([(name, kind) for name, kind in TYPES.items() if name != CORRUPT])
 PAYLOAD_CHARACTERS = 40
@@ -33,7 +33,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
     footer = file.footer
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
     count = 0
-    for decoded in decode_file(file, SCHEMA.names, decoder_of("auto")):
+    for decoded in decode_file(file, SCHEMA.names):
         count += decoded.rows
         yield batch_of(decoded, constants, SCHEMA)
     if count != footer.count:

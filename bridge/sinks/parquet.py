@@ -139,7 +139,7 @@ def table_of(unit: Unit) -> pa.Table:
     import pyarrow as pa
 
     from bridge.spark.columns import TYPES, Constants, batch_of
-    from bridge.spark.decode import decode_compiled
+    from bridge.spark.decode import decode_records
 
     footer = unit.footer
     schema = pa.schema([(name, TYPES[name]) for name in COLUMNS])
@@ -147,7 +147,7 @@ def table_of(unit: Unit) -> pa.Table:
     batches: list[Any] = []
     for run in unit.runs:
         least = run.first_offset
-        decoded = decode_compiled(run.records, footer.ring_epoch, least, footer.last_offset, PARQUET_COLUMNS)
+        decoded = decode_records(run.records, footer.ring_epoch, least, footer.last_offset, PARQUET_COLUMNS)
         batches += [batch_of(rows, constants, schema) for rows in decoded]
     table = pa.Table.from_batches(batches, schema)
     if table.num_rows != footer.count:

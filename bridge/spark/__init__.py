@@ -5,7 +5,7 @@
     landing.py        which files there are
     plan.py           which of them a batch reads, in which tasks
     where.py          conditions, by options or pushed down by Spark
-    decode.py         files into Arrow batches, in C; decode_numpy.py where there is no compiled code
+    decode.py         files into Arrow batches, in C
     columns.py        the columns of a record
     payloads.py       what payloads are, by topic: a small file
     fields.py         payloads into typed columns; unpacked.py in C, formats.py by libraries;
@@ -14,9 +14,8 @@
     tables.py         tables of batches, with or without a Delta log; evolution.py: their columns over time
     page.py           pieces of a page of figures
     session.py        a Spark session on this machine; daemon.py: its workers, without tracebacks
-    zipped.py         all that an executor needs, in one zip for --py-files
     jobs/             bronze, silver, windows, gaps and more: each with main(argv)
 
-Never imported by the broker or the rest of the bridge.  On executors it needs pyarrow and numpy; the compiled
-core is used where it is, and not missed where it is not.
+Never imported by the broker or the rest of the bridge.  Executors need the wheel with the extra `spark`,
+installed or as a packed virtual environment (--archives).  Parquet files of a bridge need nothing there.
 """

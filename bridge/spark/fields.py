@@ -2,8 +2,7 @@
 
 msgpack is unpacked by the compiled core (ringbuf/c/unpack.c), JSON read by pyarrow, text cast by it; both a
 batch at a time.  A batch in which they find a mistake is halved until what is wrong stands alone, so one bad
-payload costs its neighbours little.  CBOR and Sparkplug are decoded one by one, by their libraries; so is
-msgpack where the compiled core is not.
+payload costs its neighbours little.  CBOR and Sparkplug are decoded one by one, by their libraries.
 
 A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py); the other
 fields of the payload keep their values.  Of a payload that is not of its format nothing is decoded.  Only the
@@ -125,7 +124,7 @@ def decode_payloads(rule: Rule, fields: Fields, data: pa.Array) -> Typed:
     if rule.format == "msgpack":
         from bridge.spark.unpacked import unpack
 
-        return unpack(data, fields) or decode_rows(unpack_one, "msgpack", data, fields)
+        return unpack(data, fields)
     if rule.format == "json":
         return _halved(_read_json, lambda part, of: decode_rows(_json_one, "JSON", part, of), data, fields)
     if rule.format == "text":

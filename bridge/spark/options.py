@@ -14,7 +14,6 @@
     taskBytes            files are packed into tasks of about so many bytes; default: an eighth of all, but
                          32 to 128 MiB.  Less uses more cores at once, more costs less
     missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
-    decoder              auto (default), c, numpy
     partition            numbers separated by commas; default: all
     offsets              FIRST-LAST, both included, FIRST- or -LAST: of each partition and epoch
     since, until         ISO dates or times, UTC if they do not say where: since <= timestamp < until
@@ -38,7 +37,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bridge.errors import SourceOptionError
-from bridge.spark.decode import decoder_of
 from bridge.spark.payloads import Payloads
 from bridge.spark.where import Condition, Where, moment
 
@@ -47,7 +45,7 @@ __all__ = ["Options"]
 KNOWN = (
     "path", "edge", "stream", "startingOffsets", "endingOffsets", "mode", "failOnDataLoss",
     "maxFilesPerTrigger", "maxBytesPerTrigger", "minPartitions", "taskBytes", "missingGraceSeconds",
-    "decoder", "view", "payloads", "partition", "offsets", "since", "until", "topic", "pushDown",
+    "view", "payloads", "partition", "offsets", "since", "until", "topic", "pushDown",
 )  # fmt: skip
 MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 WHERE = ("partition", "offsets", "since", "until", "topic")
@@ -70,7 +68,6 @@ class Options:
     min_partitions: int = 1
     task_bytes: int | None = None
     missing_grace_s: int = 600
-    decoder: str = "auto"
     view: str = "records"
     payloads: Payloads | None = None
     where: Where = field(default_factory=Where)
@@ -91,7 +88,6 @@ class Options:
         if not text("path", ""):
             raise SourceOptionError("path is not set", hint='write .load("/srv/lake")')
         max_files, task_bytes = text("maxFilesPerTrigger", ""), text("taskBytes", "")
-        decoder_of(text("decoder", "auto"))
         return cls(
             path=text("path", ""),
             edges=names("edge"),
@@ -105,7 +101,6 @@ class Options:
             min_partitions=_size("minPartitions", text("minPartitions", "1")),
             task_bytes=_size("taskBytes", task_bytes) if task_bytes else None,
             missing_grace_s=_size("missingGraceSeconds", text("missingGraceSeconds", "600"), least=0),
-            decoder=text("decoder", "auto"),
             view=_one_of("view", text("view", "records"), ("records", "files")),
             where=_where({name: text(name, "") for name in WHERE}),
             push_down=_yes_or_no("pushDown", text("pushDown", "false")),

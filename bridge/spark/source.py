@@ -64,7 +64,7 @@ from bridge.spark.columns import (
     never_null,
 )
 from bridge.spark.coverage import subtract
-from bridge.spark.decode import decode_file, decoder_of
+from bridge.spark.decode import decode_file
 from bridge.spark.fields import typed_columns
 from bridge.spark.landing import Landing, StoredFile, matches, name_of
 from bridge.spark.named import refuse_unknown, warn_of_unknown
@@ -215,7 +215,7 @@ class _Rows:
                 yield from parquet_files.rows_of(file, task.path, name, self._wanted())
             return
         file = landing.read(task.path, task.length)
-        yield from decode_file(file, self._wanted(), decoder_of(self.options.decoder))
+        yield from decode_file(file, self._wanted())
 
     def _wanted(self) -> set[str]:
         """The columns of a record that are needed, for themselves or for what is made of them."""

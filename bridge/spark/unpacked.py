@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bridge.spark.decode import compiled
 from bridge.spark.fields import NOT_WHOLE, Typed, decode_rows, unpack_one
 from bridge.spark.payloads import KINDS, Field
+from ringbuf.core import ffi, lib
 
 __all__ = ["unpack"]
 
@@ -27,19 +27,15 @@ TYPES = {
 }
 
 
-def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed | None:
-    """The fields of msgpack payloads, none of them null; None where there is no compiled core."""
-    core = compiled()
-    if core is None:
-        return None
-    ffi, lib = core
+def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
+    """The fields of msgpack payloads; no payload is null."""
     rows, (_, ends, payloads) = len(data), data.buffers()
     if rows == 0:
         return Typed({field.column: pa.nulls(0, KINDS[field.kind]) for field in fields})
     first = ffi.cast("int32_t *", ends.address) + data.offset
     total = first[rows] - first[0]
     out = ffi.new("rb_unpack_field[]", len(fields))
-    kept = [_prepared(ffi, lib, one, field, rows, total) for one, field in zip(out, fields, strict=True)]
+    kept = [_prepared(one, field, rows, total) for one, field in zip(out, fields, strict=True)]
     outcomes = pa.allocate_buffer(2 * rows)
     # A buffer without bytes has no address, and payloads may all be empty.
     begin = ffi.cast("uint8_t *", payloads.address if payloads is not None else 0)
@@ -55,9 +51,7 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed | None:
     return _judged(columns, codes, data, fields, lib.RB_UNPACK_NO_MAP)
 
 
-def _prepared(
-    ffi: Any, lib: Any, out: Any, field: Field, rows: int, total: int
-) -> tuple[list[pa.Buffer], Any]:
+def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Buffer], Any]:
     """Room for one column, and what keeps its path alive."""
     bits, text = (rows + 7) // 8, field.kind in {"string", "binary"}
     path = ffi.from_buffer(b"".join(bytes([len(key)]) + key for key in map(str.encode, field.path)))

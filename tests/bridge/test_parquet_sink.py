@@ -20,7 +20,7 @@ from pyarrow import dataset, parquet  # noqa: E402
 from bridge.sinks import parquet as parquet_module  # noqa: E402
 from bridge.sinks.parquet import parquet_name, parquet_of  # noqa: E402
 from bridge.spark.columns import TYPES, Constants, batch_of  # noqa: E402
-from bridge.spark.decode import decode_compiled, decode_file  # noqa: E402
+from bridge.spark.decode import decode_file  # noqa: E402
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def rows_of(unit: Any, schema: Any) -> Any:
     """What Spark's own source makes of the drained file."""
     file = parse(b"".join(unit.parts))
     constants = Constants(file.footer.edge, file.footer.stream, file.footer.partition, file.footer.epoch)
-    decoded = decode_file(file, list(TYPES), decode_compiled)
+    decoded = decode_file(file, list(TYPES))
     return pa.Table.from_batches([batch_of(it, constants, schema) for it in decoded])
 
 

@@ -1,8 +1,8 @@
-"""Three decoders of a drained file, in C, by numpy, and record by record in Python, give the same rows."""
+"""The decoder of drained files, in C, gives the rows that Python reads record by record."""
 # ruff: noqa: E402
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,18 @@ pa = pytest.importorskip("pyarrow", reason="needs the spark extra: pip install '
 
 from bridge import drained
 from bridge.drained import DrainedFile
-from bridge.errors import DrainedFileError, SourceOptionError
-from bridge.spark import decode_numpy
+from bridge.errors import DrainedFileError
 from bridge.spark.columns import TYPES, Constants, Decoded, batch_of, corrupt_batch_of
-from bridge.spark.decode import compiled, decode_compiled, decode_file, decoder_of
+from bridge.spark.decode import decode_file, decode_records
 from bridge.unit import Intent, build
 from ringbuf import FLAG_EXPIRY, FLAG_PROPERTIES, FLAG_QOS, FLAG_RETAIN, FLAG_UNCHECKED, errors
-from ringbuf import constants as ringbuf_constants
+from ringbuf.core import ffi, lib
 from ringbuf.record import decode as decode_record
 from ringbuf.record import encode, span
 from tests.support import drained_files
 from tests.support.drained_files import CREATED_NS, EPOCH, T0_NS, unit_of
 
 COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")
-DECODERS = {"c": decode_compiled, "numpy": decode_numpy.decode}
 
 Row = tuple[object, ...]
 
@@ -99,10 +97,10 @@ def by_hand(file: DrainedFile) -> Iterator[Row]:
             at += length
 
 
-def rows(file: DrainedFile, decoder: Callable[..., Iterator[object]]) -> list[Row]:
-    """What a decoder finds; every array is valid for Arrow, and offsets are as it says."""
+def rows(file: DrainedFile) -> list[Row]:
+    """The rows that are decoded; every array is valid for Arrow, and offsets are those of the batch."""
     found: list[Row] = []
-    for decoded in decode_file(file, COLUMNS, decoder):  # type: ignore[arg-type]
+    for decoded in decode_file(file, COLUMNS):
         for name, array in decoded.columns.items():
             array.validate(full=True)
             assert array.type == TYPES[name]
@@ -118,16 +116,15 @@ def rows(file: DrainedFile, decoder: Callable[..., Iterator[object]]) -> list[Ro
 
 
 @given(records_strategy)
-def test_three_decoders_give_the_same_rows(contents: list[tuple[bytes, int, bytes, int, int]]) -> None:
+def test_the_rows_are_those_of_the_records(contents: list[tuple[bytes, int, bytes, int, int]]) -> None:
     file = drained.parse(file_of(contents))
     expected = list(by_hand(file))
     assert len(expected) == len(contents)
-    for name, decoder in DECODERS.items():
-        assert rows(file, decoder) == expected, name
+    assert rows(file) == expected
 
 
 @given(records_strategy, st.data())
-def test_of_a_damaged_file_they_give_the_same_rows_and_none_that_does_not_verify(
+def test_of_a_damaged_file_come_the_records_that_verify_and_no_others(
     contents: list[tuple[bytes, int, bytes, int, int]], data: st.DataObject
 ) -> None:
     whole = bytearray(file_of(contents))
@@ -140,18 +137,17 @@ def test_of_a_damaged_file_they_give_the_same_rows_and_none_that_does_not_verify
         file = drained.parse(whole)
     except DrainedFileError:
         return
-    compiled, portable = (rows(file, decoder) for decoder in DECODERS.values())
-    assert compiled == portable
-    assert all(good[row[0]] == row for row in compiled)
-    offsets = [int(str(row[0])) for row in compiled]
+    found = rows(file)
+    assert found == list(by_hand(file))
+    assert all(good[row[0]] == row for row in found)
+    offsets = [int(str(row[0])) for row in found]
     assert offsets == sorted(set(offsets))
 
 
 @given(st.binary(min_size=32, max_size=640), st.integers(0, 5))
-def test_noise_is_no_record_for_any_decoder(noise: bytes, first: int) -> None:
+def test_noise_is_no_record(noise: bytes, first: int) -> None:
     records = memoryview(noise[: len(noise) // 32 * 32])
-    for decoder in (decode_compiled, decode_numpy.decode, decode_numpy.decode_verified):
-        assert list(decoder(records, EPOCH, first, first + 100, COLUMNS)) == []
+    assert list(decode_records(records, EPOCH, first, first + 100, COLUMNS)) == []
 
 
 def test_one_bad_record_costs_that_record_alone() -> None:
@@ -159,14 +155,14 @@ def test_one_bad_record_costs_that_record_alone() -> None:
     at = data.index(b"plant/2/temp", 3000)  # somewhere in the middle, in a topic
     data[at] ^= 1
     file = drained.parse(data)
-    for decoder in DECODERS.values():
-        offsets = [row[0] for row in rows(file, decoder)]
-        assert len(offsets) == 99
-        assert set(range(100)) - set(offsets) == {offset for offset in range(100) if offset not in offsets}
+    offsets = [row[0] for row in rows(file)]
+    (bad,) = set(range(100)) - set(offsets)
+    assert bad % 4 == 2  # of topic plant/2/temp
+    assert offsets == [offset for offset in range(100) if offset != bad]
 
 
-def test_a_file_of_many_windows_is_the_same_for_all() -> None:
-    """Several batches in C, several windows in numpy, records across their borders."""
+def test_a_file_of_many_batches_has_all_its_records() -> None:
+    """Records across the borders of batches, and one that is larger than a batch."""
     random.seed(3)
     contents = [
         (
@@ -181,25 +177,24 @@ def test_a_file_of_many_windows_is_the_same_for_all() -> None:
     contents[3000] = (b"large", 0, b"L" * 3_000_000, 0, T0_NS)
     file = drained.parse(file_of(contents))
     assert len(file.body) > 6 << 20
-    compiled, portable = (rows(file, decoder) for decoder in DECODERS.values())
-    assert len(compiled) == 6000
-    assert compiled == portable == list(by_hand(file))
+    found = rows(file)
+    assert len(found) == 6000
+    assert found == list(by_hand(file))
 
 
 @pytest.mark.parametrize("wanted", [("offset",), ("payload", "topic"), ("retain", "properties"), ()])
 def test_only_the_columns_that_are_wanted_are_made(wanted: tuple[str, ...]) -> None:
     file = drained.parse(b"".join(unit_of(0, 20).parts))
-    for decoder in DECODERS.values():
-        for decoded in decode_file(file, wanted, decoder):
-            assert set(decoded.columns) == set(wanted)
-            assert decoded.rows == 21
+    for decoded in decode_file(file, wanted):
+        assert set(decoded.columns) == set(wanted)
+        assert decoded.rows == 21
 
 
 def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
     file = drained.parse(b"".join(unit_of(5, 9).parts))
     schema = pa.schema([(name, TYPES[name]) for name in ("payload", "edge", "partition", "_corrupt_record")])
     constants = Constants("edge-1", "default", 0, EPOCH)
-    (decoded,) = decode_file(file, schema.names, decode_compiled)
+    (decoded,) = decode_file(file, schema.names)
     batch = batch_of(decoded, constants, schema)
     assert batch.schema.equals(schema)
     assert batch.to_pylist()[0] == {
@@ -216,41 +211,18 @@ def test_a_batch_has_the_columns_of_its_schema_in_that_order() -> None:
     ]
 
 
-def test_the_numbers_of_the_portable_decoder_are_those_of_the_core() -> None:
-    names = ("FLAG_QOS", "FLAG_RETAIN", "FLAG_PROPERTIES", "FLAG_UNCHECKED", "FLAGS_CRITICAL")
-    for name in names:
-        assert getattr(decode_numpy, name) == getattr(ringbuf_constants, name)
-    assert (
-        decode_numpy.HEADER_BYTES == ringbuf_constants.RECORD_HEADER_BYTES == ringbuf_constants.RECORD_ALIGN
-    )
-    from ringbuf import crc32c
-
-    assert decode_numpy.crc32c(memoryview(b"123456789"), 7) == crc32c(b"123456789", 7)
-
-
-def test_an_unknown_decoder_is_refused() -> None:
-    assert decoder_of("auto") is decode_compiled
-    assert decoder_of("numpy") is decode_numpy.decode
-    with pytest.raises(SourceOptionError, match="'rust'"):
-        decoder_of("rust")
-
-
 def test_the_golden_file_is_decoded_as_it_was_written() -> None:
     path = Path(__file__).parents[2] / "golden" / "bridge" / "drained-v1.brim"
     file = drained.parse(path.read_bytes())
-    for decoder in DECODERS.values():
-        found = rows(file, decoder)
-        assert [row[0] for row in found] == [100, 101, 102, 103, 104]
-        assert found[0][2:] == ("plant/0/temp", 1, True, None, b"payload 0")
-        assert found[2][6] == b"in place" * 10
+    found = rows(file)
+    assert [row[0] for row in found] == [100, 101, 102, 103, 104]
+    assert found[0][2:] == ("plant/0/temp", 1, True, None, b"payload 0")
+    assert found[2][6] == b"in place" * 10
 
 
 @pytest.mark.parametrize("part", ["key", "properties", "payload"])
 def test_bytes_that_change_between_the_two_passes_are_refused(part: str) -> None:
     """As a mapped file may, that somebody still writes: columns were allocated for what was there before."""
-    core = compiled()
-    assert core is not None
-    ffi, lib = core
     lengths = {"key": (40, 0, 40), "properties": (8, 40, 40), "payload": (8, 0, 100)}[part]
     small = encode(0, b"p" * 40, epoch=EPOCH, key=b"k" * 8, properties=mqtt_properties(0))
     large = encode(
@@ -278,13 +250,12 @@ def test_offsets_that_do_not_follow_are_taken_as_they_are_or_left_out() -> None:
     """Each record verifies; but rows are only what their offsets say, in rising order."""
     said = [0, 1, 5, 6, 3, 6, 7, 99]
     records = memoryview(b"".join(encode(offset, b"%d" % offset, epoch=EPOCH, key=b"k") for offset in said))
-    for decoder in (decode_compiled, decode_numpy.decode, decode_numpy.decode_verified):
-        found = []
-        for decoded in decoder(records, EPOCH, 0, 50, COLUMNS):
-            payloads = [int(payload) for payload in decoded.columns["payload"].to_pylist()]
-            assert payloads == list(range(decoded.first_offset, decoded.first_offset + decoded.rows))
-            found += payloads
-        assert found == [0, 1, 5, 6, 7]
+    found = []
+    for decoded in decode_records(records, EPOCH, 0, 50, COLUMNS):
+        payloads = [int(payload) for payload in decoded.columns["payload"].to_pylist()]
+        assert payloads == list(range(decoded.first_offset, decoded.first_offset + decoded.rows))
+        found += payloads
+    assert found == [0, 1, 5, 6, 7]
 
 
 def test_a_payload_that_only_its_extent_covers_is_not_believed_when_that_does_not_hold() -> None:
@@ -293,8 +264,7 @@ def test_a_payload_that_only_its_extent_covers_is_not_believed_when_that_does_no
     (extent,) = [extent for extent in drained.parse(data).extents if extent.unchecked]
     data[extent.at + 32 + 40] ^= 1  # its payload: 32 bytes of header, a key, zeros up to 8
     file = drained.parse(data)
-    for decoder in DECODERS.values():
-        assert [row[0] for row in rows(file, decoder)] == [0, 1, 2, 4, 5]
+    assert [row[0] for row in rows(file)] == [0, 1, 2, 4, 5]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 65_536, 65_537])

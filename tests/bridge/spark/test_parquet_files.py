@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bridge.errors import DrainedFileError
 from bridge.sink import open_unit_sink
 from bridge.spark.columns import TYPES
-from bridge.spark.decode import decode_compiled, decode_file
+from bridge.spark.decode import decode_file
 from bridge.spark.landing import Landing, name_of
 from bridge.spark.parquet_files import rows_of
 from bridge.unit import Unit
@@ -49,7 +49,7 @@ def test_the_rows_are_those_of_the_drained_file(tmp_path: Path) -> None:
     (path,) = as_parquet(tmp_path / "parquet", unit)
     (drained,) = store(tmp_path / "drained", unit)
     file = Landing(str(tmp_path / "drained")).read(str(drained), drained.stat().st_size)
-    wanted = pa.concat_tables(pa.table(it.columns) for it in decode_file(file, COLUMNS, decode_compiled))
+    wanted = pa.concat_tables(pa.table(it.columns) for it in decode_file(file, COLUMNS))
     assert rows(path).equals(wanted.select(COLUMNS))
     assert rows(path, {"payload", "edge"}).schema == pa.schema([("payload", TYPES["payload"])])
 

@@ -36,10 +36,7 @@ def lake(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("decoder", ["c", "numpy"])
-def test_what_was_published_is_what_is_read(
-    spark: Any, runtime_directory: Path, tmp_path: Path, decoder: str
-) -> None:
+def test_what_was_published_is_what_is_read(spark: Any, runtime_directory: Path, tmp_path: Path) -> None:
     """From a real ring, through a real drain."""
     published: list[tuple[Any, ...]] = []
     chosen = bridges.settings(runtime_directory, tmp_path, unit_bytes=4096)
@@ -58,7 +55,7 @@ def test_what_was_published_is_what_is_read(
                 other.writer().publish(b"\x00\xff" * 50, "frame")
                 published.append(("cam@gate", number // 10, "frame", 0, False, None, b"\x00\xff" * 50))
         bridges.run_dry(drain)
-    frame = load(spark, tmp_path / "lake", decoder=decoder)
+    frame = load(spark, tmp_path / "lake")
     rows = frame.collect()
     assert {(row["edge"], row["partition"], row["epoch"]) for row in rows} == {("edge-1", 0, bridges.EPOCH)}
     columns = ("stream", "offset", "topic", "qos", "retain", "properties", "payload")
@@ -147,15 +144,14 @@ def damaged(lake: Path) -> int:
 
 def test_a_damaged_record_fails_the_query_or_becomes_a_row_or_is_left_out(spark: Any, lake: Path) -> None:
     offset = damaged(lake)
-    for decoder in ("c", "numpy"):
-        with pytest.raises(Exception, match=f"offsets {offset} to {offset}: the record does not verify"):
-            load(spark, lake, decoder=decoder).collect()
-        rows = load(spark, lake, mode="PERMISSIVE", decoder=decoder).orderBy("offset").collect()
-        assert [row["offset"] for row in rows] == list(range(50))
-        bad = [row for row in rows if row["_corrupt_record"] is not None]
-        assert [(row["offset"], row["payload"], row["edge"]) for row in bad] == [(offset, None, "edge-1")]
-        left = offsets(load(spark, lake, mode="DROPMALFORMED", decoder=decoder))
-        assert left == [(0, it) for it in range(50) if it != offset]
+    with pytest.raises(Exception, match=f"offsets {offset} to {offset}: the record does not verify"):
+        load(spark, lake).collect()
+    rows = load(spark, lake, mode="PERMISSIVE").orderBy("offset").collect()
+    assert [row["offset"] for row in rows] == list(range(50))
+    bad = [row for row in rows if row["_corrupt_record"] is not None]
+    assert [(row["offset"], row["payload"], row["edge"]) for row in bad] == [(offset, None, "edge-1")]
+    left = offsets(load(spark, lake, mode="DROPMALFORMED"))
+    assert left == [(0, it) for it in range(50) if it != offset]
 
 
 def test_a_file_that_is_cut_costs_its_own_records_alone(spark: Any, lake: Path) -> None:
@@ -200,13 +196,12 @@ def test_payloads_are_columns_where_a_schema_says_so(spark: Any, tmp_path: Path)
         return b"broken" if offset == 13 else b'{"temp": %d.5}' % offset
 
     store(tmp_path / "lake", unit_of(0, 49, payload=said))
-    for decoder in ("c", "numpy"):
-        frame = load(spark, tmp_path / "lake", payloads=schema, decoder=decoder, mode="PERMISSIVE")
-        assert frame.columns[-4:] == ["temp", "_undecoded", "_raw", "_corrupt_record"]
-        rows = frame.orderBy("offset").collect()
-        assert [row["temp"] for row in rows] == [None if it == 13 else it + 0.5 for it in range(50)]
-        (bad,) = [row for row in rows if row["_undecoded"] is not None]
-        assert (bad["offset"], bytes(bad["_raw"])) == (13, b"broken")
+    frame = load(spark, tmp_path / "lake", payloads=schema, mode="PERMISSIVE")
+    assert frame.columns[-4:] == ["temp", "_undecoded", "_raw", "_corrupt_record"]
+    rows = frame.orderBy("offset").collect()
+    assert [row["temp"] for row in rows] == [None if it == 13 else it + 0.5 for it in range(50)]
+    (bad,) = [row for row in rows if row["_undecoded"] is not None]
+    assert (bad["offset"], bytes(bad["_raw"])) == (13, b"broken")
     alone = load(spark, tmp_path / "lake", "temp double", payloads=schema)
     assert alone.agg({"temp": "sum"}).first()[0] == sum(range(50)) + 25 - 13.5
     with pytest.raises(Exception, match="cannot be string"):
