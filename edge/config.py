@@ -1,11 +1,13 @@
-"""Every setting of the broker: its default, its limits, its unit and why.
+"""Settings of the broker: type, default, range and meaning of every key of brim.toml.
 
-Owns the meaning of the configuration file and the relations between settings.  Never starts anything, and
+Owns the meaning of the configuration file and the relations between settings. Never starts anything, and
 looks at the machine only for default directories and the host name; the libraries take values, not these.
 `brim run` needs no file: Config() is a working broker on 127.0.0.1:1883.
 
 Sizes are bytes, and durations have the unit that ends their key; in the file a string with a unit, such as
-"64 MiB" or "7 d", does as well (edge/units.py).  Relative paths are relative to the file.
+"64 MiB" or "7 d", does as well (edge/units.py). Relative paths are relative to the file.
+
+The string below a key is its meaning: docs/reference/configuration.md is made of it (`./dev docs`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+from edge.config_limits import Limits
 from edge.config_listener import Listener, Tls
 from edge.config_quota import OwnerQuota, Quota
 from edge.config_reader import Problems, read_struct, read_toml, read_values
@@ -49,7 +52,7 @@ RingBytes = Annotated[
     Meta(ge=64 * KIB, le=4 * GIB, description="a power of two; all rings together have to fit in memory"),
 ]
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000, description="milliseconds, up to an hour")]
-Percent = Annotated[int, Meta(ge=1, le=101, description="percent of the disk; 101: never")]
+Percent = Annotated[int, Meta(ge=1, le=101, description="percent of the disk, 101: never")]
 Durability = Literal["process", "interval", "disk", "upstream"]
 Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id -u NAME` prints it")]
 
@@ -58,124 +61,67 @@ class DefaultBytes(int):
     """A size that is not configured: the start lowers it where there is no room (edge/ring_sizes.py)."""
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one client, or all of them, may take: nothing grows without bound, in [limits]."""
-
-    # About 6 KiB each, and a file descriptor, for which `brim run` raises its soft limit.
-    # Three quarters of them, which one address may have, are enough for a gateway with 10,000 devices.
-    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 16_384
-    # From accept to a whole CONNECT: a trickle of bytes must not hold a connection.
-    connect_timeout_s: Annotated[int, Meta(ge=1, le=300)] = 5
-    # Before CONNECT is accepted nobody may make us buffer more than this: its five fields at their longest,
-    # 65,535 bytes each, and properties.
-    connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] = 384 * KIB
-    # MQTT allows 256 MiB.  Not set: what every ring has room for, which of rings of 64 MiB is 15.9 MiB, and
-    # never more than 16 MiB (Config.packet_max_bytes).
-    packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] | None = None
-    # Of any packet but PUBLISH, since each is handled at one go.
-    control_packet_max_bytes: Annotated[int, Meta(ge=256, le=16 * MIB)] = MIB
-    # In one CONNECT (and in its will), SUBSCRIBE, UNSUBSCRIBE, DISCONNECT or AUTH; one takes about a
-    # microsecond, also before log-in.  A PUBLISH may have any number: it is not decoded in Python.
-    user_properties_max: Annotated[int, Meta(ge=0, le=100_000)] = 256
-    # In one SUBSCRIBE or UNSUBSCRIBE; one takes about 2 microseconds until other clients have their turn.
-    packet_filters_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
-    # Memory of packets that are not whole yet, of all clients together; twice the longest packet at least.
-    # Beyond it clients wait in line, and the oldest packets end with their connections (0x97).
-    unfinished_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
-    keep_alive_max_s: Annotated[int, Meta(ge=1, le=65535)] = 65535  # for clients that ask for none
-    allow_empty_client_id: bool = True  # false: clients without an identifier are refused
-    # The highest QoS of what clients publish, and of what their subscriptions are granted.
-    qos_max: Annotated[int, Meta(ge=0, le=2)] = 2
-    # Of what clients publish; not set: what fits into packet_max_bytes.
-    payload_max_bytes: Annotated[int, Meta(ge=1, le=256 * MIB)] | None = None
-    client_id_max_bytes: Annotated[int, Meta(ge=23, le=65535)] = 65535  # all that MQTT allows
-    topic_max_bytes: Annotated[int, Meta(ge=1, le=65535)] = 65535  # all that MQTT allows
-    topic_levels_max: Annotated[int, Meta(ge=1, le=1024)] = 201  # 200 slashes, which Mosquitto takes as well
-    topics_max: Annotated[int, Meta(ge=1, le=1 << 24)] = 1_000_000  # known topics, about 400 bytes each
-    # Their names; a level beyond the eighth counts 128 bytes, since matching walks level by level.
-    topics_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
-    # A topic that nobody has used for so long, or twice, and that retains nothing may be forgotten: only its
-    # first message after that takes longer.
-    topics_idle_s: Annotated[int, Meta(ge=1, le=365 * 86_400)] = 3_600
-    # Of one client; hubs of home automation have thousands.
-    subscriptions_max: Annotated[int, Meta(ge=1, le=100_000)] = 10_000
-    # Their filters, and 128 bytes for each level of them.
-    subscriptions_max_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 8 * MIB
-    # The same, of all clients together.
-    filters_max_bytes: Annotated[int, Meta(ge=KIB, le=64 * GIB)] = 256 * MIB
-    # MQTT 5 topic aliases: how many a client may set, and how many we set towards one that takes some.
-    topic_alias_max: Annotated[int, Meta(ge=0, le=65535)] = 32
-    # Records waiting for one client, live or away; beyond it the oldest go, and are counted.
-    queued_records_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    queued_records_drop: Literal["oldest", "newest"] = "oldest"  # the newest reading is what matters
-    # 15 to 16 bytes a record, of all clients together; beyond it nothing more is queued for anybody.
-    queues_max_bytes: Annotated[int, Meta(ge=MIB, le=64 * GIB)] = 256 * MIB
-    # Copies of QoS 1 and 2 records that a ring without a log overwrites while a client still waits for them.
-    spill_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB
-    # Topic, payload and properties of one will, and of those of all clients.  As the memory fills, large ones
-    # are refused first.
-    will_max_bytes: Annotated[int, Meta(ge=KIB, le=MIB)] = 128 * KIB
-    wills_max_bytes: Annotated[int, Meta(ge=MIB, le=16 * GIB)] = 16 * MIB
-    # QoS 1 and 2 messages under way at once: to one client (paho and mosquitto take 100 without a word), and
-    # from one, which wait for the disk.
-    in_flight_max: Annotated[int, Meta(ge=1, le=65535)] = 100
-    # And so many bytes of them to one client: beyond it the next waits for an acknowledgement; 0: any.
-    in_flight_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 0
-    receive_max: Annotated[int, Meta(ge=1, le=65535)] = 1_024
-    # Sessions that outlast their connection, connected or not; beyond it new ones are refused.
-    sessions_max: Annotated[int, Meta(ge=1, le=10_000_000)] = 16_384
-    session_expiry_s: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 7 * 86_400  # of a client that is away
-    retained_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000  # retained messages
-    retained_max_bytes: Annotated[int, Meta(ge=0, le=64 * GIB)] = 64 * MIB  # of them all
-
-
 class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A class of topics that share rings and a policy, in [[stream]].
+    """Class of topics that share rings and settings, in [[stream]].
 
-    A topic belongs to the first stream that has a filter for it.
+    A topic belongs to the first stream that has a filter for it.  Topics without a stream belong to the
+    stream "default", which always exists.
     """
 
     name: Name
+    """Name of the stream; part of the names of its rings, files and object keys."""
     topics: tuple[Filter, ...]
-    # Order holds within a partition, and a topic always goes to the same one.
+    """Topic filters of the stream."""
     partitions: Annotated[int, Meta(ge=1, le=64, description="one ring each")] = 1
-    # Of one partition: 25 s of 10,000 messages of 200 bytes.  Not set: less where runtime_dir has no room.
+    """Partitions of the stream. Order holds within a partition, and a topic always goes to the same
+    partition."""
     ring_bytes: RingBytes = DefaultBytes(64 * MIB)
-    # What happens to a publisher when a reader that was promised every record has not kept up:
-    # overwrite: none is promised but the log, which publishers wait for, and a reader is told what it lost;
-    # block: the publisher waits; reject: it is refused.
+    """Size of the ring of one partition. 64 MiB hold 25 s of 10,000 messages of 200 bytes a second. Not
+    set: smaller where runtime_dir has less room. A record is at most a quarter of it."""
     when_full: Literal["overwrite", "block", "reject"] = "overwrite"
-    # How long `block` waits before it rejects: well below the patience of any client.
+    """Effect of a full ring on publishers. overwrite: slow readers lose records (counted per reader); only
+    the log can slow publishers down.  block: the publisher waits for blocking readers.  reject: the message
+    is refused."""
     queue_timeout_ms: Milliseconds = 200
-    # What a PUBACK means.  process: in the ring, survives the broker's death; interval: in the log too, which
-    # is synced every sync_interval_ms; disk: synced before the PUBACK; upstream: every [[bridge]] that drains
-    # the stream has been told by its sink that it has the record; the log is written as for interval.
+    """Longest wait of a publisher for a full ring before its message is rejected; choose it well below the
+    timeouts of clients."""
     durability: Durability = "process"
-    # When subscribers of every kind are shown a record.  commit: at once; durable: when its log has been
-    # synced, so that no power cut can undo what somebody has seen.
+    """Meaning of a PUBACK. process: the record is in the ring and survives the death of the broker.
+    interval: the record is also written to the log, which is synced every sync_interval_ms.  disk: the record
+    is synced to disk before the PUBACK.  upstream: the sinks of all bridges that drain the stream have
+    acknowledged the record; the log is written as for interval."""
     visible: Literal["commit", "durable"] = "commit"
-    isolated: bool = False  # whether each of its rings has a log of its own, in a directory of its name
-    sync_interval_ms: Milliseconds = 1_000  # `interval`: what a power cut may cost
-    # And sync earlier after as much; not set: 1 MiB, or a quarter of a ring that is smaller than 4 MiB.
+    """Time at which subscribers of every kind receive a record. commit: at once. durable: after the log has
+    been synced, so that a power cut cannot undo a record that a subscriber has seen."""
+    isolated: bool = False
+    """Give each ring of the stream a log of its own, in a directory with its name."""
+    sync_interval_ms: Milliseconds = 1_000
+    """Longest time between two syncs of the log with durability "interval": the time that a power cut may
+    cost."""
     sync_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] | None = None
-    # What the log keeps of it; a segment goes when all streams with records in it let it go.  Both 0: as
-    # [log] says.
-    retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0  # at least
+    """Bytes written to the log after which it is synced before sync_interval_ms has passed. Not set: 1 MiB,
+    or a quarter of a ring that is smaller than 4 MiB."""
+    retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    """Bytes of the stream that the log keeps at least. A segment is deleted when no stream with records in
+    it needs it. If retain_bytes and retain_s are both 0, the rules of [log] hold."""
     retain_s: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
-    # At retain_bytes: old: the oldest records go; new: publishers are refused until there is room again, by
-    # age, or because all bridges and consumers of the stream have what is in the oldest segment.
+    """Age up to which the log keeps records of the stream. 0: no limit by age."""
     discard: Literal["old", "new"] = "old"
-    # As much is kept beyond that for bridges and consumers that have not read it; then they lose it.
+    """Effect of reaching retain_bytes. old: the oldest records are deleted. new: publishers are refused
+    until there is room again: by age, or because all bridges and consumers of the stream have read the oldest
+    segment."""
     hold_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = GIB
+    """Bytes kept beyond the retention rules for bridges, consumers and MQTT sessions that have not read them.
+    Beyond it the oldest records are deleted, and those readers lose them."""
 
     @property
     def synced_after_bytes(self) -> int:
-        """sync_bytes, or what is right for the ring."""
+        """sync_bytes, or the value that suits the ring if it is not set."""
         return self.sync_bytes or min(MIB, self.ring_bytes // RING_SHARE)
 
 
 class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plug-in of amqtt that decides about clients or topics or hears of clients, in [[auth.plugin]]."""
+    """Plug-in of amqtt that authenticates clients, filters topics or receives events, in [[auth.plugin]]."""
 
     path: Annotated[
         str,
@@ -184,190 +130,244 @@ class Plugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description='write "package.module.Class", such as "amqtt.contrib.jwt.UserAuthJwtPlugin"',
         ),
     ] = field(name="class")
-    options: dict[str, Any] = {}  # as its own Config class names them
+    """Class of the plug-in, by its full name."""
+    options: dict[str, Any] = {}
+    """Settings of the plug-in, as its own class Config names them."""
 
 
 class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may connect, and what it may publish and receive, in [auth].
+    """Authentication of clients and permissions to publish and receive, in [auth].
 
-    With a password file or a plug-in that authenticates, whoever gives no user name is refused, unless its
-    listener has allow_anonymous = true or a plug-in lets it in.  SIGHUP reads both files again.
+    With a password file or a plug-in that authenticates, clients without a user name are refused, unless
+    their listener has allow_anonymous = true or a plug-in accepts them.  SIGHUP reads both files again.
     """
 
-    password_file: Path | None = None  # of `brim passwd` or mosquitto_passwd
-    acl_file: Path | None = None  # as Mosquitto's acl_file; without it everybody may do everything
-    # Withhold a retained message while the rules do not let its client publish to its topic: checked at the
-    # start, and each time the rules are read.
+    password_file: Path | None = None
+    """File of users and password hashes, written by `brim passwd` or mosquitto_passwd."""
+    acl_file: Path | None = None
+    """File of permissions, in the format of Mosquitto's acl_file. Not set: every client may publish and
+    receive everything."""
     check_retain_source: bool = True
+    """Withhold a retained message while the rules do not let its publisher write to its topic. Checked at
+    the start and each time the rules are read."""
     plugin: tuple[Plugin, ...] = ()
+    """Plug-ins, called in the order of the file."""
 
     @property
     def asks_names(self) -> bool:
-        """Whether clients may have to say who they are."""
+        """True if clients may have to log in."""
         return self.password_file is not None or bool(self.plugin)
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The segment log, used when a stream's durability asks for one, in [log]."""
+    """Segment log, in [log]. Used by streams with a durability other than "process"."""
 
-    directory: Path | None = None  # state_dir/log
-    segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB  # what retention deletes at once
-    # Of each log, all files together, whatever streams say.
+    directory: Path | None = None
+    """Directory of the log. Not set: `log` in state_dir."""
+    segment_bytes: Annotated[int, Meta(ge=MIB, le=4 * GIB)] = 64 * MIB
+    """Size of a segment: the unit that retention deletes."""
     retain_bytes: Annotated[int, Meta(ge=0, le=1 << 50, description="0 keeps everything")] = 4 * GIB
-    # Of streams that say nothing themselves; 0: no record is too old.
+    """Bytes of each log, all files together, after which its oldest segments are deleted, even if the rules
+    of streams would keep them."""
     retain_s: Annotated[int, Meta(ge=0, le=1 << 32)] = 0
-    # A segment is ended so long after it began: what is not ended is neither compressed nor removed.
+    """Age up to which records are kept, of streams without a rule of their own. 0: no limit by age."""
     segment_age_s: Annotated[int, Meta(ge=0, le=1 << 32, description="0: only when it is full")] = 3_600
-    # When so much of the disk is in use: a line in the log; the oldest segments go, whatever the rules say;
-    # records are no longer taken, rather than fill the disk of others.  Of a larger disk 64 GiB count.
+    """Age at which a segment is sealed. A segment that is not sealed is neither compressed nor deleted."""
     disk_warn_percent: Percent = 75
+    """Use of the disk at which the broker logs a warning. Of a disk larger than 64 GiB only 64 GiB count,
+    for this setting and the next two."""
     disk_delete_percent: Percent = 85
+    """Use of the disk at which the oldest segments are deleted, even if retention rules would keep them."""
     disk_read_only_percent: Percent = 95
-    # Compress segments once they are whole, to a tenth or less; they are read as before.  Wants the extra
-    # `archive` before Python 3.14.
+    """Use of the disk at which the log takes no more records."""
     archive: bool = False
-    # Read everything again, from time to time and slowly, so that rot is known while there are other copies.
+    """Compress sealed segments, to a tenth or less. Archives are read like segments. Needs the extra
+    `archive` before Python 3.14."""
     scrub_bytes_per_s: Annotated[int, Meta(ge=0, le=1 << 40, description="0: never")] = 8 * MIB
+    """Rate at which the broker reads the whole log again, to find damage while there are other copies."""
     scrub_interval_s: Annotated[int, Meta(ge=60, le=1 << 32)] = 7 * 86_400
-    # Logs that the rings of all streams that are not isolated are spread over, each with a thread: more than
-    # one pays where the directory is on several devices, or one that takes many requests at once.
+    """Time between two such readings."""
     workers: Annotated[int, Meta(ge=1, le=16)] = 1
-    # Write by whole blocks of the device, past the page cache, where the file system takes that: less work
-    # for the processor, fewer bytes for flash to wear by.  Not: where one takes it and is slow at it.
+    """Logs that share the rings of all streams that are not isolated, each with a thread. More than one is
+    faster where the directory is on several devices, or on a device that takes many requests at once."""
     direct: bool = True
+    """Write whole blocks of the device past the page cache (O_DIRECT), where the file system allows it: less
+    work for the processor and fewer bytes of wear on flash. Use false on a device that is slow at it."""
 
 
 class Zmq(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ZeroMQ publisher, in [zmq]."""
+    """ZeroMQ publisher, in [zmq]."""
 
     enabled: bool = True
-    endpoint: str = ""  # ipc://RUNTIME_DIR/zmq.sock
-    # Messages waiting for one subscriber; beyond it they are dropped, and counted.
+    """Publish records over ZeroMQ."""
+    endpoint: str = ""
+    """Endpoint that the publisher binds, ipc:// or tcp://. Empty: ipc://RUNTIME_DIR/zmq.sock."""
     send_high_water: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    # CURVE, without which no endpoint off loopback is opened: our certificate with its secret key, and the
-    # directory of the public certificates of those who may subscribe.
+    """Messages queued for one subscriber. Beyond it messages are dropped and counted."""
     secret_key_file: Path | None = None
+    """CURVE certificate of the broker with its secret key. Without it only loopback and ipc:// are
+    allowed."""
     client_keys_dir: Path | None = None
+    """Directory of the public CURVE certificates of clients that may subscribe."""
 
 
 class Consumers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Named consumers and consumer groups, over ZeroMQ, in [consumers].
+    """Named consumers and consumer groups over ZeroMQ, in [consumers].
 
-    With CURVE keys as in [zmq], without which no endpoint off loopback is opened.
+    An endpoint that other machines reach needs the CURVE keys of [zmq].
     """
 
     enabled: bool = True
-    endpoint: str = ""  # ipc://RUNTIME_DIR/consumers.sock
-    # How long a consumer has a record before it comes again, unless it says that it is still at work.
+    """Serve consumers."""
+    endpoint: str = ""
+    """Endpoint that consumers connect to, ipc:// or tcp://. Empty:
+    ipc://RUNTIME_DIR/consumers.sock."""
     lease_ms: Milliseconds = 30_000
-    tries_max: Annotated[int, Meta(ge=0, le=1_000, description="0: for ever")] = 5  # then it is a dead letter
-    # Before the second try, doubled for each further one.
+    """Time that a consumer has for a record before it is delivered again, unless the consumer extends it."""
+    tries_max: Annotated[int, Meta(ge=0, le=1_000, description="0: no limit")] = 5
+    """Deliveries of a record after which it becomes a dead letter."""
     backoff_ms: Milliseconds = 100
+    """Wait before the second delivery; doubled before each further delivery."""
     backoff_max_ms: Milliseconds = 60_000
-    # Records of a partition between the first that a group has not done and the last that it was handed.
+    """Longest wait between two deliveries."""
     records_max: Annotated[int, Meta(ge=1, le=100_000_000)] = 1_000_000
-    # Dead letters are published to {dead_letter_topic}/{group}/{topic}; "": they are dropped, and counted.
+    """Records of a partition between the first that a group has not acknowledged and the last that was
+    delivered to it. Beyond it the group gets no further records of the partition."""
     dead_letter_topic: Annotated[
         str,
         Meta(pattern=r"^([^$+#/][^+#]{0,255})?\Z", description="a topic without wildcards and $"),
     ] = "dead"
+    """Prefix of the topic of dead letters: {dead_letter_topic}/{group}/{topic}. Empty: dead letters are
+    dropped and counted."""
     groups_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
-    members_max: Annotated[int, Meta(ge=1, le=10_000)] = 256  # of one group
+    """Consumer groups."""
+    members_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    """Members of one group."""
 
 
 class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Processes of this machine that use shared memory, in [local]."""
 
-    connections_max: Annotated[int, Meta(ge=1, le=4096)] = 128  # twice the 64 cursor slots of a ring
-    # Who besides the broker's own user may hold a writer back, on streams that block or reject.
+    connections_max: Annotated[int, Meta(ge=1, le=4096)] = 128
+    """Connections to the control socket. The default is twice the 64 reader slots of a ring."""
     gating_uids: tuple[Uid, ...] = ()
-    # Rings that processes of the broker's own user may have without a [[producer]] of their name.
+    """Users, in addition to the broker's own, whose readers may slow publishers down, on streams with
+    when_full "block" or "reject"."""
     producers_max: Annotated[int, Meta(ge=0, le=64)] = 16
+    """Producer rings that processes of the broker's own user may create without a [[producer]] of their
+    name."""
 
 
 class Producer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A process of this machine that writes a ring of its own, in [[producer]]."""
+    """Process of this machine that writes a ring of its own, in [[producer]]."""
 
     name: Name
+    """Name of the producer; its ring is called "stream@producer"."""
     stream: Name
-    ring_bytes: RingBytes = 64 * MIB  # records are at most a quarter of it
-    uids: tuple[Uid, ...] = ()  # who may be it, besides the broker's own user
+    """Stream whose settings hold for the records of the producer."""
+    ring_bytes: RingBytes = 64 * MIB
+    """Size of the ring of the producer. A record is at most a quarter of it."""
+    uids: tuple[Uid, ...] = ()
+    """Users, in addition to the broker's own, that may be this producer."""
 
 
 class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Records on their way to somewhere else, in [[bridge]]."""
+    """Drain of records to files, an object store or another broker, in [[bridge]]."""
 
     name: Name
+    """Name of the bridge; its checkpoint file has this name."""
     to: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9+.-]*:", description="a URL, such as file:///srv/lake")]
-    in_broker: bool = True  # false: it is run by `brim bridge run NAME`, as a process of its own
-    streams: tuple[Name, ...] = ()  # all, and their local producers
-    options: dict[str, str | bool | int | float] = {}  # of the sink, such as region or endpoint
-    start: Literal["oldest", "latest"] = "oldest"  # of a partition that was never drained
-    # A file is cut when it has so many bytes or records, or when the oldest has waited so long: larger files
-    # cost less, and arrive later.
+    """URL of the sink."""
+    in_broker: bool = True
+    """Run the bridge in the broker. false: `brim bridge run NAME` runs it as a process of its own."""
+    streams: tuple[Name, ...] = ()
+    """Streams to drain, with their local producers. Empty: all streams."""
+    options: dict[str, str | bool | int | float] = {}
+    """Settings of the sink, such as region or endpoint."""
+    start: Literal["oldest", "latest"] = "oldest"
+    """First record of a partition that was never drained: the oldest one, or the next one that arrives;
+    earlier records are then counted as skipped."""
     unit_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
+    """Size at which a drained file is complete. Larger files cost less for each record and arrive later."""
     unit_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 1_000_000
+    """Number of records at which a drained file is complete."""
     linger_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 1_000
-    compress: Literal["none", "zstd"] = "none"  # files: zstd wants pip install 'brim[archive]'
-    window: Annotated[int, Meta(ge=1, le=64)] = 4  # files or batches under way at once; unit_bytes each
-    # Resend window of Kafka and MQTT: at most so much is sent again after a kill -9 of the bridge.
+    """Wait of the oldest record at which a drained file is complete, whatever its size."""
+    compress: Literal["none", "zstd"] = "none"
+    """Compression of drained files. "zstd" needs the extra `archive` before Python 3.14."""
+    window: Annotated[int, Meta(ge=1, le=64)] = 4
+    """Drained files or record batches in flight to the sink; each takes unit_bytes of memory."""
     resend_max_records: Annotated[int, Meta(ge=1, le=1 << 30)] = 50_000
+    """Records that Kafka and MQTT sinks may get twice after a crash of the bridge. A smaller value costs
+    throughput: the checkpoint is saved at least once for each such window."""
     resend_max_bytes: Annotated[int, Meta(ge=4 * KIB, le=GIB)] = 8 * MIB
-    rate_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # at most; 0: as fast as the sink takes it
-    # When records have waited for ten seconds, what comes in from then on goes beside them, with this share
-    # of the bytes. 0: strictly in order.
+    """Bytes that Kafka and MQTT sinks may get twice after a crash of the bridge."""
+    rate_bytes_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    """Highest rate to the sink, on average over a second. 0: as fast as the sink accepts."""
     live_share: Annotated[float, Meta(ge=0, le=0.95)] = 0.7
-    priorities: dict[Name, int] = {}  # of streams: higher goes first; the others have 0
-    # For sinks that take records, not files: topic filters, new beginnings of topics by old ones, and a
-    # plug-in, "package.module:function" (bridge/transform.py).
-    topics: tuple[Filter, ...] = ()  # all
+    """Share of the bytes for new records while a backlog is drained (the oldest record has waited for ten
+    seconds). 0: strictly in order."""
+    priorities: dict[Name, int] = {}
+    """Priority of streams by name. Streams with a higher number are drained first; the default is 0."""
+    topics: tuple[Filter, ...] = ()
+    """Topic filters of the records to send. Empty: all topics. Only for sinks of records (Kafka, MQTT), as
+    the next three settings."""
     topics_not: tuple[Filter, ...] = ()
+    """Topic filters of records to leave out."""
     remap: dict[str, str] = {}
+    """New prefixes of topics by old ones; the longest matching prefix is replaced."""
     transform: str = ""
-    stall_s: Annotated[int, Meta(ge=1, le=1 << 31)] = 300  # records wait, none is drained: that is said
-    backoff_max_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = (
-        60_000  # between tries while the sink is away
-    )
+    """Function that changes or drops records, as "package.module:function"."""
+    stall_s: Annotated[int, Meta(ge=1, le=1 << 31)] = 300
+    """Time without progress, while records wait, after which the bridge is reported as stalled."""
+    backoff_max_ms: Annotated[int, Meta(ge=500, le=3_600_000)] = 60_000
+    """Longest wait between two tries while the sink is unavailable."""
 
 
 def host_edge_id() -> str:
-    """The host name, fit for a path: what an edge is called that was given no name."""
+    """The host name, other characters than a-z, 0-9, . _ and - replaced by -."""
     return re.sub(r"[^a-z0-9._-]+", "-", socket.gethostname().lower()).strip("-._")[:64] or "edge"
 
 
 class Sys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the broker publishes about itself, under $SYS/broker/, in [sys]."""
+    """Statistics of the broker on the topics under $SYS/broker/, in [sys]."""
 
-    # Between two updates; only what has changed is published.  0: nothing at all.
     interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 10
+    """Time between two updates; only changed values are published. 0: no $SYS topics."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The page for a Prometheus server, in [metrics]."""
+    """HTTP page for a Prometheus server, in [metrics]."""
 
-    listen: str = ""  # such as "127.0.0.1:9464", which serves /metrics; "": nobody
+    listen: str = ""
+    """Loopback address and port that serve /metrics, such as "127.0.0.1:9464". Empty: no page."""
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is remembered of clients beyond the life of the broker, in [sessions]."""
+    """Sessions of clients beyond the life of the broker, in [sessions]."""
 
-    # Sessions that outlast their connection, with subscriptions, queues and what is in flight, and wills that
-    # wait.  false: they end with the broker.
     keep: bool = True
-    # What they outlive: process: the broker; interval: a power cut too, but for what one sync_interval_ms
-    # brings; disk: the journal is synced at once.  Not set: as the most durable stream.
+    """Keep sessions that outlast their connection over a restart of the broker: subscriptions, queues,
+    messages in flight and delayed wills. false: these sessions end with the broker."""
     durability: Literal["process", "interval", "disk"] | None = None
-    # Memory for what happens between two checkpoints: 4 bytes for each session that a message waits for, and
-    # 16 for each delivery.
+    """Failure that sessions survive. process: the death of the broker. interval: also a power cut, except
+    for the changes of the last sync_interval_ms.  disk: also a power cut; the session journal is synced at
+    once. Not set: that of the most durable stream."""
     journal_bytes: Annotated[
         int, Meta(ge=MIB, le=GIB, description="a power of two; it has to fit in memory")
     ] = 4 * MIB
+    """Memory for changes of sessions between two snapshots: 4 bytes for each session that a message waits
+    for, and 16 bytes for each delivery."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of it.  `stream` always ends with the stream "default", which takes what no other does."""
+    """Settings of the broker, in the TOML file of `brim run --config FILE`.
 
-    # Records are known by it for ever, so a fleet gives every edge its own.
+    Every setting has a default: without a file the broker serves 127.0.0.1:1883.  Relative paths are relative
+    to the directory of the file.  `brim check FILE` reports every mistake with its line.  These keys stand at
+    the top of the file, before the first section:
+    """
+
     edge_id: Annotated[
         str,
         Meta(
@@ -375,22 +375,40 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first",
         ),
     ] = field(default_factory=host_edge_id)
-    runtime_dir: Path = field(default_factory=default_runtime_dir)  # rings and sockets: memory
-    state_dir: Path = field(default_factory=default_state_dir)  # log, checkpoints, epochs: disk
+    """Name of this broker in drained records, for ever. Give every broker of a fleet its own name."""
+    runtime_dir: Path = field(default_factory=default_runtime_dir)
+    """Directory of rings and sockets, in memory."""
+    state_dir: Path = field(default_factory=default_state_dir)
+    """Directory of log, sessions, checkpoints and epochs, on disk."""
     listener: tuple[Listener, ...] = (Listener(),)
+    """MQTT ports. Not set: one on 127.0.0.1:1883."""
     limits: Limits = Limits()
+    """Limits of clients."""
     quota: Quota = Quota()
+    """Shares of one user or address in the tables of all clients."""
     auth: Auth = Auth()
+    """Authentication and permissions."""
     sys: Sys = Sys()
+    """Statistics on $SYS topics."""
     metrics: Metrics = Metrics()
+    """Page for Prometheus."""
     sessions: Sessions = Sessions()
+    """Sessions beyond the life of the broker."""
     stream: tuple[Stream, ...] = (Stream(name=DEFAULT_STREAM, topics=("#",)),)
+    """Streams, in the order in which their filters are tried; "default", for all other topics, is added at
+    the end."""
     log: Log = Log()
+    """Segment log."""
     zmq: Zmq = Zmq()
+    """ZeroMQ publisher."""
     consumers: Consumers = Consumers()
+    """Consumers and consumer groups."""
     local: Local = Local()
+    """Processes of this machine that use shared memory."""
     producer: tuple[Producer, ...] = ()
+    """Processes of this machine that write rings of their own."""
     bridge: tuple[Bridge, ...] = ()
+    """Bridges."""
 
     def __post_init__(self) -> None:
         for name in ("runtime_dir", "state_dir"):  # a str will do, of programs that embed the broker
@@ -418,7 +436,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(file: StrPath) -> Config:
-    """The configuration in `file`.  Raises ConfigError with every mistake in it."""
+    """The configuration in `file`. Raises ConfigError with every mistake in it."""
     file = Path(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -457,7 +475,7 @@ def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
 
 
 def checked(config: Config, name: str) -> Config:
-    """`config`, which was made by hand or changed by `name`.  Raises ConfigError if it breaks a rule."""
+    """`config`, which was made by hand or changed by `name`. Raises ConfigError if it breaks a rule."""
     return _ruled(config, Problems(name))
 
 

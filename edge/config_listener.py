@@ -1,6 +1,6 @@
-"""Settings of one MQTT port, in [[listener]], and how they hang together.
+"""Settings of one MQTT port, in [[listener]], and the rules between them.
 
-Owns what a listener may be told; edge/config.py has the rest of the configuration, and the defaults of the
+Owns the settings of a listener; edge/config.py has the rest of the configuration, and the defaults of the
 limits that a listener does not set itself.
 """
 
@@ -26,46 +26,62 @@ UNIX_PATH_MAX_BYTES = 107  # what sockaddr_un has room for
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """TLS of a listener, in [listener.tls].  Files are PEM, and read again on SIGHUP."""
+    """TLS of a listener, in [listener.tls]. Files are PEM, and read again on SIGHUP."""
 
-    certificate_file: Path  # ours, and behind it those of the authorities between it and the root
-    key_file: Path  # its private key, not encrypted: nobody is there to type a password
-    client_ca_file: Path | None = None  # authorities that sign our clients' certificates: mutual TLS
-    require_client_certificate: bool = True  # where there is a client_ca_file
-    version_min: Literal["1.2", "1.3"] = "1.2"  # older ones are broken
+    certificate_file: Path
+    """Certificate of the broker, followed by the certificates of the authorities between it and the root."""
+    key_file: Path
+    """Private key of the certificate, not encrypted."""
+    client_ca_file: Path | None = None
+    """Certificates of the authorities that sign the certificates of clients (mutual TLS). Not set: clients
+    need no certificate."""
+    require_client_certificate: bool = True
+    """Refuse clients without a certificate, if client_ca_file is set."""
+    version_min: Literal["1.2", "1.3"] = "1.2"
+    """Lowest TLS version."""
 
 
 class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One bound MQTT port, or Unix socket, in [[listener]]."""
+    """MQTT port or Unix socket, in [[listener]]."""
 
-    # "::" is every address, IPv4 as well.
     host: Annotated[str, Meta(pattern=r"^\S+\Z", description="an address or a name")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 1883  # MQTT's
-    # Instead of host and port: a Unix socket, mode 0660, for this machine's processes.
+    """Address to bind. "::" is every address of the machine, IPv4 included."""
+    port: Annotated[int, Meta(ge=0, le=65535, description="0 takes a free one")] = 1883
+    """Port to bind."""
     path: Path | None = None
+    """Unix socket to bind in place of host and port, mode 0660, for processes of this machine."""
     transport: Literal["mqtt", "websocket"] = "mqtt"
+    """MQTT over a plain byte stream or over WebSocket."""
     tls: Tls | None = None
-    # Each connection begins with a PROXY header of version 2, which says who it is.  Whoever reaches this
-    # port can say anything there, so let only the proxy reach it.
+    """TLS. Not set: connections are not encrypted."""
     proxy_protocol: bool = False
-    # The name in a client's certificate is its user name, and no password is asked: Mosquitto's
-    # use_identity_as_username.  With proxy_protocol, what the proxy says of it.
+    """Expect a PROXY header of version 2 at the start of each connection; it gives the address of the client.
+    Let only the proxy reach this port: any other client could forge the header."""
     certificate_is_user: bool = False
-    allow_anonymous: bool | None = None  # off loopback it has to be written: nobody logs in there by accident
-    # Serve nobody here: MQTT 5 clients are told to use this server instead, others that we are unavailable.
+    """Use the name in a client's certificate as its user name, without a password, as Mosquitto's
+    use_identity_as_username. With proxy_protocol: the name that the PROXY header gives."""
+    allow_anonymous: bool | None = None
+    """Accept clients without a user name. Not set: accepted on loopback and Unix sockets if no client has to
+    log in. A port that other machines reach needs true here, if clients shall connect without a login."""
     redirect_to: Annotated[str, Meta(pattern=r"^\S+\Z", description="host:port")] | None = None
-    # Web pages that may connect, such as "https://panel.example", or "*"; none: those of the host that they
-    # connect to.  Programs may, always.
+    """Serve no client here: MQTT 5 clients get the reason "use another server" with this address, other
+    clients "server unavailable"."""
     origins: tuple[Annotated[str, Meta(pattern=r"^(https?://[^/\s]+|null|\*)\Z")], ...] = ()
-    # Names, besides its own address and the machine's name, under which such pages reach this listener, such
-    # as that of a proxy in front of it; "*" any, which lets in pages that resolve their own name to it.
+    """Web pages that may connect over WebSocket, such as "https://panel.example", or "*". Empty: pages of
+    the host that they connect to. Programs, which send no origin, may always connect."""
     host_names: tuple[Annotated[str, Meta(pattern=r"^([A-Za-z0-9._:\[\]-]{1,253}|\*)\Z")], ...] = ()
-    # Of this listener alone; without them what [limits] says.
+    """Host names under which web pages reach this listener, in addition to its address and the name of the
+    machine, such as the name of a proxy.  "*": any name; then a page can reach the listener by DNS
+    rebinding."""
     connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Connections of this listener. Not set: only limits.connections_max holds."""
     connect_max_bytes: Annotated[int, Meta(ge=256, le=MIB)] | None = None
+    """Longest CONNECT packet on this listener. Not set: limits.connect_max_bytes."""
     packet_max_bytes: Annotated[int, Meta(ge=256, le=256 * MIB)] | None = None
-    # PUBLISH packets of one client a second, and at once; who sends more is read more slowly.
+    """Longest MQTT packet on this listener. Not set: limits.packet_max_bytes."""
     publish_rate_max: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    """PUBLISH packets of one client per second, and in one burst. A faster client is read more slowly. Not
+    set: no limit."""
 
     @property
     def scheme(self) -> str:
@@ -86,7 +102,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listeners_are_safe(config: Config, problems: Problems) -> None:
-    """Nobody gets in from other machines unless it is written that they may."""
+    """A listener that other machines reach requires a login, unless it has `allow_anonymous = true`."""
     for index, listener in enumerate(config.listener):
         path: Key = ("listener", index, "host")
         inside = listener.path is not None or is_loopback(listener.host)
@@ -103,7 +119,7 @@ def listeners_are_safe(config: Config, problems: Problems) -> None:
 
 
 def listeners_make_sense(config: Config, problems: Problems) -> None:
-    """Settings that exclude or need each other."""
+    """Settings of a listener do not contradict each other; listeners are at most 16."""
     if len(config.listener) > LISTENERS_MAX:
         text = f"{len(config.listener)} listeners are above the limit, {LISTENERS_MAX}; remove some"
         problems.add(("listener", LISTENERS_MAX), text)

@@ -1,4 +1,4 @@
-"""Settings of quotas, in [quota]: how much of each table that all clients share one user or address may have.
+"""Settings of quotas, in [quota]: the shares of one user or address in the tables that all clients share.
 
 Owns what may be set; the tables are those of [limits], the rule is the engine's (ringbuf/c/mqtt/owners.c).
 """
@@ -16,26 +16,36 @@ Most = Annotated[int, Meta(ge=1, le=1 << 32)] | None
 
 
 class OwnerQuota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one owner may have, in [quota.user] and [quota.address].  Not set: as share_percent says."""
+    """Quota of one user, in [quota.user], or of one address, in [quota.address]."""
 
     connections_max: Most = None
-    sessions_max: Most = None  # that outlast their connection, connected or not
-    subscriptions_max_bytes: Most = None  # as limits.subscriptions_max_bytes counts them, of all its clients
-    topics_max: Most = None  # that its messages made known; share_percent does not bind them
+    """Connections at once."""
+    sessions_max: Most = None
+    """Sessions that outlast their connection, of connected and absent clients."""
+    subscriptions_max_bytes: Most = None
+    """Memory for topic filters of all clients of the owner, counted as for limits.subscriptions_max_bytes."""
+    topics_max: Most = None
+    """Topics that messages of the owner have created. share_percent does not limit them."""
     retained_max: Most = None
+    """Retained messages."""
     retained_max_bytes: Most = None
+    """Memory for retained messages."""
     queues_max_bytes: Most = None
+    """Memory for queued records."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parts of the tables that all clients share, in [quota].
+    """Shares of one owner in the tables of all clients, in [quota].
 
-    A client counts for its user, if it has logged in, or else for its address; of IPv6 for its /64.
+    The owner of a client is its user, if it has logged in, and otherwise its address; for IPv6 the /64
+    network.
     """
 
-    # An owner may take more of a table while what it then has is at most
-    # share_percent / (100 - share_percent) times what is then free: if it is alone, three quarters of the
-    # table.  100: no such bound.
     share_percent: Annotated[int, Meta(ge=1, le=100)] = 75
+    """Share of a table that one owner may have. An owner may take more while what it then has is at most
+    share_percent / (100 - share_percent) times what is then free: three quarters of the table, if no other
+    owner uses it. 100: no limit."""
     user: OwnerQuota = OwnerQuota()
+    """Quota of each user."""
     address: OwnerQuota = OwnerQuota()
+    """Quota of each address."""

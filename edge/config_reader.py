@@ -20,7 +20,7 @@ import msgspec
 from msgspec import inspect
 
 from edge.toml_lines import Path, key_lines, line_of
-from edge.units import InvalidUnit, milliseconds_of, size_of
+from edge.units import InvalidUnit, milliseconds_of, size_of, unit_of
 
 __all__ = ["Problems", "read_struct", "read_toml", "read_values"]
 
@@ -172,14 +172,18 @@ class _ValueReader:
 
 def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:
     """`value`, with "64 MiB" or "7 d" as a number in the unit that ends the key.  Raises InvalidUnit."""
-    key = str(path[-1])
     if not isinstance(value, str) or not isinstance(kind, inspect.IntType | inspect.FloatType):
         return value
-    if key.endswith(("_bytes", "_bytes_s", "_bytes_per_s")):
-        return size_of(value.removesuffix("/s") if key.endswith("_s") else value)
-    if key.endswith("_ms"):
-        return _whole(milliseconds_of(value))
-    return _whole(milliseconds_of(value) / 1000) if key.endswith("_s") else value
+    match unit_of(str(path[-1])):
+        case "bytes":
+            return size_of(value)
+        case "bytes/s":
+            return size_of(value.removesuffix("/s"))
+        case "ms":
+            return _whole(milliseconds_of(value))
+        case "s":
+            return _whole(milliseconds_of(value) / 1000)
+    return value
 
 
 def _whole(amount: Decimal) -> int | float:

@@ -1,7 +1,8 @@
-"""How settings hang together: what no single value can be wrong about.
+"""Rules between settings: combinations of valid values that are not allowed.
 
 Each rule takes the whole configuration and reports to Problems, on the line of the key to change.  A rule
-says nothing about keys that are already blamed.  Rules read nothing but the configuration.
+reports no key that has a problem already.  Rules read nothing but the configuration.  The docstring of a rule
+states what must hold: docs/reference/configuration.md lists them.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def longest_packet_bytes(config: Config) -> int:
 
 
 def names_are_unique(config: Config, problems: Problems) -> None:
+    """Names of streams, producers and bridges, addresses of listeners and URLs of bridges are unique."""
     for section in ("stream", "producer", "bridge"):
         names = [table.name for table in getattr(config, section)]
         for index, what, first in _repeated(names):
@@ -74,6 +76,7 @@ def _place(listener: Listener) -> str | None:
 
 
 def filters_are_valid(config: Config, problems: Problems) -> None:
+    """Every stream has valid topic filters; the stream "default" has the filter "#" and no other."""
     for index, stream in enumerate(config.stream):
         path: Path = ("stream", index, "topics")
         if problems.blames(path):
@@ -92,6 +95,7 @@ def filters_are_valid(config: Config, problems: Problems) -> None:
 
 
 def rings_hold_their_records(config: Config, problems: Problems) -> None:
+    """ring_bytes is a power of two, and a quarter of it holds a record of limits.packet_max_bytes."""
     limits = config.limits
     packet_max_bytes = longest_packet_bytes(config)
     longest = packet_max_bytes + min(limits.topic_max_bytes, packet_max_bytes) + RECORD_OVERHEAD_BYTES
@@ -115,6 +119,7 @@ def rings_hold_their_records(config: Config, problems: Problems) -> None:
 
 
 def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> None:
+    """stream.sync_bytes is at most a quarter of ring_bytes."""
     for index, stream in enumerate(config.stream):
         path: Path = ("stream", index, "sync_bytes")
         if problems.blames(path, ("stream", index, "ring_bytes")) or stream.durability == "process":
@@ -129,7 +134,7 @@ def syncs_come_before_the_ring_is_full(config: Config, problems: Problems) -> No
 
 
 def levels_can_be_kept(config: Config, problems: Problems) -> None:
-    """A level that nothing would ever bring about is refused: its publishers would wait for ever."""
+    """Durability "upstream" needs a bridge with `start = "oldest"`; `visible = "durable"` needs a log."""
     for index, stream in enumerate(config.stream):
         level: Path = ("stream", index, "durability")
         if stream.durability == "upstream" and not problems.blames(level):
@@ -157,6 +162,7 @@ def levels_can_be_kept(config: Config, problems: Problems) -> None:
 
 
 def producers_show_what_they_commit(config: Config, problems: Problems) -> None:
+    """The stream of a local producer does not have `visible = "durable"`."""
     hiding = {stream.name for stream in config.stream if stream.visible == "durable"}
     for index, producer in enumerate(config.producer):
         path: Path = ("producer", index, "stream")
@@ -169,6 +175,7 @@ def producers_show_what_they_commit(config: Config, problems: Problems) -> None:
 
 
 def streams_exist(config: Config, problems: Problems) -> None:
+    """Producers and bridges name existing streams."""
     known = {stream.name for stream in config.stream if stream.name}  # None: it has been blamed
     for index, producer in enumerate(config.producer):
         _expect_stream(producer.stream, known, ("producer", index, "stream"), problems)
@@ -178,6 +185,7 @@ def streams_exist(config: Config, problems: Problems) -> None:
 
 
 def rings_can_be_waited_for(config: Config, problems: Problems) -> None:
+    """Partitions, producers and local.producers_max are at most 120 together; bridges are at most 8."""
     count = sum(stream.partitions or 0 for stream in config.stream) + len(config.producer)
     if count + config.local.producers_max > RINGS_MAX:
         problems.add(
@@ -191,6 +199,7 @@ def rings_can_be_waited_for(config: Config, problems: Problems) -> None:
 
 
 def zmq_is_safe(config: Config, problems: Problems) -> None:
+    """Endpoints that other machines reach need secret_key_file and client_keys_dir of [zmq], both."""
     zmq = config.zmq
     if zmq.enabled:
         _endpoint_is_safe("zmq", zmq.endpoint, config.zmq_endpoint, config, problems)
@@ -211,6 +220,7 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def metrics_are_local(config: Config, problems: Problems) -> None:
+    """`metrics.listen` is a loopback address with a port."""
     path: Path = ("metrics", "listen")
     listen = config.metrics.listen
     if not listen or problems.blames(path):
@@ -253,12 +263,14 @@ def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
 
 
 def plugins_are_different(config: Config, problems: Problems) -> None:
+    """A plug-in class is used once."""
     for index, what, first in _repeated(plugin.path for plugin in config.auth.plugin):
         text = f"{what} is auth.plugin[{first}] already; a class is used once"
         problems.add(("auth", "plugin", index, "class"), text)
 
 
 def disk_steps_rise(config: Config, problems: Problems) -> None:
+    """log.disk_warn_percent, disk_delete_percent and disk_read_only_percent do not fall in this order."""
     log = config.log
     paths: list[Path] = [("log", f"disk_{step}_percent") for step in ("warn", "delete", "read_only")]
     steps = (log.disk_warn_percent, log.disk_delete_percent, log.disk_read_only_percent)
@@ -268,6 +280,7 @@ def disk_steps_rise(config: Config, problems: Problems) -> None:
 
 
 def caps_have_bytes(config: Config, problems: Problems) -> None:
+    """`stream.discard = "new"` needs retain_bytes and a durability other than "process"."""
     for index, stream in enumerate(config.stream):
         path: Path = ("stream", index, "discard")
         if stream.discard == "new" and not stream.retain_bytes and not problems.blames(path):

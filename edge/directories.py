@@ -40,7 +40,7 @@ LOCK_NAME = "brim.lock"
 
 
 def default_runtime_dir() -> Path:
-    """$RUNTIME_DIRECTORY (systemd sets it), else /dev/shm/brim-<uid>: memory, and it outlives the broker."""
+    """$RUNTIME_DIRECTORY (set by systemd), otherwise /dev/shm/brim-<uid>."""
     given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(given) if given else Path(f"/dev/shm/brim-{os.geteuid()}")
 
@@ -51,7 +51,7 @@ def runtime_directory(given: StrPath | None) -> Path:
 
 
 def default_state_dir() -> Path:
-    """$STATE_DIRECTORY (systemd sets it), else ~/.local/state/brim."""
+    """$STATE_DIRECTORY (set by systemd), otherwise ~/.local/state/brim."""
     given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     return Path(given) if given else Path.home() / ".local" / "state" / "brim"
 

@@ -1,11 +1,11 @@
-"""Sizes and durations in configuration and command line: "64 MiB", "7 d".
+"""Sizes and durations with units: "64 MiB", "7 d". Owns the units of configuration file and command line.
 
-Owns the units. A plain number has the unit of its setting.
+A plain number has the unit of its setting. A size or duration may also be a string with a unit:
 
     size       B; KB, MB, GB, TB (powers of 1000); KiB, MiB, GiB, TiB (powers of 1024)
     duration   ms, s, min, h, d (of 24 hours)
 
-The space between number and unit is optional; case does not matter. Numbers may have a fraction ("1.5 h").
+A space between number and unit is optional, and case does not matter. Numbers may have a fraction ("1.5 h").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-__all__ = ["DURATIONS", "SIZES", "InvalidUnit", "milliseconds_of", "size_of"]
+__all__ = ["DURATIONS", "SIZES", "InvalidUnit", "milliseconds_of", "size_of", "unit_of"]
 
 SIZES = {
     "B": 1,
@@ -26,8 +26,23 @@ DURATIONS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s?([A-Za-z]+)", re.ASCII)
 
 
+_ENDINGS = {
+    "_bytes_per_s": "bytes/s",
+    "_bytes_s": "bytes/s",
+    "_bytes": "bytes",
+    "_ms": "ms",
+    "_s": "s",
+    "_percent": "percent",
+}
+
+
 class InvalidUnit(ValueError):
     """A text that is not a size or duration. The message names the text and the allowed units."""
+
+
+def unit_of(key: str) -> str:
+    """Unit of a setting by the ending of its key: such as "bytes", "ms"; "" for none."""
+    return next((unit for ending, unit in _ENDINGS.items() if key.endswith(ending)), "")
 
 
 def size_of(text: str) -> int:
@@ -39,7 +54,7 @@ def size_of(text: str) -> int:
 
 
 def milliseconds_of(text: str) -> Decimal:
-    """Milliseconds, with their fraction.  Raises InvalidUnit."""
+    """Milliseconds, with their fraction. Raises InvalidUnit."""
     return _amount(text, "duration", DURATIONS, "7 d")
 
 

@@ -14,7 +14,7 @@ FUNCTION_LINES = 70
 MODULE_LINES = 600
 SPDX = "/* SPDX-License-Identifier: Apache-2.0\n"
 LEFTOVER = re.compile(r"\b(FIX" + r"ME|TO" + r"DO|X" + r"XX)\b")
-FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
+FOLDERS = (*PACKAGES, "benchmarks", "docs", "examples", "tests")
 
 # A definition at the left margin whose brace ends its line or stands on the next; a structure ends in `};`.
 C_FUNCTION = re.compile(r"^(?!typedef|struct|enum|union)\w[^;={}]*\)\s*\{\n(?:.*\n)*?\}$", re.MULTILINE)

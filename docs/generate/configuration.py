@@ -1,0 +1,154 @@
+"""Page of the configuration file: sections, keys, and the rules between them, from edge/config*.py.
+
+The types, ranges and hints are those that `brim check` reports; the meaning is the string below each field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from inspect import isfunction
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import inspect
+
+import edge.config
+import edge.config_rules
+import edge.units
+from docs.generate import MissingDescription
+from docs.generate.markdown import code, prose, table
+from docs.generate.source import doc_of, field_docs
+
+__all__ = ["amount", "page", "sections"]
+
+_HEADER = ("Key", "Type", "Unit", "Default", "Allowed", "Meaning")
+_NAMES = {
+    inspect.BoolType: "true or false",
+    inspect.IntType: "integer",
+    inspect.FloatType: "number",
+    inspect.StrType: "string",
+    inspect.CustomType: "path",
+    inspect.AnyType: "any",
+    inspect.LiteralType: "string",
+}
+
+
+def page() -> str:
+    """Text of configuration.md."""
+    parts = ["# Configuration\n"]
+    for title, cls in sections(edge.config.Config, ""):
+        parts += [f"## {title}\n"] if title else []
+        parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
+    units = prose(doc_of(edge.units, "edge.units").partition("\n\n")[2])
+    rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config_rules.RULES)
+    parts += ["## Rules between settings\n\n" + "".join(rules), f"## Sizes and durations\n\n{units}"]
+    return "\n".join(parts)
+
+
+def sections(cls: type[msgspec.Struct], path: str) -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Heading and class of each section at and below `path`: "", "[limits]", "[[stream]]"."""
+    yield path, cls
+    for field in msgspec.structs.fields(cls):
+        found, many = _struct_of(inspect.type_info(field.type))
+        if found is not None:
+            name = f"{path.strip('[]')}.{field.encode_name}".strip(".")
+            yield from sections(found, f"[[{name}]]" if many else f"[{name}]")
+
+
+def _struct_of(kind: inspect.Type) -> tuple[type[msgspec.Struct] | None, bool]:
+    """The class of a section and True if the section may be repeated; None for a plain value."""
+    match kind:
+        case inspect.StructType(cls=cls):
+            return cls, False
+        case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
+            return cls, True
+        case inspect.UnionType(types=types):
+            return next((found for found in map(_struct_of, types) if found[0]), (None, False))
+    return None, False
+
+
+def _rows(cls: type[msgspec.Struct], section: str) -> Iterator[tuple[str, ...]]:
+    docs = field_docs(cls)
+    for field in msgspec.structs.fields(cls):
+        key, kind = field.encode_name, inspect.type_info(field.type)
+        if field.name not in docs:
+            raise MissingDescription(
+                f"{section or 'top'}: key {key} of {cls.__name__} has no description; write a string below it"
+            )
+        if _struct_of(kind)[0] is not None:
+            continue
+        unit = edge.units.unit_of(key)
+        name, allowed = _type_and_range(kind, unit)
+        allowed = allowed or ", ".join(code(f'"{choice}"') for choice in _choices(field.type))
+        yield code(key), name, unit, _default(field, unit), allowed, prose(docs[field.name])
+
+
+def _type_and_range(kind: inspect.Type, unit: str) -> tuple[str, str]:
+    """Name of a type, and its range, choices and hint."""
+    match kind:
+        case inspect.Metadata(type=inner, extra_json_schema=extra):
+            name, allowed = _type_and_range(inner, unit)
+            hint = prose((extra or {}).get("description", ""))
+            return name, "; ".join(text for text in (allowed, hint) if text)
+        case inspect.UnionType(types=types):
+            found = [_type_and_range(one, unit) for one in types if not isinstance(one, inspect.NoneType)]
+            return ", ".join(name for name, _ in found), "; ".join(text for _, text in found if text)
+        case inspect.VarTupleType(item_type=item):
+            name, allowed = _type_and_range(item, unit)
+            return f"list of {name}s", allowed
+        case inspect.DictType():
+            return "table", ""
+        case inspect.LiteralType():
+            return _NAMES[type(kind)], ""  # See _choices().
+        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high) if low is not None:
+            return _NAMES[type(kind)], f"{amount(low, unit)} to {amount(high, unit)}"
+        case inspect.StrType(pattern=pattern) if pattern:
+            return _NAMES[type(kind)], ""
+    return _NAMES[type(kind)], ""
+
+
+def _choices(annotation: object) -> tuple[object, ...]:
+    """The values of a Literal in the order of the source, which msgspec does not keep."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices, get_args(annotation))), ())
+
+
+def _default(field: msgspec.structs.FieldInfo, unit: str) -> str:
+    if field.required:
+        return "required"
+    if isfunction(field.default_factory):  # Reads the machine: its docstring is the same everywhere.
+        return prose(doc_of(field.default_factory, field.name).rstrip("."))
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return "" if value is None else code(_toml(value, unit))
+
+
+def _toml(value: object, unit: str) -> str:
+    """`value` as the file has it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            shown = amount(value, unit).replace(",", "_" if value >= 10_000 else "")
+            return shown if shown.replace("_", "").isdigit() else f'"{shown.replace("_", "")}"'
+        case str() | Path():
+            return f'"{value}"'
+        case tuple():
+            return f"[{', '.join(_toml(item, unit) for item in value)}]"
+        case Mapping():
+            return "{}"
+    return str(value)
+
+
+def amount(value: Any, unit: str) -> str:
+    """`value` in the largest unit that leaves a whole number: "64 MiB", "7 d", "5,000"."""
+    lengths = dict(edge.units.DURATIONS)
+    if unit.startswith("bytes"):
+        lengths = {name: length for name, length in edge.units.SIZES.items() if "i" in name}
+    if not value or value != int(value) or unit in {"", "percent"}:
+        return f"{value:,}"
+    value = int(value) * lengths.get(unit, 1)
+    fitting = [(length, name) for name, length in lengths.items() if value % length == 0]
+    length, name = max(fitting, default=(1, ""))
+    return f"{value // length:,} {name}".rstrip()
