@@ -6,18 +6,22 @@ each machine has acknowledged; the lake is read without the code that wrote it.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edge.cli import main
 from edge.control import Connection, Report, Status
 from tests.support.brim_process import BrimProcess
+from tests.support.fleet_table import FleetTable
 from tests.support.house import ROOT
 from tests.support.lake_ledger import table_of
 from tests.support.paho_client import Paho
@@ -31,11 +35,15 @@ ACK_S = 20.0
 
 @dataclass
 class Lake:
-    """A place for drained files.  `copy` makes a directory of what is there now."""
+    """A place for drained files.
+
+    `copy` makes a directory of the files that are there now.  `table`: a table that is made of them, if any.
+    """
 
     url: str
     copy: Callable[[], Path]
     options: Mapping[str, str] = field(default_factory=dict)
+    table: FleetTable | None = None
 
     def payloads(self) -> Counter[str]:
         """Number of times each payload is in the lake; records of one identity count once."""
@@ -48,6 +56,10 @@ class Lake:
             payload = row["payload"].decode()
             assert found.setdefault(identity, payload) == payload, f"two records have identity {identity}"
         return Counter(found.values())
+
+    def edges(self) -> set[str]:
+        """Edge ids that have files there."""
+        return {path.name.removeprefix("edge=") for path in self.copy().glob("edge=*")}
 
     def verdict(self) -> tuple[int, dict[str, Any]]:
         """Exit status and answer of `brim spark gaps`."""
@@ -63,15 +75,20 @@ class Ledger:
 
     acknowledged: list[str] = field(default_factory=list)
 
-    def check(self, lake: Lake) -> None:
-        """All that was acknowledged is in the lake once, and `gaps` finds the lake complete."""
-        there = lake.payloads()
-        missing = [it for it in self.acknowledged if it not in there]
+    def check(self, lake: Lake, copied: Sequence[str] = ()) -> None:
+        """Assert that lake and table have each acknowledged payload once, and that `gaps` says complete.
+
+        `copied`: payloads that are there once more, under another edge id.
+        """
+        there, expected = lake.payloads(), Counter(self.acknowledged) + Counter(copied)
+        missing = list(expected - there)
         assert not missing, f"{len(missing)} of {len(self.acknowledged)} are not there, such as {missing[:3]}"
-        doubled = [it for it, count in there.items() if count > 1]
-        assert not doubled, f"{len(doubled)} are there twice, such as {doubled[:3]}"
+        doubled = list(there - expected)
+        assert not doubled, f"{len(doubled)} are there too often, such as {doubled[:3]}"
         status, said = lake.verdict()
-        assert (status, said["missing"], said["lost"]) == (0, 0, 0), said
+        assert (status, said["verdict"], said["missing"], said["lost"]) == (0, "complete", 0, 0), said
+        if lake.table is not None:
+            lake.table.check(self.acknowledged, copied)
 
 
 @dataclass
@@ -92,6 +109,17 @@ class Machine:
     log_dir: Path | None = None  # apart from the state directory
     _broker: BrimProcess | None = None
     _count: int = 0
+
+    @property
+    def config(self) -> Path:
+        """The configuration of its broker."""
+        return self.directory / "brim.toml"
+
+    @property
+    def installation(self) -> str:
+        """The id in its state directory."""
+        data = (self.state_dir / "installation").read_bytes()
+        return data.partition(b'"id":"')[2][:32].decode()
 
     @property
     def state_dir(self) -> Path:
@@ -120,6 +148,7 @@ durability = "{self.durability}"
 ring_bytes = "1 MiB"
 [[bridge]]
 name = "{self.bridge_name}"
+streams = ["{self.stream}"]
 to = "{self.lake.url}"
 linger_ms = 50
 backoff_max_ms = 500
@@ -165,10 +194,18 @@ backoff_max_ms = 500
         self.drain()
         self.stop()
 
+    def command(self, *words: str) -> None:
+        """Run `brim` with these words and the runtime directory of this machine; it ends with status 0."""
+        with redirect_stdout(io.StringIO()):
+            assert main([*words, "--runtime-dir", str(self.runtime_dir)]) == 0
+
     def stop(self) -> str:
-        """With SIGTERM; return its log."""
+        """With SIGTERM; return its log.  The table, if any, gets the files that are new."""
         broker, self._broker = self._broker, None
-        return broker.stop() if broker is not None else ""
+        log = broker.stop() if broker is not None else ""
+        if self.lake.table is not None:
+            self.lake.table.ingest()
+        return log
 
     def kill(self) -> None:
         """With SIGKILL, if it runs."""
