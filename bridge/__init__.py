@@ -1,27 +1,27 @@
-"""From the cursor of a partition to somewhere else: what a broker has stored, on its way to the lake.
+"""Bridge: drains the records that a broker has stored to a directory, an object store or a queue.
 
-The bridge reads records where they are (ring while they are hot, log when the ring has moved on), gathers
-contiguous runs of one partition into drained files, and hands those to a sink.  It owns cursors and nothing
-else: the ring and the log are the spool, and no record is ever kept a second time.  It never touches a
-socket of the broker, and never holds it up unless told to.
+The bridge reads records in place: from the ring while they are there, otherwise from the log. It gathers
+contiguous records of one partition into drained files and gives the files to a sink. It owns cursors and
+nothing more: ring and log are the buffer, so no record is stored a second time. It never uses a socket of the
+broker. It never delays the broker, unless a setting makes the ring wait for it.
 
-    runner.py       Bridge: the thread or process, retries, pause
-    orders.py       what it may be told; state.py: what it tells
-    drain.py        Drain: what is next, intent first, checkpoint after the sink has it
-    partitions.py   what there is to drain, and what each partition wants
-    plan.py         whose turn it is: live and backlog, priorities, rate
-    window.py       what is under way, acknowledged in any order
-    cursor.py       where a partition stands
-    checkpoint.py   all of them, on disk; reconcile.py: and in the sink
-    source.py       the records of one partition: ring, log, or a declared loss
-    shipping.py     a unit on its way: built and put, or filtered and sent
-    unit.py         records into a drained file; records.py: for sinks that take them one by one
-    transform.py    topics that go there, their names there, plug-ins; dead_letters.py: what never gets there
-    lag.py          how far behind, and how long the buffer lasts
-    drained.py      the format of that file, and reading it with nothing but the standard library and msgpack
-    parquet_footer.py  its footer in a Parquet file
-    sink.py         what a sink is; sinks/ has one file each
-    spark/          the same files as tables; never imported from here
+    runner.py       Bridge: its thread or process, retries, pause
+    orders.py       commands of an operator; state.py: the state that a bridge reports
+    drain.py        Drain: chooses the next file, saves its write intent, sends it, saves the checkpoint
+    partitions.py   partitions that exist, and the next demand of each
+    plan.py         order of sending: live records and backlog, priorities, rate
+    window.py       files in flight, acknowledged in any order
+    cursor.py       progress of one partition
+    checkpoint.py   progress of all partitions, on disk; reconcile.py: compared with the sink
+    source.py       the records of one partition: from the ring, from the log, or as a declared loss
+    shipping.py     delivery: a file is built and put, or records are filtered and sent
+    unit.py         records into a drained file; records.py: records for sinks that take them one by one
+    transform.py    choice and mapping of topics, plug-ins; dead_letters.py: records that cannot be sent
+    lag.py          distance to the newest record, and the time until the buffer is full
+    drained.py      the format of a drained file; reading needs only the standard library and msgpack
+    parquet_footer.py  the footer of a drained file in a Parquet file
+    sink.py         the sink interface; sinks/ has one file per sink
+    spark/          drained files as tables; never imported from here
 
 This module imports nothing: a program that reads drained files imports bridge.drained without the rest.
 """

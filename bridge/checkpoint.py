@@ -1,7 +1,7 @@
-"""How far a sink has got: the file that a drain owns, and all that it owns.
+"""Checkpoint: progress of a bridge towards one sink, in the only file that a drain owns.
 
-One file for each sink of an edge, written whole: to NAME.tmp, synced, renamed over NAME, and the directory
-synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Little-endian:
+There is one file for each sink of an edge. It is written whole to NAME.tmp, synced and renamed to NAME, then
+the directory is synced. NAME.lock, an flock, prevents two drains from using it at once. Little-endian:
 
     byte  size  field
        0     8  magic            "BRIMCKPT"
@@ -10,40 +10,42 @@ synced.  NAME.lock, an flock, keeps two drains from working with it at once.  Li
       16     4  crc32            zlib's, of bytes 0 .. 16 and the body
       20    12  zeros
       32        body             msgpack map:
-                  edge, sink     whose it is
-                  drain_seq      the highest number of a unit that the sink has, and all decided on before it
-                  day            YYYY-MM-DD, the dt in its name; "" before the first
+                  edge, sink     the edge id and the URL of the sink
+                  drain_seq      the highest number N such that the sink has all files up to N
+                  day            YYYY-MM-DD, the dt in the name of that file; "" before the first
                   cursors        [[stream, partition, epoch, epoch_first_offset, accounted_offset,
                                  next_offset, previous, ahead, owed, and where one is not empty
-                                 earlier_lost, earlier_skipped], ...]: how far each partition has been
-                                 drained (bridge/cursor.py)
-                  intents        the units under way, each as a map of its fields, in the order in which they
-                                 were decided on
+                                 earlier_lost, earlier_skipped], ...]: progress of each partition
+                                 (bridge/cursor.py)
+                  intents        write intents of the files in flight, each as a map of its fields, in the
+                                 order in which they were decided
                   losses         [[stream, partition, lost_by, skipped_records, lost, skipped, lost_ranges,
                                  skipped_ranges], ...]: records that no file will ever hold
-                                 (bridge/losses.py); left out where there are none
-                  streams        streams, and producers as "stream@producer", that this bridge has had to
-                                 drain; left out where it is not known
-                  free           numbers of units that were given up: the next ones take them
-                  paused         whether somebody has said so
+                                 (bridge/losses.py); absent without losses
+                  streams        streams, and producers as "stream@producer", that this bridge had to drain;
+                                 absent if not known
+                  free           numbers of files that were given up: the next files take them
+                  paused         True if an operator has paused the bridge
 
-Order of things, which makes at-least-once puts exactly-once files:
+Order of the steps. It turns at-least-once puts into exactly-once files:
 
-    begin(intents)  saved before the sink hears of the units.  A crash from here on finds the intents, builds
-                    the same units again, and puts them under the same names
-    finish()        when the sink has a unit and all before it: drain_seq and cursor move, the intent is gone.
-                    Saved with the next begin() or by save(): what a crash forgets is put again, and is there
+    begin(intents)  saved before the sink gets the files.  After a crash the intents are there: the same files
+                    are built again and put under the same names
+    finish()        when the sink has a file and all files before it: drain_seq and cursor move, the intent is
+                    removed.  Saved with the next begin() or by save().  If a crash loses this step, the file
+                    is put again, and found to be there
 
-For a sink that cannot tell what it has, nothing is begun, and save() alone counts.
+A sink without names for its records gets no intents; only save() counts.
 
-A damaged file is put aside as NAME.damaged and taken for none: what the sink holds says how far it has got.
-A log's, which has the same magic (persistence/checkpoint.py), is refused and stays where it is; so is one of
-a later VERSION whose checksum holds: taken for none, all would be sent again to whoever keeps records singly.
+A damaged file is renamed to NAME.damaged and treated as absent: the sink's content then determines the
+progress. A checkpoint of a log, which has the same magic (persistence/checkpoint.py), is refused and stays in
+place. So is one of a later VERSION with a correct checksum: treated as absent, it would cause all records to
+be sent again to a sink that takes records.
 
-Rule for change: keys may be added; any other change raises VERSION, and versions before are still read.  The
-32 bytes in front of the body, and what the checksum is of, are the same in every version.
-Version 1 had one unit under way, as "intent", and cursors without ahead and owed.  Versions 1 and 2 had
-epochs of 32 bits, as rings have them; since version 3 they are those of the lake (bridge/installation.py).
+Rule for change: keys may be added. Any other change raises VERSION, and earlier versions are still read. The
+32 bytes in front of the body, and the input of the checksum, are the same in every version. Version 1 had one
+file in flight, as "intent", and cursors without ahead and owed. Versions 1 and 2 had epochs of 32 bits, as in
+rings. Since version 3 they are those of the lake (bridge/installation.py).
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ OTHER_PLACE = (
     "to drain to another place from the start, give the bridge another name; to forget how far it was, "
     "remove this file"
 )
-MAX_BYTES = 16 << 20  # 100 bytes a partition: far above what one edge has
+MAX_BYTES = 16 << 20  # 100 bytes per partition: far above the needs of one edge
 
 _HEADER = struct.Struct("<8sII")
 _CRC = struct.Struct("<I12x")
@@ -84,7 +86,7 @@ _CRC = struct.Struct("<I12x")
 
 @dataclass
 class Checkpoint:
-    """The state in memory.  Made by open(); belongs to one thread."""
+    """Progress of a bridge, in memory. Created by open(); belongs to one thread."""
 
     path: Path
     edge: str
@@ -98,13 +100,13 @@ class Checkpoint:
     free: list[int] = field(default_factory=list)
     streams: tuple[str, ...] = ()
     paused: bool = False
-    fresh: bool = True  # nothing has been saved yet: the sink may know better
-    saved: bool = True  # the file says what is here
+    fresh: bool = True  # nothing has been saved yet: the sink may have newer facts
+    saved: bool = True  # the file has this state
     _lock: int = -1
 
     @classmethod
     def open(cls, path: Path, edge: str, sink: str, files: Files | None = None) -> Checkpoint:
-        """The checkpoint at `path`, locked until close(); a new one if there is none.
+        """Open and lock the checkpoint at `path` until close(); create it if it does not exist.
 
         Raises CheckpointBusy, CheckpointForeign, CheckpointNewer, CheckpointError (its directory cannot be
         used).
@@ -129,9 +131,9 @@ class Checkpoint:
 
     @classmethod
     def peek(cls, path: Path) -> Checkpoint | None:
-        """The checkpoint at `path` as it is now, of whatever edge and sink; somebody may be working with it.
+        """Read the checkpoint at `path`, of any edge and sink. A bridge may be using it. Never save it.
 
-        None: there is none, or none that can be read.  Never to be saved.
+        Returns None if it does not exist or cannot be read.
         """
         checkpoint = cls(path, "", "", OsFiles())
         try:
@@ -143,13 +145,13 @@ class Checkpoint:
         return checkpoint
 
     def close(self) -> None:
-        """Give the lock back.  May be called twice."""
+        """Release the lock. May be called twice."""
         if self._lock >= 0:
             self.files.close(self._lock)
             self._lock = -1
 
     def number(self, begun: Sequence[Intent] = ()) -> int:
-        """For the unit that is decided on next, after those under way and `begun`."""
+        """Number of the next file, after those in flight and `begun`."""
         taken = {intent.drain_seq for intent in begun}
         for number in self.free:
             if number not in taken:
@@ -157,7 +159,7 @@ class Checkpoint:
         return max([self.drain_seq, *taken, *(intent.drain_seq for intent in self.intents)]) + 1
 
     def begin(self, intents: Sequence[Intent], *, saved: bool = True) -> None:
-        """These units are under way, and the file says so.  Raises CheckpointError: they are not."""
+        """Record write intents and save them. Raises CheckpointError: they were not recorded."""
         before = self.intents, self.free
         self.intents = [*self.intents, *intents]
         numbers = {intent.drain_seq for intent in intents}
@@ -170,7 +172,7 @@ class Checkpoint:
                 raise
 
     def finish(self) -> None:
-        """The sink has the first unit under way."""
+        """Complete the first file in flight: the sink has it."""
         intent = self.intents[0]
         key = intent.stream, intent.partition
         known = self.losses.get(key, Losses())
@@ -179,7 +181,7 @@ class Checkpoint:
         self._account_for_first()
 
     def _account_for_first(self) -> None:
-        """The first unit under way is not under way any more; its cursor moves behind it."""
+        """Remove the first file in flight, and move its cursor behind it."""
         intent = self.intents.pop(0)
         key = intent.stream, intent.partition
         known = self.cursors.get(key)
@@ -192,9 +194,9 @@ class Checkpoint:
         self.saved = False
 
     def give_up(self) -> None:
-        """The first unit under way will never be: its records are gone, and the sink has not got it.
+        """Give up the first file in flight: its records are gone, and the sink does not have it.
 
-        The next unit of its partition declares them, and the next of all takes its number.
+        The next file of its partition declares them, and the next file of all takes its number.
         """
         intent = self.intents[0]
         key = intent.stream, intent.partition
@@ -210,16 +212,16 @@ class Checkpoint:
         self.free = sorted([*self.free, intent.drain_seq])
 
     def abandon(self) -> None:
-        """No unit is under way any more; what was not finished will be decided on anew."""
+        """Drop all write intents; files that were not completed are decided again."""
         self.intents = []
 
     def move(self, cursor: Cursor) -> None:
-        """Set where a partition stands.  Kept with the next save: what it says can be found out again."""
+        """Set the cursor of a partition. It is saved with the next save: its facts can be found again."""
         self.cursors[cursor.stream, cursor.partition] = cursor
         self.saved = False
 
     def save(self) -> None:
-        """What is here is on the disk.  Raises CheckpointError."""
+        """Write this state to the disk. Raises CheckpointError."""
         try:
             self._write(self._pack())
         except OSError as error:
@@ -227,7 +229,7 @@ class Checkpoint:
         self.fresh, self.saved = False, True
 
     def _write(self, data: bytes) -> None:
-        """Replace the file.  A second name, because a rename shows all of it or nothing."""
+        """Replace the file. A rename shows all of the new content or nothing."""
         temporary = f"{self.path}.tmp"
         handle = self.files.open(temporary, create=True)
         try:
@@ -293,7 +295,7 @@ class Checkpoint:
             )
 
     def _take(self, found: dict[str, Any]) -> None:
-        """Take all but edge and sink.  Raises ValueError, TypeError, KeyError: nothing is taken."""
+        """Take all but edge and sink. Raises ValueError, TypeError, KeyError: nothing was taken."""
         cursors = [Cursor(*fields) for fields in found["cursors"]]
         intents = [Intent(**fields) for fields in found["intents"]]
         free, paused = list(found["free"]), bool(found["paused"])
@@ -313,13 +315,13 @@ class Checkpoint:
 
 
 def _fields(cursor: Cursor) -> tuple[Any, ...]:
-    """Its values in their order, without the last two where both are empty."""
+    """Its values in their order, without the last two if both are empty."""
     values = dataclasses.astuple(cursor)
     return values if any(values[-2:]) else values[:-2]
 
 
 def _map(intent: Intent) -> dict[str, Any]:
-    """Its fields, without those of earlier epochs, of causes and the installation where there are none."""
+    """Its fields, without empty fields of earlier epochs, causes and the installation."""
     seldom = {"earlier_lost", "earlier_skipped", "damaged", "logged", "installation"}
     return {key: it for key, it in dataclasses.asdict(intent).items() if it or key not in seldom}
 
@@ -333,7 +335,7 @@ def foreign_remedy(old: str, new: str) -> str:
 
 
 def streams_in(path: Path) -> frozenset[str]:
-    """Streams that the bridge of a checkpoint has had to drain; none: it is not known."""
+    """Streams that the bridge of a checkpoint had to drain; empty: not known."""
     found = Checkpoint.peek(path)
     return (
         frozenset() if found is None else frozenset(found.streams or (stream for stream, _ in found.cursors))
@@ -341,16 +343,16 @@ def streams_in(path: Path) -> frozenset[str]:
 
 
 def cursors_in(path: Path) -> list[Cursor] | None:
-    """How far each partition has been drained, by a checkpoint that somebody else may be working with.
+    """Cursors in a checkpoint that a bridge may be using.
 
-    None: there is none, or none that can be read.
+    Returns None if it does not exist or cannot be read.
     """
     found = Checkpoint.peek(path)
     return None if found is None else list(found.cursors.values())
 
 
 def _version(data: bytes) -> int:
-    """That of a checkpoint of a bridge, whose checksum holds; else 0."""
+    """Version of a bridge's checkpoint with a correct checksum; 0 otherwise."""
     try:
         return _verified(data)[0]
     except ValueError:
@@ -358,7 +360,7 @@ def _version(data: bytes) -> int:
 
 
 def _verified(data: bytes) -> tuple[int, bytes]:
-    """Version and body.  Raises ValueError: damage."""
+    """Version and body. Raises ValueError: damage."""
     body = data[_HEADER.size + _CRC.size :]
     if len(data) < _HEADER.size + _CRC.size:
         raise ValueError(f"{len(data)} bytes")
@@ -371,7 +373,7 @@ def _verified(data: bytes) -> tuple[int, bytes]:
 
 
 def _unpack(data: bytes) -> dict[str, Any]:
-    """The body.  Raises ValueError: damage, or another version."""
+    """The body. Raises ValueError: damage, or another version."""
     version, body = _verified(data)
     if version not in {1, 2, VERSION}:
         raise ValueError(f"version {version}")

@@ -1,4 +1,4 @@
-"""What time it is, for the drain: a seam, so that a week offline can be tried in seconds."""
+"""Clocks of the drain: a seam, so that a test can simulate a week offline in seconds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["SYSTEM", "Clock"]
 
 
 class Clock(Protocol):
-    """Two clocks, and the age of records."""
+    """Wall clock, monotonic clock, and the age of records."""
 
     def monotonic(self) -> float:
-        """Seconds since whenever; never goes back."""
+        """Seconds since an arbitrary moment; never goes back."""
 
     def wall_ns(self) -> int:
-        """Since 1970, in ns."""
+        """Nanoseconds since 1970."""
 
     def age_s(self, timestamp_ns: int) -> float:
-        """Seconds since a record got this timestamp; 0 if that is to come."""
+        """Seconds since a record got this timestamp; 0 if the timestamp is in the future."""
 
 
 class _System:

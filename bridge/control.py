@@ -1,11 +1,11 @@
-"""Telling a running bridge what to do, wherever it runs: in the broker, or as a process of its own.
+"""Command socket of a running bridge, in the broker or in a process of its own.
 
-Owns bridge-NAME.sock in the runtime directory, a SOCK_SEQPACKET socket: a datagram is a msgpack map.  A
-connection asks once: {"do": "state" | "pause" | "resume" | "skip" | "backfill", ...} with the arguments of
-that method of Bridge, and is answered {"said": ...}, or {"error": ..., "hint": ...}.
+Owns bridge-NAME.sock in the runtime directory, a SOCK_SEQPACKET socket. A datagram is a msgpack map. A
+connection sends one request, {"do": "state" | "pause" | "resume" | "skip" | "backfill", ...}, with the
+arguments of that method of Bridge. The reply is {"said": ...}, or {"error": ..., "hint": ...}.
 
-The user that runs the bridge may ask, and root.  Serves one connection after the other on a thread that
-sleeps otherwise; no connection holds it up for longer than CLIENT_S and an order takes.
+Only the user that runs the bridge and root may send requests. One thread serves one connection after the
+other, and sleeps in between. A connection occupies it for at most CLIENT_S plus the time of its command.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from bridge.runner import Bridge
 __all__ = ["Control", "ask", "names"]
 
 PREFIX, SUFFIX = "bridge-", ".sock"
-CLIENT_S = 2.0  # for a request to come, once a client is there
-ORDER_S = 20.0  # for a question to the sink, which an order may have to wait for
-ANSWER_S = 30.0  # what a client waits
-MESSAGE_BYTES = 128 << 10  # below what Linux lets a datagram take of a socket's buffer
+CLIENT_S = 2.0  # for the request to arrive after the connection
+ORDER_S = 20.0  # for a request to the sink, which a command may have to wait for
+ANSWER_S = 30.0  # maximum wait of a client
+MESSAGE_BYTES = 128 << 10  # below the limit of Linux for a datagram in a socket's buffer
 _CREDENTIALS = struct.Struct("iII")
 
 
 def names(runtime_dir: str | os.PathLike[str]) -> list[str]:
-    """Of the bridges that have a socket there; one that was killed leaves its behind."""
+    """Names of the bridges that have a socket there. A bridge that was killed leaves its socket behind."""
     found = (path.name for path in Path(runtime_dir).glob(f"{PREFIX}*{SUFFIX}"))
     return sorted(name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in found)
 
@@ -48,7 +48,10 @@ def ask(
     timeout_s: float = ANSWER_S,
     **arguments: object,
 ) -> Any:
-    """What the bridge of that name says.  Raises BridgeUnreachable, and BadOrder when it says no."""
+    """Send a request to the bridge of that name and return its reply.
+
+    Raises BridgeUnreachable: no bridge answers; BadOrder: the bridge refuses.
+    """
     path = _path(runtime_dir, name)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as asking:
@@ -67,7 +70,7 @@ def ask(
 
 
 class Control:
-    """Serves one bridge, from start() to stop()."""
+    """Command socket of one bridge, served from start() to stop()."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -77,10 +80,11 @@ class Control:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def start(self) -> None:
-        """Raises BridgeError: the socket cannot be made."""
+        """Create the socket and serve it. Raises BridgeError: the socket cannot be created."""
         try:
             self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)  # the checkpoint's lock says that nobody else is this bridge
+            # The lock of the checkpoint proves that no other process is this bridge.
+            self._path.unlink(missing_ok=True)
             self._socket.bind(str(self._path))
             self._path.chmod(0o600)
             self._socket.listen(8)
@@ -91,7 +95,7 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """May be called twice."""
+        """Stop serving and remove the socket. May be called twice."""
         if self._thread.is_alive():
             self._path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
@@ -137,7 +141,10 @@ class Control:
 
 
 def _check(arguments: dict[str, Any]) -> None:
-    """Raises BadOrder: values that no client of ours sends, and the thread of the bridge would find out."""
+    """Check the arguments, so that an invalid value never reaches the thread of the bridge.
+
+    Raises BadOrder.
+    """
     for name, value in arguments.items():
         if name == "stream":
             fits = isinstance(value, str) or value is None

@@ -1,18 +1,18 @@
-"""Where draining stands in one partition.  Plain arithmetic on offsets; nothing here reads or sends.
+"""Cursor: progress of the drain in one partition. Plain arithmetic on offsets; nothing here reads or sends.
 
     accounted_offset   everything below is in files, or declared lost or skipped in one
-    next_offset        the first that is still wanted; from accounted_offset to here is passed over on purpose
-    ahead              ranges behind next_offset that have been drained already, because what comes in now
-                       goes before what has waited: the last of them grows with the partition, the others are
-                       left from outages within outages
-    owed               ranges that are lost, which the next unit will declare
-    earlier_...        what was owed, or passed over and not declared yet, when the epoch before ended
+    next_offset        the first offset to drain; from accounted_offset to here is passed over on purpose
+    ahead              ranges above next_offset that were drained already, because live records go before
+                       the backlog: the last range grows with the partition, the others are left from
+                       outages within outages
+    owed               lost ranges that the next file will declare
+    earlier_...        ranges of the previous epoch that were lost or skipped, and not declared at its end
 
         accounted   next                 ahead[0]          ahead[1]
     ────────┬─────────┬────────────────────┬───────┬─────────┬────────┬─────▶ offsets
     drained │ skipped │      backlog       │drained│ backlog │drained │ live
 
-Invariant: ahead rises, does not touch, and lies above next_offset.
+Invariant: the ranges of `ahead` rise, do not touch, and lie above next_offset.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ __all__ = ["AHEAD_MOST", "Cursor", "joined"]
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 
-AHEAD_MOST = 8  # outages within outages; after that what waits is drained in its order
+AHEAD_MOST = 8  # outages within outages; above this number the backlog is drained in order
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """See above.  `previous`: see drained.Footer; it is waiting for the next unit."""
+    """Progress of one partition; see the module.
+
+    `previous`: see drained.Footer; the next file declares it.
+    """
 
     stream: str
     partition: int
@@ -49,16 +52,19 @@ class Cursor:
 
     @property
     def live_offset(self) -> int:
-        """From where what comes in now is drained."""
+        """First offset of the live records."""
         return self.ahead[-1][1] if self.ahead else self.next_offset
 
     @property
     def stop_offset(self) -> int | None:
-        """Where the backlog ends because it has been drained from there on; None: it has no end."""
+        """End of the backlog, from which on records were drained already; None: the backlog has no end."""
         return self.ahead[0][0] if self.ahead else None
 
     def after(self, intent: Intent) -> Cursor:
-        """When the sink has this unit, which may have been decided on before somebody moved the cursor."""
+        """The cursor after the sink has this unit.
+
+        The cursor may have been moved since the unit was decided.
+        """
         owed = tuple(it for it in self.owed if not any(a <= it[0] and it[1] <= b for a, b in intent.lost))
         cursor = replace(
             self,
@@ -73,7 +79,7 @@ class Cursor:
         return cursor
 
     def _accounting(self, first: int, end: int) -> Cursor:
-        """When first .. end is in files, or declared."""
+        """The cursor when first .. end is in files, or declared."""
         if end <= self.next_offset:  # passed over meanwhile, or known already
             known = (
                 max(self.accounted_offset, end) if first <= self.accounted_offset else self.accounted_offset
@@ -85,7 +91,7 @@ class Cursor:
         return replace(self, ahead=_merged(ahead))
 
     def holding(self, ranges: Iterable[tuple[int, int]]) -> Cursor:
-        """When the sink turns out to have these, (first, end): what it has not between them waits still."""
+        """The cursor when the sink has these ranges, (first, end). Offsets between them still wait."""
         cursor = replace(self, previous=None)
         for first, end in sorted(ranges):
             if first <= cursor.next_offset:
@@ -95,29 +101,38 @@ class Cursor:
         return cursor
 
     def at(self, offset: int) -> Cursor:
-        """When everything below `offset` is accounted for."""
+        """The cursor when everything below `offset` is accounted for."""
         ahead = self.ahead
         while ahead and offset >= ahead[0][0]:
             offset, ahead = max(offset, ahead[0][1]), ahead[1:]
         return replace(self, accounted_offset=offset, next_offset=offset, ahead=ahead)
 
     def split(self, at: int) -> Cursor:
-        """From `at`, the end of the partition, on what comes in is live; what is below waits its turn."""
+        """The cursor with live records from `at` on, the end of the partition.
+
+        Records below become backlog.
+        """
         if at <= self.live_offset or len(self.ahead) >= AHEAD_MOST:
             return self
         return replace(self, ahead=(*self.ahead, (at, at)))
 
     def gone(self, end: int) -> Cursor:
-        """What is wanted below `end` can never be drained: the next unit declares it."""
+        """The cursor when offsets below `end` are lost. The next file declares them."""
         lost = (self.next_offset, end - 1)
         return replace(self.at(end), owed=(*self.owed, lost)) if lost[1] >= lost[0] else self
 
     def passed(self, end: int) -> Cursor:
-        """What is wanted below `end` shall not be drained: the next unit declares it skipped."""
+        """The cursor when offsets below `end` are passed over on purpose.
+
+        The next file declares them skipped.
+        """
         return replace(self.at(max(end, self.next_offset)), accounted_offset=self.accounted_offset)
 
     def next_epoch(self, epoch: int, first: int, end: int) -> Cursor:
-        """At the begin of an epoch, when of this one nothing more can be read below `end`, where it ends."""
+        """The cursor at the first offset of the next epoch.
+
+        The present epoch ends at `end`, and none of its remaining records can be read.
+        """
         end = max(end, self.next_offset)
         untouched = end == self.epoch_first_offset
         lost = (*self.owed, *_both_ends(self.next_offset, end))
@@ -133,14 +148,17 @@ class Cursor:
         )
 
     def back(self, first: int) -> Cursor:
-        """Drain again from `first` up to where this partition stands; what comes in meanwhile goes before."""
+        """The cursor that drains again from `first` up to its present offset.
+
+        Records that arrive meanwhile go first.
+        """
         if first >= self.next_offset:
             return self
         begun = (self.next_offset, self.next_offset)
         ahead = self.ahead or (begun,)
         if self.ahead and self.ahead[0][0] > self.next_offset:
             ahead = (begun, *self.ahead)
-        accounted = min(self.accounted_offset, first)  # what is passed over below stays to be declared
+        accounted = min(self.accounted_offset, first)  # ranges passed over below still have to be declared
         return replace(self, accounted_offset=accounted, next_offset=first, ahead=ahead)
 
 
@@ -149,7 +167,7 @@ def _both_ends(first: int, end: int) -> Spans:
 
 
 def _merged(ahead: Spans) -> Spans:
-    """Ranges as in `ahead`, those that touch as one."""
+    """Ranges as in `ahead`, with touching ranges joined."""
     found: list[tuple[int, int]] = []
     for first, end in ahead:
         if found and first <= found[-1][1]:
@@ -160,7 +178,7 @@ def _merged(ahead: Spans) -> Spans:
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Spans:
-    """Ranges with both ends included, neighbours as one."""
+    """Ranges with both ends included, with neighbours joined."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:

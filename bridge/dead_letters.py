@@ -1,11 +1,11 @@
-"""Dead letters: records that can never be sent, kept beside the checkpoint with the reason.
+"""Dead letters: records that the sink can never take, stored next to the checkpoint with the reason.
 
-Owns one file for each bridge, NAME.dead.jsonl: a line of JSON for each record, with its identity, its topic
-and its payload in base64, so that whoever has to find out why needs no tool.  It is on the disk before the
-cursor moves on.  When it is full the bridge stops, and says so: what cannot be sent is not thrown away for
-want of room.  A crash may write a letter twice; the identity tells.
+Owns one file per bridge, NAME.dead.jsonl: one line of JSON per record, with its identity, its topic and its
+payload in base64. So no special tool is needed to find the reason. A letter is on the disk before the cursor
+moves. When the file is full the bridge stops and reports it: no record is thrown away for lack of room. A
+crash may write a letter twice; both have the same identity.
 
-To send them once more, when the reason is gone: `brim bridge backfill`, as long as the log has them.
+After the reason is removed, `brim bridge backfill` sends the records again while the log has them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ __all__ = ["DeadLetters"]
 
 
 class DeadLetters:
-    """Of one bridge."""
+    """Dead letters of one bridge."""
 
     def __init__(self, settings: BridgeSettings) -> None:
         self._settings = settings
         self.path = settings.dead_letters_path
 
     def add(self, intent: Intent, batch: Batch, rejected: Sequence[Rejected]) -> None:
-        """They are on the disk.  Raises SinkBlocked: there is no room for them, and none is kept."""
+        """Append rejected records and sync them to the disk.
+
+        Raises SinkBlocked: no room; no letter was added.
+        """
         lines = "".join(json.dumps(it) + "\n" for it in self._letters(intent, batch, rejected)).encode()
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -79,7 +82,7 @@ class DeadLetters:
 
 
 def _append(fd: int, lines: bytes, length: int) -> None:
-    """All of them are on the disk behind what was there, or none is.  Raises OSError."""
+    """Append all lines to the file and sync it, or leave the file unchanged. Raises OSError."""
     rest = memoryview(lines)
     try:
         while rest:

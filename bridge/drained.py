@@ -1,46 +1,45 @@
-"""The drained file: what the bridge ships and Spark reads.  Its format, its name, and reading it.
+"""Drained file: the format that the bridge writes and Spark reads; its name, and its parser.
 
-One file holds one unit: a run of records of one partition and epoch, offsets without a gap, as they stand
-in the ring.  It is built like a segment of the log (persistence/format.py), and closed by a footer.
-Little-endian.
+One file holds contiguous records of one partition and epoch, as they are in the ring. It is structured like a
+segment of the log (persistence/format.py), and closed by a footer. Little-endian.
 
     byte  size  field
        0     8  magic            "BRIMDRAN"
        8     4  version          2; 1 where the epoch of the footer is that of the ring
       12     4  header_bytes     64: where the first extent begins
-      16     8  drain_seq        the number of this unit, from 1 on, of this edge in this sink
+      16     8  drain_seq        the number of this file, from 1 on, of this edge in this sink
       24     4  ring_epoch       seeds the records' own checksums: the low 32 bits of the footer's epoch
       28     4  partition
-      32     8  created_ns       wall clock when the unit was decided on, ns since 1970
+      32     8  created_ns       wall clock when the file was decided on, ns since 1970
       40    20  zeros
       60     4  crc32            of bytes 0 .. 60; it is also the seed of every extent's crc32c
       64        extents          each the 32 bytes below, then a body
                 footer           msgpack map, below
                 u32 footer_length, u32 crc32 of the footer, magic "BRIMDEND": the last TRAILER_BYTES
 
-    Extent, 32 bytes, those of the log: u32 length of the body, a multiple of 32 | u32 crc32c of what
-    follows it here and of the body | u32 ring_id, 1 | u32 ring_epoch | u64 position: bytes of records
-    before this extent in this file | u64 0.  Body: either records that are each covered by their own
-    checksum, or one record with FLAG_UNCHECKED.  Extents are as long as this allows, whatever the ranges
-    were that they came from: a unit that is read once from the ring and once more from the log gives the
-    same bytes.
+    Extent, 32 bytes, those of the log: u32 length of the body, a multiple of 32 | u32 crc32c of the
+    following fields of the extent and of the body | u32 ring_id, 1 | u32 ring_epoch | u64 position: bytes of
+    records before this extent in this file | u64 0.  Body: either records that are each covered by their own
+    checksum, or one record with FLAG_UNCHECKED.  Extents have the maximum length that this rule allows,
+    whatever ranges they came from.  So records read from the ring and the same records read from the log
+    give the same bytes.
 
-    Footer: edge, stream, partition, epoch: whose records these are, with the offset their identity for ever.
+    Footer: edge, stream, partition, epoch: together with the offset the permanent identity of a record.
                                 The epoch has 63 bits: no other installation gives it
                                 (bridge/installation.py)
-        epoch_first_offset      offset with which this epoch began, or this edge in it: what an edge drained
-                                before it was renamed is of its old name
-        previous                [epoch, next_offset]: where draining stood in the epoch before, when it
-                                could no longer be read; in the first unit of an epoch, else nil
+        epoch_first_offset      first offset of this epoch, or of this edge in it: records that an edge
+                                drained before it was renamed belong to its old name
+        previous                [epoch, next_offset]: progress of draining in the epoch before, when it
+                                could no longer be read; in the first file of an epoch, otherwise nil
         first_offset, last_offset, count, first_timestamp_ns, last_timestamp_ns
         drain_seq
         lost, skipped           [[first, last], ...] offsets of this epoch that no file will ever hold:
-                                overwritten before they could be drained, or passed over because somebody
-                                said so.  They lie between the unit before and first_offset
-        earlier_lost, earlier_skipped   [[epoch, first, last], ...] the same of epochs before this one, which
-                                ended before a unit of theirs could say so; left out where there are none
+                                overwritten before they were drained, or passed over on purpose.  They lie
+                                between the file before and first_offset
+        earlier_lost, earlier_skipped   [[epoch, first, last], ...] the same of earlier epochs, which ended
+                                before a file of theirs could declare it; absent if empty
         body_crc32              crc32 of everything before the footer
-        installation            32 hexadecimal digits: who has drained it; left out in version 1
+        installation            32 hexadecimal digits: the installation that drained it; absent in version 1
 
     crc32 is the one of zlib, and not crc32c: so a reader without compiled code can check header, footer and
     body.
@@ -48,18 +47,19 @@ Little-endian.
 Name:
     edge={edge}/dt={YYYY-MM-DD}/
     {drain_seq:016}-{stream}-p{partition:04}-e{epoch:010}-{first:020}-{last:020}.brim
-An epoch of version 2 has 19 digits.
-The day is that of created_ns, UTC.  A name decides the content: nothing in a file depends on when it is
-written or read again.  Names alone prove what is there: per edge the drain_seqs are dense, and per (edge,
-stream, partition, epoch) the offset ranges follow on each other, but for ranges that a footer declares.
+
+An epoch of version 2 has 19 digits. The day is that of created_ns, UTC. A name determines the content:
+nothing in a file depends on the time at which it is written or read again. Names are enough to prove
+completeness. The drain_seqs of an edge are dense. The offset ranges of each (edge, stream, partition, epoch)
+are contiguous, except for ranges that a footer declares.
 
 Compressed (suffix .brim.zst): everything before the footer as one zstd frame; then a skippable frame, which
-`zstd -d` passes over, whose content is u64 bytes of that before compression, footer and trailer.  So a footer
-is read from the end of either kind, and says by its body_crc32 whether two files hold the same.
+`zstd -d` ignores. Its content is u64 bytes of the first part before compression, footer and trailer. So the
+footer of either kind is read from the end. Its body_crc32 tells whether two files hold the same.
 
-Rule for change: footers may gain keys, which readers ignore.  Any other change raises VERSION and adds
-golden bytes under tests/golden/bridge; a reader keeps reading the version before.  A unit with an epoch of
-32 bits is always written as version 1: a unit that an earlier Brim has begun must stay the same.
+Rule for change: footers may gain keys, which readers ignore. Any other change raises VERSION and adds golden
+bytes under tests/golden/bridge; a reader still reads the version before. A file with an epoch of 32 bits is
+always written as version 1: a file that an earlier Brim has begun must stay the same.
 
 Only the standard library and msgpack at import, for the reason above; verify() needs the compiled core.
 """
@@ -110,20 +110,21 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 MAGIC = b"BRIMDRAN"
 END_MAGIC = b"BRIMDEND"
 VERSION, NARROW_VERSION = 2, 1
-EPOCH_BITS = 32  # of a ring's epoch, in that of the lake
+EPOCH_BITS = 32  # of a ring's epoch, within that of the lake
 HEADER_BYTES = 64
 EXTENT_HEADER_BYTES = 32
 TRAILER_BYTES = 16
 FOOTER_MAX_BYTES = 1 << 20  # a footer is about 300 bytes; a length above this is damage
 RING_ID = 1
 SUFFIX, COMPRESSED_SUFFIX = ".brim", ".brim.zst"
-PARQUET_SUFFIX = ".parquet"  # of a unit in its other form: the same name; parquet_footer.py: its metadata
+# Of the same records as Parquet, with the same name; parquet_footer.py: its metadata.
+PARQUET_SUFFIX = ".parquet"
 PARQUET_COLUMNS = ("offset", "timestamp", "topic", "qos", "retain", "properties", "payload")  # of its records
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: zstd's format, 3.1.2
-BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # of what was compressed: a length above this is damage
+SKIPPABLE_MAGIC = 0x184D2A5B  # any of 0x184D2A50 to 0x184D2A5F: format of zstd, 3.1.2
+BODY_MAX_BYTES = (1 << 30) + (64 << 20)  # before compression: a length above this is damage
 
-FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test holds it to ringbuf's
+FLAG_UNCHECKED = 32  # of a record: RB_FLAG_UNCHECKED; a test compares it with ringbuf's
 _FLAGS_AT = 30  # in a record
 
 _HEADER = struct.Struct("<8sIIQIIQ20x")
@@ -147,13 +148,13 @@ def ring_epoch(epoch: int) -> int:
 
 
 def as_drained(path: str) -> str:
-    """What the drained file of a unit is called, by the name of either form."""
+    """Name of the drained file for a name of either form."""
     stem = path.removesuffix(PARQUET_SUFFIX)
     return path if stem == path else stem + SUFFIX
 
 
 def check_edge(edge: str) -> str:
-    """`edge`, if names can hold it; else raises BadName."""
+    """Return `edge` if names can hold it. Raises BadName."""
     if not _EDGE.fullmatch(edge):
         raise BadName(
             f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
@@ -162,7 +163,7 @@ def check_edge(edge: str) -> str:
 
 
 def check_stream(stream: str) -> str:
-    """`stream` (or "stream@producer"), if names can hold it; else raises BadName."""
+    """Return `stream` (or "stream@producer") if names can hold it. Raises BadName."""
     if not _STREAM.fullmatch(stream):
         raise BadName(
             f"stream {stream!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, - and _, a letter or digit first"
@@ -172,7 +173,7 @@ def check_stream(stream: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """What the name of a drained file says.  Sorted, names of an edge are in the order of draining."""
+    """Fields in the name of a drained file. Sorted names of an edge are in the order of draining."""
 
     edge: str
     drain_seq: int
@@ -186,7 +187,7 @@ class Name:
 
     @property
     def path(self) -> str:
-        """Relative to the root of the sink; forward slashes."""
+        """Path relative to the root of the sink, with forward slashes."""
         return (
             f"edge={self.edge}/dt={self.day}/{self.drain_seq:016d}-{self.stream}-p{self.partition:04d}"
             f"-e{self.epoch:010d}-{self.first_offset:020d}-{self.last_offset:020d}"
@@ -195,7 +196,7 @@ class Name:
 
     @classmethod
     def parse(cls, path: str) -> Name | None:
-        """The name in the last three parts of `path`, or None: some other file."""
+        """The name in the last three parts of `path`; None: another kind of file."""
         match = _PATH.fullmatch(path)
         if match is None:
             return None
@@ -216,7 +217,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first HEADER_BYTES.  `epoch` is the ring's."""
+    """The first HEADER_BYTES. `epoch` is that of the ring."""
 
     drain_seq: int
     epoch: int
@@ -225,7 +226,7 @@ class Header:
     version: int = VERSION
 
     def pack(self) -> bytes:
-        """Its bytes."""
+        """Encode the header."""
         fields = _HEADER.pack(
             MAGIC, self.version, HEADER_BYTES, self.drain_seq, self.epoch, self.partition, self.created_ns
         )
@@ -233,7 +234,7 @@ class Header:
 
     @property
     def seed(self) -> int:
-        """Where the crc32c of each extent begins."""
+        """Initial value of the crc32c of each extent."""
         return int.from_bytes(self.pack()[-_CRC.size :], "little")
 
     @property
@@ -243,7 +244,7 @@ class Header:
 
     @classmethod
     def unpack(cls, data: Bytes) -> Header:
-        """Raises DrainedFileError."""
+        """Decode a header. Raises DrainedFileError."""
         if len(data) < HEADER_BYTES:
             raise DrainedFileError(f"{len(data)} bytes are less than the header of {HEADER_BYTES}")
         magic, version, header_bytes, drain_seq, epoch, partition, created_ns = _HEADER.unpack_from(data)
@@ -267,8 +268,9 @@ _MAY_MISS: dict[str, Any] = {"earlier_lost": (), "earlier_skipped": (), "install
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a unit is, in full.  Ranges are (first, last), both ends included; earlier ones have their epoch
-    before that.
+    """Footer of a drained file.
+
+    Ranges are (first, last), both ends included; earlier ranges have their epoch before that.
     """
 
     edge: str
@@ -307,7 +309,7 @@ class Footer:
 
     @classmethod
     def unpack(cls, data: Bytes) -> Footer:
-        """Raises DrainedFileError, also for a footer that contradicts itself."""
+        """Decode a footer. Raises DrainedFileError, also for a footer that contradicts itself."""
         try:
             values = msgpack.unpackb(data, use_list=False)
         except (ValueError, msgpack.UnpackException) as error:
@@ -316,7 +318,7 @@ class Footer:
 
     @classmethod
     def of(cls, values: Any) -> Footer:
-        """The footer with these values; arrays are tuples.  Raises as unpack()."""
+        """The footer with these values; arrays are tuples. Raises as unpack()."""
         try:
             found = {**_MAY_MISS, **values}
             footer = cls(
@@ -331,7 +333,7 @@ class Footer:
         return footer
 
     def name(self, day: str) -> Name:
-        """The name of the file that it closes."""
+        """The name of the file that this footer closes."""
         return Name(
             self.edge,
             self.drain_seq,
@@ -345,7 +347,7 @@ class Footer:
 
 
 def _checked(key: str, value: Any) -> Any:
-    """`value`, if it can be what the footer has under `key`; else raises ValueError."""
+    """Return `value` if it is valid for `key` in the footer. Raises ValueError."""
     if key in {"edge", "stream", "installation"}:
         good = isinstance(value, str)
     elif key == "previous":
@@ -375,18 +377,18 @@ def _is_pair(value: object) -> bool:
 
 
 def footer_and_trailer(footer: Footer) -> bytes:
-    """What closes the file."""
+    """End of a drained file: footer and trailer."""
     packed = footer.pack()
     return packed + _TRAILER.pack(len(packed), zlib.crc32(packed), END_MAGIC)
 
 
 def skipped_frame_head(body_length: int, tail_length: int) -> bytes:
-    """What stands between the zstd frame of `body_length` bytes and footer and trailer."""
+    """Bytes between the zstd frame of `body_length` bytes and the footer with its trailer."""
     return _SKIPPABLE.pack(SKIPPABLE_MAGIC, tail_length + 8, body_length)
 
 
 def footer_length(tail: Bytes) -> int:
-    """Bytes of the footer in front of the trailer that `tail` ends with.  Raises DrainedFileError."""
+    """Bytes of the footer before the trailer at the end of `tail`. Raises DrainedFileError."""
     if len(tail) < TRAILER_BYTES:
         raise DrainedFileError(f"{len(tail)} bytes are less than the trailer of {TRAILER_BYTES}")
     length, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)
@@ -402,7 +404,7 @@ def footer_length(tail: Bytes) -> int:
 
 
 def parse_footer(tail: Bytes) -> Footer:
-    """The footer at the end of `tail`, which holds at least all of it.  Raises DrainedFileError."""
+    """The footer at the end of `tail`, which holds at least the whole footer. Raises DrainedFileError."""
     length = footer_length(tail)
     at = len(tail) - TRAILER_BYTES - length
     if at < 0:
@@ -415,12 +417,12 @@ def parse_footer(tail: Bytes) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """One run of records.  `body` is a view into the data that was parsed."""
+    """One extent of records. `body` is a view into the data that was parsed."""
 
     at: int  # byte of its header in the file
     crc: int
     body: memoryview
-    unchecked: bool  # one record, which only `crc` covers
+    unchecked: bool  # one record, covered only by `crc`
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,21 +437,22 @@ class DrainedFile:
 
     @property
     def name(self) -> Name:
-        """The name that belongs to this content."""
+        """The name for this content."""
         return dataclasses.replace(self.footer.name(self.header.day), compressed=self.compressed)
 
     def body_verifies(self) -> bool:
-        """Whether header, extents and records are what was written; no compiled code needed."""
+        """True if header, extents and records are unchanged; needs no compiled code."""
         return zlib.crc32(self.body) == self.footer.body_crc32
 
 
 def parse(data: Bytes, name: str = "") -> DrainedFile:
-    """The file in `data`: header, footer and the places of its extents checked; their bodies are not.
+    """Parse the file in `data`. Header, footer and the places of its extents are checked; their bodies are
+    not.
 
-    `name` is for messages.  Raises DrainedFileError.
+    `name` is for messages. Raises DrainedFileError.
     """
     view = memoryview(data)
-    is_compressed = bytes(view[:4]) == ZSTD_MAGIC  # of pyarrow it may be of signed bytes
+    is_compressed = bytes(view[:4]) == ZSTD_MAGIC  # a buffer of pyarrow may have signed bytes
     try:
         footer = parse_footer(view)
         body = view[: len(view) - TRAILER_BYTES - footer_length(view)]
@@ -470,14 +473,14 @@ def parse(data: Bytes, name: str = "") -> DrainedFile:
 
 
 def _decompressed(data: memoryview) -> memoryview:
-    """What the zstd frame holds that `data` begins with; the head of the next one ends it."""
+    """Content of the zstd frame at the begin of `data`; the head of the next frame ends it."""
     if len(data) < _SKIPPABLE.size:
         raise DrainedFileError(f"{len(data)} bytes before the footer are no zstd frame")
     magic, _, length = _SKIPPABLE.unpack_from(data, len(data) - _SKIPPABLE.size)
     if magic != SKIPPABLE_MAGIC or not HEADER_BYTES <= length <= BODY_MAX_BYTES:
         raise DrainedFileError(f"no zstd frame of a drained file: it would hold {length} bytes")
     frame = data[: len(data) - _SKIPPABLE.size]
-    for name in ("compression.zstd", "backports.zstd", "pyarrow"):  # the last one is what executors have
+    for name in ("compression.zstd", "backports.zstd", "pyarrow"):  # executors have the last one
         try:
             module = importlib.import_module(name)
         except ImportError:
@@ -529,7 +532,7 @@ def extent_verifies(file: DrainedFile, extent: Extent) -> bool:
 def verify(file: DrainedFile, name: str = "") -> None:
     """Check everything: all three kinds of checksum, and that the records are those of the footer.
 
-    Raises DrainedFileError with the first thing that does not hold.  Needs the compiled core.
+    Raises DrainedFileError for the first failed check. Needs the compiled core.
     """
     from ringbuf import scan_records
 

@@ -1,26 +1,26 @@
-"""What can go wrong on the way out, as classes.
+"""Errors of the bridge and of its Spark jobs, as classes.
 
-    BridgeError               .hint: what to do about it, or ""
+    BridgeError               .hint: the remedy, or ""
         BadName               an edge id, stream or URL that names of drained files cannot hold
-        BadOrder              what a running bridge was told cannot be done
+        BadOrder              a command that a running bridge refuses
         BadTransform          a plug-in that cannot be loaded
-        DrainedFileError      bytes that are not the drained file they should be; .name
+        DrainedFileError      bytes that are not a valid drained file; .name
         SinkError
             SinkUnavailable   the sink did not take it: tried again, with back-off
-            SinkBlocked       people must act: never tried again by itself
+            SinkBlocked       an operator must act: never tried again automatically
                 SinkConflict  the name is taken by other content
-        BridgeUnreachable         no bridge of that name answers here
+        BridgeUnreachable     no bridge of that name answers here
         CheckpointError
-            CheckpointBusy    another drain works with this checkpoint
-            CheckpointForeign it belongs to another edge or another sink
+            CheckpointBusy    another drain uses this checkpoint
+            CheckpointForeign the checkpoint belongs to another edge or another sink
             CheckpointNewer   a later version of Brim has written it
         SourceError           a ring that cannot be read: damaged, or behind the checkpoint
         SparkUnavailable      no Java, or no pyspark
         SourceOptionError     an option of the Spark source that cannot be used
-        TableUnreachable      whether a table is there, and of which kind, cannot be seen now
+        TableUnreachable      a store does not reveal whether a table is there, and of which kind
         FilesMissing          drained files that a query needs are gone; .edge, .drain_seqs
 
-Every message names the thing, the value, the limit and the remedy.  What is normal is no error: nothing to
+Every message names the thing, the value, the limit and the remedy. Expected states are not errors: nothing to
 drain, a file that is there already with the same content.
 """
 
@@ -52,16 +52,16 @@ __all__ = [
 
 
 class BridgeError(Exception):
-    """Something the person who runs the bridge can do something about."""
+    """Error that the operator of the bridge can resolve."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(hint)  # Spark and tracebacks show it, too
+            self.add_note(hint)  # shown by Spark and in tracebacks, too
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Spark carries errors between processes: rebuilt from the message, with the attributes laid on."""
+        """Spark carries errors between processes: rebuild from the message, then restore the attributes."""
         return (_rebuilt, (type(self), str(self), self.__dict__))
 
 
@@ -77,15 +77,15 @@ class BadName(BridgeError):
 
 
 class BadOrder(BridgeError):
-    """Nothing has changed."""
+    """A command was refused; nothing has changed."""
 
 
 class BadTransform(BridgeError):
-    """A plug-in that is not there, or is none."""
+    """A plug-in that does not exist, or is invalid."""
 
 
 class DrainedFileError(BridgeError):
-    """These bytes are not a whole drained file.  `name` is the file's, as far as it is known."""
+    """Bytes that are not a whole drained file. `name` is the name of the file, if it is known."""
 
     def __init__(self, message: str, *, name: str = "", hint: str = "") -> None:
         super().__init__(f"{name}: {message}" if name else message, hint=hint)
@@ -97,23 +97,23 @@ class SinkError(BridgeError):
 
 
 class SinkUnavailable(SinkError):
-    """Not now: refused, unreachable, full, no permission.  The same unit is offered again."""
+    """The sink cannot take it now: refused, unreachable, full, no permission. The same unit is sent again."""
 
 
 class SinkBlocked(SinkError):
-    """Trying again cannot help, until somebody has done what the hint says."""
+    """Retries cannot help until an operator has done what the hint says."""
 
 
 class SinkConflict(SinkBlocked):
-    """Something else is stored under the name of this unit."""
+    """Other content is stored under the name of this unit."""
 
 
 class BridgeUnreachable(BridgeError):
-    """Nobody answers at its socket."""
+    """No bridge answers at the socket."""
 
 
 class CheckpointError(BridgeError):
-    """How far the sink has got cannot be read or written."""
+    """A checkpoint cannot be read or written."""
 
 
 class CheckpointBusy(CheckpointError):
@@ -121,11 +121,11 @@ class CheckpointBusy(CheckpointError):
 
 
 class CheckpointForeign(CheckpointError):
-    """It tells of another edge or another sink."""
+    """The checkpoint belongs to another edge or another sink."""
 
 
 class CheckpointNewer(CheckpointError):
-    """It is whole, and of a version that is not known here."""
+    """The checkpoint is intact, and of a version that is not known here."""
 
 
 class SourceError(BridgeError):
@@ -141,11 +141,11 @@ class SourceOptionError(BridgeError):
 
 
 class TableUnreachable(BridgeError):
-    """A store that does not answer, or refuses: what a table holds is not known."""
+    """A store does not answer, or refuses: the content of a table is not known."""
 
 
 class FilesMissing(BridgeError):
-    """Drained files that belong into a batch are not there."""
+    """Drained files that belong to a batch are not there."""
 
     def __init__(self, message: str, *, edge: str, drain_seqs: Sequence[int], hint: str = "") -> None:
         super().__init__(message, hint=hint)

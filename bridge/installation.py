@@ -1,7 +1,8 @@
 """Identity of an installation: a random id for one state directory, and the numbers of its lives.
 
-Owns the files `installation` and `installation.copy` in the state directory, and a copy named `installation`
-where the rings and, if it is elsewhere, the log are: records outlive a lost state directory there.
+Owns the files `installation` and `installation.copy` in the state directory. Owns copies named `installation`
+in the directory of the rings and, if it is elsewhere, in that of the log: records there may outlive the state
+directory.
 
     byte  size  field
        0     8  magic    "BRIMINST"
@@ -11,16 +12,17 @@ where the rings and, if it is elsewhere, the log are: records outlive a lost sta
       20    12  zeros
       32        body     JSON {"id": 32 hexadecimal digits, "lives": [[first epoch, number], ...]}
 
-Little-endian.  Rule for change: keys may be added to the body; any other change raises the version.
+Little-endian. Rule for change: keys may be added to the body; any other change raises the version.
 
-An epoch is 32 bits in rings and logs, and unique only within one state directory.  In the lake an epoch is
+An epoch is 32 bits in rings and logs, and unique only within one state directory. In the lake an epoch is
 
     number << 32 | epoch        the number is that of the last life whose first epoch is not above the epoch
 
-A life begins when a broker makes its first new epoch after a start.  Its number is random, of 30 bits below
-the highest one: so another machine, a machine without its state, a copy and a state directory that came back
-from a backup give no record the identity of another.  Epochs before the first life have the number 0, and so
-are in the lake as they are in the ring: those of Brim before installations had an id.
+A life begins when a broker creates its first new epoch after a start. Its number is random, of 30 bits below
+the highest bit. So no record gets the identity of another one, not even on another machine, on a machine
+without its state, on a copy, or with a state directory from a backup. Epochs before the first life have the
+number 0, so they are the same in the lake as in the ring. Those are the epochs of Brim before installations
+had an id.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ NAME, COPY_NAME = "installation", "installation.copy"
 MAGIC, VERSION = b"BRIMINST", 1
 FILE_MODE = 0o640
 FILE_MAX_BYTES = 1 << 20
-LIVES_MAX = 4096  # the log has no records of the life before so many starts with new rings
+LIVES_MAX = 4096  # the log has no records from before so many starts with new rings
 NUMBER_BITS = 30
 NUMBER_MIN = 1 << NUMBER_BITS  # so that all epochs of the lake have 19 digits, and fit into 63 bits
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -78,7 +80,7 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An id, and lives by rising first epoch."""
+    """Id, and lives by rising first epoch."""
 
     id: str
     lives: tuple[Life, ...] = ()
@@ -93,12 +95,12 @@ class Identity:
         return self.lake_epoch(ring_epoch(epoch)) == epoch
 
     def with_life(self, life: Life) -> Identity:
-        """The identity with one more life, after which no epoch from its first on is of another."""
+        """The identity with one more life. From its first epoch on, all epochs belong to that life."""
         before = [it for it in self.lives if it.first_epoch < life.first_epoch]
         return replace(self, lives=tuple([*before, life][-LIVES_MAX:]))
 
     def joined(self, other: Identity) -> Identity:
-        """The identity with the lives of both, of which one may be older than the other."""
+        """The identity with the lives of both. One of the two may be older than the other."""
         return replace(self, lives=tuple(sorted({*self.lives, *other.lives})[-LIVES_MAX:]))
 
 
@@ -106,7 +108,7 @@ class Identity:
 class Holder:
     """Owner of a lease: an installation during one boot, in one place.
 
-    The place tells apart two copies of a state directory on one machine.
+    The place distinguishes two copies of a state directory on one machine.
     """
 
     installation: str
@@ -116,7 +118,7 @@ class Holder:
 
     @property
     def key(self) -> str:
-        """Text that only this holder has; the host name may change meanwhile."""
+        """Unique text of this holder. The host name may change and is not part of it."""
         return f"{self.installation}/{self.boot}/{self.place}"
 
     def __str__(self) -> str:
@@ -173,7 +175,7 @@ def _is_life(life: Life) -> bool:
 
 
 class Installation:
-    """The identity of a state directory.  Made by open(); each process that needs it has its own.
+    """Identity of a state directory. Created by open(); each process that needs it has its own.
 
     Only the broker, which has locked the directories, calls begin_life() and copy_to().
     """
@@ -186,10 +188,9 @@ class Installation:
 
     @classmethod
     def open(cls, state_dir: Path, also: Iterable[Path | None] = ()) -> Installation:
-        """The installation of `state_dir`, made if there is none.
+        """Open the installation of `state_dir`; create it if it does not exist.
 
-        `also`: directories with a copy, which counts when the state directory has lost its own.  Raises
-        OSError.
+        `also`: directories with a copy, which counts if the state directory has lost its own. Raises OSError.
         """
         state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
         paths = state_dir / NAME, state_dir / COPY_NAME
@@ -203,7 +204,7 @@ class Installation:
         return cls(state_dir, identity)
 
     def copy_to(self, directories: Sequence[Path]) -> None:
-        """Keep a copy in each directory, from now on; lives that only a copy knows are taken from it.
+        """Keep a copy in each directory from now on. Lives that only a copy has are taken from it.
 
         Raises InstallationMismatch, OSError.
         """
@@ -217,7 +218,7 @@ class Installation:
 
     @property
     def newest_first_epoch(self) -> int:
-        """The first epoch of the newest life; 0: there is none."""
+        """The first epoch of the newest life; 0: there is no life."""
         return self.identity.lives[-1].first_epoch if self.identity.lives else 0
 
     def begin_life(self, first_epoch: int) -> None:
@@ -262,13 +263,13 @@ class Installation:
 
 
 def identity_of_log(directory: Path) -> Identity | None:
-    """The identity kept with a log, in its directory or in the one above it; None: there is none."""
+    """The identity next to a log, in its directory or in the one above it; None: not found."""
     found = (_read(place / NAME) for place in (directory, directory.absolute().parent))
     return next(filter(None, found), None)
 
 
 def _read(path: Path) -> Identity | None:
-    """The identity in a file; None: it is missing, or damaged, which is logged."""
+    """The identity in a file; None: the file is missing, or damaged, which is logged."""
     try:
         with path.open("rb") as file:
             return unpack_identity(file.read(FILE_MAX_BYTES))
@@ -280,12 +281,13 @@ def _read(path: Path) -> Identity | None:
 
 
 def _created(path: Path, identity: Identity) -> Identity:
-    """Write the file if it does not exist or is damaged; the identity in it, which another thread or process
-    may have written meanwhile.
+    """Write the file if it does not exist or is damaged.
+
+    Returns the identity in it, which another thread or process may have written meanwhile.
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)  # not os.link(): some file systems have no hard links
+        fcntl.flock(directory, fcntl.LOCK_EX)  # instead of os.link(): some file systems have no hard links
         if (found := _read(path)) is not None:
             return found
         _write(path, identity)

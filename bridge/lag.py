@@ -1,6 +1,6 @@
-"""How far a drain is behind, partition by partition, and how long its buffer lasts.
+"""Lag of a drain, by partition, and the time until its buffer is full.
 
-Owns what is measured for that: how fast records come in.  Changes nothing.
+Owns the measurement of the rate at which records arrive. Changes nothing.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from ringbuf.errors import RingError
 
 __all__ = ["LagMeter", "PartitionLag"]
 
-GONE_S = 2.0  # a log is asked no more often what it has left
-SMOOTHING_S = 60.0  # what came in a minute ago counts a third of what comes in now
+GONE_S = 2.0  # minimum interval between two requests to a log for the range that it still has
+SMOOTHING_S = 60.0  # after this time a measurement has a third of its weight
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far one partition is from being drained."""
+    """Lag of one partition."""
 
     stream: str
     partition: int
     epoch: int
     next_offset: int
     lag_records: int
-    lag_bytes: int  # of what the ring has no more it is reckoned from the length of what it has
-    lag_s: float  # age of the oldest record that waits, as far as it is known; 0 when none does
-    backlog_records: int  # of those that wait: beside which what comes in is drained already
-    buffer_left_s: float | None  # at the present rate, until records are lost; None: nothing comes in
+    lag_bytes: int  # for records that are no longer in the ring: estimated from the length of those that are
+    lag_s: float  # age of the oldest record that waits, if it is known; 0: no record waits
+    backlog_records: int  # records that wait while newer ones are drained in parallel
+    # Seconds until records are lost, at the present rate; None: no records arrive.
+    buffer_left_s: float | None
     error: str
 
 
 @dataclass(slots=True)
 class _Inflow:
-    """How fast records come into a partition."""
+    """Rate at which records arrive in a partition."""
 
     at: float
     position: int
@@ -47,16 +48,16 @@ class _Inflow:
 
 
 class LagMeter:
-    """Of one drain, on its thread."""
+    """Lag of one drain, measured on its thread."""
 
     def __init__(self, drain: Drain) -> None:
         self._drain = drain
         self._inflows: dict[RingName, _Inflow] = {}
-        self.gone: dict[RingName, Gone] = {}  # records that wait, and that nothing has any more
+        self.gone: dict[RingName, Gone] = {}  # records that wait, and that are in neither ring nor log
         self._gone_at = float("-inf")
 
     def lags(self) -> list[PartitionLag]:
-        """Each partition as it stands."""
+        """Lag of each partition at this moment."""
         for name in [name for name in self._inflows if name not in self._drain.partitions.sources]:
             del self._inflows[name]
         sources = list(self._drain.partitions.sources.values())
@@ -69,7 +70,7 @@ class LagMeter:
         return [self._lag(source) for source in sources]
 
     def _find_gone(self, source: PartitionSource) -> Gone | None:
-        """The range from the cursor on that can be read no more."""
+        """The range behind the cursor that can no longer be read."""
         if (cursor := self._drain.cursor_of(source.name)) is None or self._drain.is_busy(source.name):
             return None
         epoch, first = cursor.epoch, cursor.next_offset

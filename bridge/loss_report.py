@@ -1,7 +1,7 @@
-"""Loss report of a drain: declared losses, those to be declared next, and those that nothing can prevent.
+"""Loss report of a drain: declared losses, losses that the next file declares, and losses that are certain.
 
-Owns nothing.  A loss is reported as soon as it is certain: a bridge that cannot reach its sink does not
-declare it for days.
+Owns nothing. A loss is reported as soon as it is certain: a bridge that cannot reach its sink declares it in
+a file days later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Gone", "losses_in", "losses_of"]
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Records that still count as waiting, and that neither ring nor log has any more."""
+    """Records that still count as waiting, and that are in neither ring nor log."""
 
     epoch: int
     first: int
@@ -32,12 +32,12 @@ class Gone:
 
 
 def losses_of(drain: Drain, gone: Mapping[RingName, Gone]) -> list[PartitionLosses]:
-    """The losses of each partition that has some.  `gone`: see LagMeter."""
+    """The losses of each partition that has any. `gone`: see LagMeter."""
     return _rows(drain.checkpoint, gone, partial(_cause, drain))
 
 
 def losses_in(checkpoint: Checkpoint) -> list[PartitionLosses]:
-    """The same before the drain begins."""
+    """The losses in a checkpoint, before the drain begins."""
     return _rows(checkpoint, {}, lambda _: OVERWRITTEN)
 
 
@@ -66,7 +66,7 @@ def _row(
 
 
 def _pending(cursor: Cursor) -> tuple[EarlierRanges, EarlierRanges]:
-    """Lost and skipped ranges that the next unit declares."""
+    """Lost and skipped ranges that the next file declares."""
     lost = (*cursor.earlier_lost, *((cursor.epoch, *it) for it in cursor.owed))
     if cursor.next_offset <= cursor.accounted_offset:
         return lost, cursor.earlier_skipped

@@ -23,7 +23,7 @@ from bridge.unit import Intent
 __all__ = ["DAMAGED", "OVERWRITTEN", "RANGES_MAX", "RETENTION", "Losses", "PartitionLosses", "records_in"]
 
 OVERWRITTEN, RETENTION, DAMAGED = "overwritten", "retention", "damaged"
-RANGES_MAX = 32  # kept of each partition and kind, the latest
+RANGES_MAX = 32  # kept per partition and kind, the latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Losses:
     skipped_records: int = 0
     lost: EarlierRanges = ()
     skipped: EarlierRanges = ()
-    lost_ranges: int = 0  # all of them, those that are no longer kept too
+    lost_ranges: int = 0  # number of all ranges, including those that are no longer kept
     skipped_ranges: int = 0
 
     @property
@@ -43,7 +43,7 @@ class Losses:
         return sum(self.lost_by.values())
 
     def after(self, intent: Intent) -> Losses:
-        """The losses once the sink has this unit, which declares some."""
+        """The losses after the sink has this unit, which may declare losses."""
         if not (intent.lost or intent.skipped or intent.earlier_lost or intent.earlier_skipped):
             return self
         lost = (*intent.earlier_lost, *((intent.epoch, *it) for it in intent.lost))
@@ -52,7 +52,7 @@ class Losses:
         return self.with_lost(lost, cause, intent.damaged).with_skipped(skipped)
 
     def with_lost(self, ranges: EarlierRanges, cause: str, damaged: EarlierRanges = ()) -> Losses:
-        """With these ranges too; of them, `damaged` have a cause of their own."""
+        """The losses with these ranges added; `damaged` ranges among them have that cause."""
         fresh = _without(ranges, self.lost)
         broken = records_in(fresh) - records_in(_without(fresh, damaged))
         counts = {cause: records_in(fresh) - broken, DAMAGED: broken}
@@ -62,14 +62,14 @@ class Losses:
         return dataclasses.replace(self, lost_by=shown, lost=kept, lost_ranges=total)
 
     def with_skipped(self, ranges: EarlierRanges) -> Losses:
-        """With these ranges too."""
+        """The losses with these skipped ranges added."""
         fresh = _without(ranges, self.skipped)
         kept, total = _kept(self.skipped, self.skipped_ranges, fresh)
         records = self.skipped_records + records_in(fresh)
         return dataclasses.replace(self, skipped_records=records, skipped=kept, skipped_ranges=total)
 
     def pack(self) -> tuple[Any, ...]:
-        """Its values in their order, for the checkpoint."""
+        """Values in their order, for the checkpoint."""
         return dataclasses.astuple(self)
 
 
@@ -80,10 +80,10 @@ class PartitionLosses:
     stream: str
     partition: int
     losses: Losses
-    undeclared_records: int  # of those lost: not declared in a file yet; the next file does it
+    undeclared_records: int  # lost records that no file has declared yet; the next file does
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Dictionary for JSON."""
         losses = self.losses
         return {
             "stream": self.stream,
@@ -100,12 +100,12 @@ class PartitionLosses:
 
 
 def records_in(ranges: Iterable[tuple[int, int, int]]) -> int:
-    """Records in ranges of (epoch, first, last)."""
+    """Number of records in ranges of (epoch, first, last)."""
     return sum(last - first + 1 for _, first, last in ranges)
 
 
 def _kept(known: EarlierRanges, total: int, fresh: EarlierRanges) -> tuple[EarlierRanges, int]:
-    """The latest ranges, neighbours as one, and the number of all ranges."""
+    """The latest ranges with neighbours joined, and the number of all ranges."""
     joined: list[tuple[int, int, int]] = []
     for epoch, first, last in sorted((*known, *fresh)):
         if joined and joined[-1][0] == epoch and first <= joined[-1][2] + 1:
@@ -116,7 +116,7 @@ def _kept(known: EarlierRanges, total: int, fresh: EarlierRanges) -> tuple[Earli
 
 
 def _without(ranges: EarlierRanges, taken: EarlierRanges) -> EarlierRanges:
-    """The parts of the ranges that `taken` does not have."""
+    """The parts of the ranges that are not in `taken`."""
     left = list(ranges)
     for epoch, begin, end in taken:
         cut: list[tuple[int, int, int]] = []

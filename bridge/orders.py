@@ -1,7 +1,8 @@
-"""What people may tell a running drain: to pass over what waits, or to go back.
+"""Commands of an operator to a running drain: pass over the records that wait, or drain again from an offset.
 
-Each order is a function of the drain, called on its thread between two steps, and says what it has done.  It
-does not wait for units under way, which go on as they were decided: the sink may be away for days.
+Each command is a function on the drain, called on the drain's thread between two steps. It returns sentences
+about its effect. It does not wait for units in flight, which stay as they were decided: the sink may be away
+for days.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ Order = Callable[[Drain], list[str]]
 
 
 def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
-    """Pass over all that waits now and is not under way; the next file of each partition declares it."""
+    """Pass over all records that wait and are not in flight. The next file of each partition declares them
+    skipped.
+
+    Raises BadOrder: no such partition was ever drained.
+    """
     chosen = {
         name: cursor
         for name, cursor in drain.checkpoint.cursors.items()
@@ -44,7 +49,10 @@ def skip(drain: Drain, stream: str | None, partition: int | None) -> list[str]:
 
 
 def backfill(drain: Drain, stream: str, partition: int, first_offset: int) -> list[str]:
-    """Go back to an offset of the present epoch."""
+    """Drain again from an offset of the present epoch.
+
+    Raises BadOrder: the partition was never drained, or the offset is not among those that were drained.
+    """
     name = RingName(stream, partition)
     cursor: Cursor | None = drain.checkpoint.cursors.get(name)
     if cursor is None:

@@ -1,15 +1,15 @@
-"""Footer of a drained file as metadata of a Parquet file: one entry of text.
+"""Footer of a drained file as metadata of a Parquet file: one text entry.
 
     key    "brim"
     value  JSON in UTF-8, one object: {"version": 2, then the keys of the footer in their order}
 
-The keys, their values and which of them may be absent: bridge/drained.py.  Metadata of Parquet is text:
-Polars and DataFusion refuse a file with bytes in it.
+bridge/drained.py defines the keys, their values and which keys may be absent. Metadata of Parquet must be
+text: Polars and DataFusion refuse a file with bytes in it.
 
-Version 1 is the footer as msgpack, without a version.  It is read, and no longer written.
+Version 1 is the footer as msgpack, without a version. It is still read, and no longer written.
 
-Rule for change: footers may gain keys, which readers ignore.  Any other change raises VERSION and adds
-golden bytes under tests/golden/bridge; a reader reads all earlier versions.
+Rule for change: footers may gain keys, which readers ignore. Any other change raises VERSION and adds golden
+bytes under tests/golden/bridge. A reader reads all earlier versions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def footer_of(metadata: Mapping[bytes, bytes] | None) -> Footer:
 
 
 def _tuples(value: Any) -> Any:
-    """Arrays as tuples, two levels deep: ranges are not nested deeper."""
+    """Convert arrays to tuples, two levels deep: ranges are not nested deeper."""
     if not isinstance(value, list):
         return value
     return tuple(tuple(inner) if isinstance(inner, list) else inner for inner in value)

@@ -1,6 +1,7 @@
-"""The partitions that a drain knows: attached as they come, let go when they are drained; what each wants.
+"""Partitions of a drain: attaches rings when they appear, detaches them when they are drained, computes
+demands.
 
-Owns the sources, what is wrong with each, and since when its records wait.  Sends nothing, and moves no
+Owns the sources, the error of each, and the time since when its records wait. Sends nothing, and moves no
 cursor.
 """
 
@@ -26,14 +27,14 @@ __all__ = ["TICK_S", "Partitions"]
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.02  # while records wait for their linger: how often is looked whether they fill a unit already
-PARTITIONS_MAX = 64  # of a stream, by the broker's configuration
-SOURCE_RETRY_S = 5.0  # a partition that cannot be read is left alone for so long
+TICK_S = 0.02  # while records wait for their linger time: interval of the check whether they fill a unit
+PARTITIONS_MAX = 64  # per stream, by the broker's configuration
+SOURCE_RETRY_S = 5.0  # pause before the next try to read a partition that cannot be read
 
 
 @dataclass(slots=True)
 class Blocked:
-    """Why a partition cannot be read, since when, and until when it is left as it is; monotonic."""
+    """Error of a partition that cannot be read, its begin, and the time of the next try; monotonic."""
 
     reason: str
     since: float
@@ -42,7 +43,7 @@ class Blocked:
 
 @dataclass(slots=True)
 class Waiting:
-    """Records of a partition that wait: since when, by two clocks."""
+    """Begin of the wait of a partition's records, by two clocks."""
 
     since: float  # monotonic, when they were noticed
     oldest_ns: int  # wall
@@ -50,26 +51,26 @@ class Waiting:
 
 @dataclass
 class Partitions:
-    """By name.  `cursor_of`: where one stands when the sink has what is under way."""
+    """Partitions by name. `cursor_of`: the cursor of a partition after all its units in flight."""
 
     settings: BridgeSettings
     cold: ColdLog | None
     clock: Clock
     cursor_of: Callable[[RingName], Cursor | None]
-    known: Callable[[], Iterable[RingName]]  # partitions that were begun, their rings being there or not
-    left: frozenset[str] = frozenset()  # streams and producers that the broker does not have any more
-    lake_epoch: Callable[[int], int] = lambda epoch: epoch  # of a ring's
-    flushing: bool = False  # what waits is due, whatever its linger
+    known: Callable[[], Iterable[RingName]]  # partitions that were begun, with or without a ring
+    left: frozenset[str] = frozenset()  # streams and producers that the broker no longer has
+    lake_epoch: Callable[[int], int] = lambda epoch: epoch  # from the epoch of a ring
+    flushing: bool = False  # True: all records are due, whatever the linger time
     damaged_records: int = 0  # in rings, passed over
     sources: dict[RingName, PartitionSource] = field(default_factory=dict)
     waiting: dict[RingName, Waiting] = field(default_factory=dict)
-    # Wall: how old what waits is, where newer records are drained beside it.
+    # Wall clock: timestamp of the oldest record that waits, where newer records are drained in parallel.
     backlog_ns: dict[RingName, int] = field(default_factory=dict)
     _blocked: dict[RingName, Blocked] = field(default_factory=dict)
-    _unseen: set[RingName] | None = None  # of `known`, those of which the log has not been asked yet
+    _unseen: set[RingName] | None = None  # of `known`, those that were not looked up in the log yet
 
     def scan(self, busy: Callable[[RingName], bool]) -> None:
-        """Attach rings that are new; let go of those that are gone, once they are drained and not `busy`."""
+        """Attach new rings. Detach rings that are gone, drained and not `busy`."""
         found = find_rings(self.settings.runtime_dir, self.streams)
         for name in [name for name in self.sources if name not in found]:
             if not self.waits(name) and not busy(name):
@@ -83,7 +84,7 @@ class Partitions:
         self._look_back(found)
 
     def _look_back(self, found: Container[RingName]) -> None:
-        """Once: attach what the log alone has left of rings that are gone, as those of a renamed stream."""
+        """Once: attach partitions of which only the log has records, for example of a renamed stream."""
         if self._unseen is None:
             self._unseen = {*self.known(), *self._never_begun()} if self.cold is not None else set()
         for name in sorted(self._unseen):
@@ -100,17 +101,17 @@ class Partitions:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Streams whose rings are drained; none: all."""
+        """Streams to drain; none: all."""
         chosen = self.settings.streams
         return (*chosen, *sorted({it.partition("@")[0] for it in self.left})) if chosen else ()
 
     def _never_begun(self) -> Iterator[RingName]:
-        """Rings that streams of the past may have had, while the sink could not be reached."""
+        """Rings that former streams may have had while the sink could not be reached."""
         for stream in self.left if self.settings.start == "oldest" else ():
             yield from (RingName(stream, it) for it in range(1 if "@" in stream else PARTITIONS_MAX))
 
     def of(self, name: RingName) -> PartitionSource:
-        """The source of a partition, or one that has the log alone: its ring is gone."""
+        """The source of a partition; without a ring, a source that reads only the log."""
         known = self.sources.get(name)
         path = self.settings.runtime_dir / name.ring
         return known or self._source(name, path)
@@ -122,13 +123,13 @@ class Partitions:
         self.damaged_records += 1
 
     def forget(self, name: RingName) -> None:
-        """What was noted of its records is of another place."""
+        """Forget the waits and errors of a partition, because its cursor has moved elsewhere."""
         for noted in (self.waiting, self.backlog_ns, self._blocked):
             noted.pop(name, None)
 
     @contextmanager
     def blamed(self, name: RingName) -> Iterator[None]:
-        """Keeps what is wrong with one partition from stopping the others."""
+        """Record an error of one partition, so that it does not stop the others."""
         try:
             yield
         except (SourceError, LogError, RingError, OSError) as error:
@@ -144,24 +145,24 @@ class Partitions:
                 del self._blocked[name]
 
     def error_of(self, name: RingName) -> str:
-        """Why a partition cannot be read; "": it can."""
+        """Error of a partition that cannot be read; "": it can be read."""
         blocked = self._blocked.get(name)
         return blocked.reason if blocked else ""
 
     def blocked_s(self, name: RingName) -> float:
-        """Seconds since a partition cannot be read; 0: it can."""
+        """Seconds since a partition cannot be read; 0: it can be read."""
         blocked = self._blocked.get(name)
         return self.clock.monotonic() - blocked.since if blocked else 0.0
 
     def oldest_ns(self, name: RingName) -> int | None:
-        """Timestamp of the oldest record that waits to be sent, or of one not long before it."""
+        """Timestamp of the oldest record that waits to be sent, or of a record shortly before it."""
         found = [self.waiting[name].oldest_ns] if name in self.waiting else []
         if name in self.backlog_ns and (cursor := self.cursor_of(name)) and cursor.ahead:
             found.append(self.backlog_ns[name])
         return min(found, default=None)
 
     def waits(self, name: RingName) -> bool:
-        """Whether anything of it is still to be sent."""
+        """True if records of the partition are still to be sent."""
         cursor = self.cursor_of(name)
         if cursor is not None and cursor.ahead:
             return True
@@ -169,7 +170,9 @@ class Partitions:
         return self.sources[name].backlog(epoch, offset)[0] > 0
 
     def readers(self) -> list[Reader]:
-        """One of each ring: when nothing waits, a record in any of them is what to wait for."""
+        """One reader of each ring: when nothing waits, the bridge sleeps until a record arrives in any
+        of them.
+        """
         found = []
         for name, source in self.sources.items():
             if (cursor := self.cursor_of(name)) is not None:
@@ -177,7 +180,7 @@ class Partitions:
         return [reader for reader in found if reader is not None]
 
     def wants(self, begin: Callable[[Cursor], object]) -> list[Want]:
-        """What is to be sent, and when, as far as is known now; `begin` is told of cursors that are new."""
+        """Demands of all partitions, as known now. `begin` is called with each new cursor."""
         found: list[Want] = []
         for name, source in self.sources.items():
             with self.blamed(name):
@@ -200,7 +203,7 @@ class Partitions:
             return []
         wants = [Want(name, False, 0.0)] if cursor.ahead else []
         if source.moved_on(cursor.epoch):
-            return [*wants, Want(name, True, 0.0)]  # an epoch that has ended waits for nothing more
+            return [*wants, Want(name, True, 0.0)]  # an epoch that has ended is due at once
         records, length = source.backlog(cursor.epoch, cursor.live_offset)
         if records == 0:
             self.waiting.pop(name, None)
@@ -213,7 +216,7 @@ class Partitions:
         return [*wants, Want(name, True, min(due_s, TICK_S))]
 
     def _begun(self, source: PartitionSource, begin: Callable[[Cursor], object]) -> Cursor | None:
-        """Where a partition is begun that never was; None: there is nothing to begin with."""
+        """The first cursor of a partition that was never begun; None: there is no record to begin with."""
         oldest = self.settings.start == "oldest"
         for epoch, first in source.epochs()[:1] if oldest else source.epochs()[-1:]:
             end = None if oldest else source.end_offset()

@@ -1,14 +1,16 @@
-"""What is sent next: whose turn it is, how much at once, and when there is none.
+"""Sending order: chooses the next partition, limits the size of its unit, and limits the rate.
 
-Owns three accounts: of the bytes that a second may cost, of the shares of what comes in and of what has
-waited, and of how fast the sink takes things.  Knows no record, no sink, and is told the time.
+A unit is one drained file, or one batch of records for a record sink. Owns three accounts: bytes within the
+rate limit, the shares of live records and backlog, and the speed of the sink. Knows no record and no sink,
+and gets the time as an argument.
 
-Live before backlog, without starving it: each kind has a clock of its own, which runs by bytes over its
-share; the one that is behind goes next.  A kind that wanted nothing for a while does not get that back.
-Within a kind, streams of higher priority go first, and partitions of one priority take turns.
+Live records go before backlog and do not starve it. Each kind has a clock that advances by bytes divided by
+the share of that kind; the kind with the earlier clock is next. A kind that needed nothing for a while gets
+no credit for that time. Within a kind, streams of higher priority go first, and partitions of one priority
+take turns.
 
-While there is a backlog, its units are so small that they occupy the way for half a linger at most: so what
-comes in waits no longer than twice as long as it always does.
+Units of a backlog are so small that they occupy the connection for at most half of the linger time. So live
+records wait at most twice as long as usual.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from bridge.source import RingName
 __all__ = ["Plan", "Want"]
 
 UNIT_LEAST_BYTES = 64 << 10
-PROBE_BYTES = 256 << 10  # of a backlog's unit while it is not known how fast the sink is
-LINGER_LEAST_MS = 1_000  # who sets less waits for the way to the sink as well
+PROBE_BYTES = 256 << 10  # bytes of a backlog unit while the speed of the sink is not known
+LINGER_LEAST_MS = 1_000  # smaller settings also wait for the connection to the sink
 SMOOTHING = 0.3  # weight of the latest measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A partition that has something to send."""
+    """Demand: a partition with records to send."""
 
     name: RingName
-    live: bool  # not: what has waited, beside which what comes in is drained already
-    due_s: float  # seconds until it is to be sent; 0 or less: now
+    live: bool  # False: backlog, next to which live records are drained already
+    due_s: float  # seconds until it must be sent; 0 or less: now
 
 
 class Plan:
-    """Of one drain."""
+    """Sending order of one drain."""
 
     def __init__(self, settings: BridgeSettings) -> None:
         self._settings = settings
@@ -48,7 +50,7 @@ class Plan:
         self._bytes_s: float | None = None
 
     def choose(self, wants: Sequence[Want], now: float) -> Want | float:
-        """Whose turn it is, or seconds until there may be one."""
+        """Return the next partition to send, or the seconds until one may be due."""
         due = [want for want in wants if want.due_s <= 0]
         if not due:
             return min((want.due_s for want in wants), default=3600.0)
@@ -62,7 +64,7 @@ class Plan:
         )
 
     def limit_bytes(self, want: Want) -> int:
-        """How long a unit may be."""
+        """Maximum size of a unit, in bytes."""
         whole = self._settings.unit_bytes
         if want.live:
             return whole
@@ -72,7 +74,7 @@ class Plan:
         return min(whole, max(UNIT_LEAST_BYTES, int(half_linger)))
 
     def sent(self, want: Want, length: int) -> None:
-        """A unit of so many bytes goes."""
+        """Charge a unit of so many bytes to the accounts."""
         self._turn += 1
         self._turns[want.name] = self._turn
         self._tokens -= length
@@ -80,14 +82,14 @@ class Plan:
         self._clocks[want.live] += length / max(share, 0.01)
 
     def measured(self, length: int, seconds: float) -> None:
-        """The sink has taken so many bytes in that time."""
+        """Record the time in which the sink took so many bytes."""
         bytes_s = length / max(seconds, 1e-6)
         known = self._bytes_s
         self._bytes_s = bytes_s if known is None else known + SMOOTHING * (bytes_s - known)
 
     @property
     def bytes_s(self) -> float:
-        """How fast the sink takes a unit; 0: not known yet."""
+        """Speed of the sink in bytes per second; 0: not known yet."""
         return self._bytes_s or 0.0
 
     def _kind(self, wanted: set[bool]) -> bool:
@@ -101,7 +103,10 @@ class Plan:
         return self._settings.priorities.get(name.stream.partition("@")[0], 0)
 
     def _rate_wait_s(self, now: float) -> float:
-        """Until the account is not overdrawn: a unit goes as a whole, and the next ones wait for it."""
+        """Seconds until the rate account is no longer overdrawn.
+
+        A unit is sent whole; the next ones wait for it.
+        """
         rate = self._settings.rate_bytes_s
         if not rate:
             return 0.0

@@ -1,14 +1,15 @@
-"""What the sink holds, against what the checkpoint says: the sink is believed.
+"""Comparison of checkpoint and sink before the first unit. On a contradiction the sink is right.
 
-A checkpoint that is missing, damaged, or came back from a backup is corrected by the names that are there,
-before the first unit: a partition has been drained as far as the ranges in its names have no hole, and what
-lies in a hole waits, as a backlog does.  Only names with epochs of this installation count for that: those
-of another one, which had this edge id before, only take their numbers.  (What was declared lost or skipped is
-a hole, too: what is left of it is drained, the rest declared once more.)
+A checkpoint may be missing, damaged, or restored from a backup. It is then corrected by the names in the
+sink. A partition counts as drained up to the first hole between the ranges in its names; records in a hole
+wait as a backlog. Only names with epochs of this installation count. Names of another installation, which had
+this edge id before, only reserve their numbers. Ranges that were declared lost or skipped are holes, too:
+records that still exist are drained, the others are declared once more.
 
-One that has been saved and is of this place is the rule, and then nothing is listed but the names of those
-numbers that another bridge of this edge may have given meanwhile: those under way, and the next.  What is
-under way and not there, when another has been here, is decided on anew: its records wait still.
+A checkpoint that was saved and belongs to this place is the usual case. Then only the names of some numbers
+are listed: those in flight and the next one, which another bridge of this edge may have used meanwhile. If
+another bridge was here, units that were in flight and are not in the sink are decided again: their records
+still wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["is_there", "reconcile"]
 
 log = logging.getLogger(__name__)
 
-LOOK_DAYS = 8  # with an older checkpoint all names are listed, with others those of the next number
+LOOK_DAYS = 8  # with an older checkpoint all names are listed; otherwise those of the next numbers
 
 
 def reconcile(
@@ -41,7 +42,7 @@ def reconcile(
 ) -> None:
     """Correct the checkpoint.
 
-    `first_offset_of`: with which offset an epoch began, if the ring tells.  `owns`: whether an epoch is of
+    `first_offset_of`: the first offset of an epoch, if the ring has it. `owns`: true if an epoch belongs to
     this installation.
     """
     if not _may_be_behind(sink, checkpoint):
@@ -60,7 +61,7 @@ def reconcile(
     for name in (it for it in newer if owns(it.epoch)):
         key = RingName(name.stream, name.partition), name.epoch
         ranges[key].append((name.first_offset, name.last_offset + 1))
-    # An epoch is begun when the one before is done.
+    # An epoch begins after the previous one is complete.
     for (partition, epoch), there in sorted(ranges.items(), key=lambda it: (it[0][0], ring_epoch(it[0][1]))):
         known = checkpoint.cursors.get(partition)
         if known is None or not owns(known.epoch) or ring_epoch(known.epoch) < ring_epoch(epoch):
@@ -76,13 +77,16 @@ def reconcile(
 
 
 def is_there(sink: UnitSink, intent: Intent, edge: str) -> bool:
-    """Whether the sink has this unit."""
+    """True if the sink has this unit."""
     name = _plain(intent.name(edge))
     return name in map(_plain, _named(sink, edge, f"dt={name.day}/{name.drain_seq:016d}-"))
 
 
 def _settle_intents(checkpoint: Checkpoint, names: list[Name]) -> None:
-    """Those at the front that are there are done; the others give back their numbers, and never were."""
+    """Complete the intents at the front that the sink has.
+
+    The others give back their numbers and are dropped.
+    """
     there = set(map(_plain, names))
     while checkpoint.intents and _plain(checkpoint.intents[0].name(checkpoint.edge)) in there:
         checkpoint.finish()
@@ -92,24 +96,26 @@ def _settle_intents(checkpoint: Checkpoint, names: list[Name]) -> None:
 
 
 def _open(checkpoint: Checkpoint, names: Iterable[Name]) -> Iterator[Name]:
-    """Those whose number is one that this checkpoint means to give, or gave and heard no more of."""
+    """Names with a number that this checkpoint plans to use, or used without an acknowledgement."""
     given = {*checkpoint.free, *(intent.drain_seq for intent in checkpoint.intents)}
     return (it for it in names if it.drain_seq > checkpoint.drain_seq or it.drain_seq in given)
 
 
 def _has_strange(checkpoint: Checkpoint, names: Iterable[Name]) -> bool:
-    """Whether one of those is no unit of this checkpoint."""
+    """True if one of the names is not a unit of this checkpoint."""
     ours = {_plain(intent.name(checkpoint.edge)) for intent in checkpoint.intents}
     return any(_plain(name) not in ours for name in _open(checkpoint, names))
 
 
 def _plain(name: Name) -> Name:
-    """The name, but for the suffix: that of a Parquet file does not say whether it was to be compressed."""
+    """The name without its suffix: the suffix of a Parquet file does not tell whether it should be
+    compressed.
+    """
     return replace(name, compressed=False)
 
 
 def _may_be_behind(sink: UnitSink, checkpoint: Checkpoint) -> bool:
-    """Whether somebody has put a unit since, of which this checkpoint does not know."""
+    """True if another bridge has put a unit that this checkpoint does not know."""
     if checkpoint.fresh or not checkpoint.day:
         return True
     day, today = date.fromisoformat(checkpoint.day), datetime.now(UTC).date()

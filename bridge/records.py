@@ -1,7 +1,7 @@
-"""Records for a sink that takes them one by one: a broker, a queue, a log of another kind.
+"""Records for a sink that takes them one by one: a broker, a queue, another log.
 
-Owns the shape of what such a sink is given.  Never decides which records those are, and reads none: a batch
-is walked in C (ringbuf.Batch), filters included, and Python sees a record when the sink takes it.
+Owns the shape in which such a sink gets records. Never decides which records these are, and reads none. A
+batch is walked in C (ringbuf.Batch), filters included; Python handles a record when the sink takes it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Message", "Records", "Rejected"]
 
 
 class Message(Protocol):
-    """One record, as ringbuf.Record is one; bridge.transform.Message is what plug-ins make."""
+    """One record, with the attributes of ringbuf.Record. Plug-ins make bridge.transform.Message."""
 
     @property
     def offset(self) -> int:
-        """Of the record in its partition and epoch, with which it makes its identity."""
+        """Offset in its partition and epoch; the three together are the identity of the record."""
 
     @property
     def timestamp_ns(self) -> int:
@@ -27,29 +27,32 @@ class Message(Protocol):
 
     @property
     def key(self) -> bytes:
-        """The topic it was published to, UTF-8; Records.topic_of() says where it goes."""
+        """Topic to which it was published, UTF-8. Records.topic_of() returns the topic at the sink."""
 
     @property
     def flags(self) -> int:
-        """ringbuf.FLAG_*: QoS and retain among them."""
+        """ringbuf.FLAG_*: QoS and retain among others."""
 
     @property
     def properties(self) -> bytes:
-        """MQTT 5 properties in wire form, their length in front; b"": none."""
+        """MQTT 5 properties in wire form with their length first; b"": no properties."""
 
     def bytes(self) -> bytes:
-        """A copy of the payload.  (A ringbuf.Record can be viewed without one: memoryview(record).)"""
+        """A copy of the payload. A ringbuf.Record can be viewed without a copy: memoryview(record)."""
 
 
 class Rejected(NamedTuple):
-    """A record that the sink will never take, and why: it goes to the dead letters, the others go on."""
+    """A record that the sink will never take, with the reason.
+
+    It becomes a dead letter; the others are sent.
+    """
 
     offset: int
     reason: str
 
 
 def unchanged(topic: bytes) -> bytes:
-    """Where there is no remapping."""
+    """The topic as it is: the default without a mapping."""
     return topic
 
 
@@ -57,8 +60,8 @@ def unchanged(topic: bytes) -> bytes:
 class Records:
     """Records of one partition and epoch, in the order of their offsets.
 
-    When the sink has them, all offsets from first_offset to last_offset are done with: those that a filter
-    or a plug-in has left out, too.  Memory is valid until the Future of send() is settled.
+    After the sink has taken them, all offsets from first_offset to last_offset are complete, including those
+    that a filter or a plug-in has left out. Memory is valid until the Future of send() is settled.
     """
 
     edge: str
@@ -67,14 +70,15 @@ class Records:
     epoch: int
     first_offset: int
     last_offset: int
-    length: int  # bytes of the records that this range of offsets has, for rates and limits
-    batches: tuple[Sequence[Message], ...]  # ringbuf.Batch each, with its columns, unless a plug-in made it
-    topic_of: Callable[[bytes], bytes] = unchanged  # key -> topic at the sink; remembers, so ask per record
-    lost: tuple[tuple[int, int], ...] = ()  # ranges below these that will never come, both ends included
+    length: int  # bytes of all records in this range of offsets, for rates and limits
+    batches: tuple[Sequence[Message], ...]  # each a ringbuf.Batch with its columns, unless a plug-in made it
+    # Key -> topic at the sink; it caches, so call it per record.
+    topic_of: Callable[[bytes], bytes] = unchanged
+    lost: tuple[tuple[int, int], ...] = ()  # ranges below these that will never be sent, both ends included
 
     @property
     def count(self) -> int:
-        """Records that are to be sent."""
+        """Number of records to send."""
         return sum(len(batch) for batch in self.batches)
 
     def __iter__(self) -> Iterator[Message]:

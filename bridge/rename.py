@@ -1,14 +1,15 @@
-"""Edge rename: what one bridge has drained stays under the old name, what comes is drained under the new one.
+"""Edge rename: drained files keep the old edge id, later files get the new one.
 
-    1. What is under way is settled under the old name, with what only a file of the old name can declare:
-       ranges that are lost or skipped, numbers that were given up.
-    2. The checkpoint gets the new name.  Numbers of files begin with 1, and each partition begins, for the
-       new name, with the first offset that the old one does not have.
+    1. Units in flight are completed under the old name, together with the facts that only a file of
+       that name can declare: ranges that are lost or skipped, numbers that were given up.
+    2. The checkpoint gets the new name.  Numbers of files begin with 1 again.  Under the new name each
+       partition begins with the first offset that is not in a file of the old name.
 
-A sink that takes records one by one cannot be asked what it has.  All that waits is then sent under the old
-name first: what comes there again after a kill keeps its identity.
+A sink that takes records one by one cannot list the records that it has. So all records that wait are first
+sent under the old name: a record that is sent again after a kill keeps its identity.
 
-Owns the order of these steps, for a bridge that does not run.  Killed between them, it is done again.
+Owns the order of these steps, for a bridge that does not run. After a kill between them, run the rename
+again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _check_unused(sink: Sink, new: str) -> None:
 
 
 def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> None:
-    """Drain under the old name until nothing is left that only a file of that name can say."""
+    """Drain under the old name until no fact is left that only a file of that name can declare."""
     cold: ColdLog | None = ForeignLog(settings.log_dir) if settings.log_dir else None
     drain = Drain(settings, sink, checkpoint, cold)
     try:
@@ -81,7 +82,7 @@ def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> Non
             wait_s = drain.step()
             if drain.in_flight:
                 drain.wait_for_one()
-            elif wait_s > 0:  # all is settled, or nothing more can be sent now
+            elif wait_s > 0:  # all is done, or nothing can be sent now
                 break
         drain.finish()
     finally:
@@ -94,13 +95,13 @@ def _settle(settings: BridgeSettings, sink: Sink, checkpoint: Checkpoint) -> Non
 
 
 def _ends(drain: Drain) -> dict[tuple[str, int], int]:
-    """The end of each ring as it is now."""
+    """The end of each ring at this moment."""
     sources = drain.partitions.sources.items()
     return {name: end for name, source in sources if (end := source.end_offset()) is not None}
 
 
 def _is_open(checkpoint: Checkpoint, ends: Mapping[tuple[str, int], int]) -> bool:
-    """True if the old name has still something to declare, a number to give, or records below `ends`."""
+    """True if the old name still has something to declare, a number to use, or records below `ends`."""
     cursors = checkpoint.cursors
     waits = any(name in cursors and cursors[name].next_offset < end for name, end in ends.items())
     return waits or bool(checkpoint.free) or any(map(_declares, cursors.values()))
@@ -112,7 +113,8 @@ def _declares(cursor: Cursor) -> bool:
 
 
 def _rename(checkpoint: Checkpoint, new: str) -> None:
-    """Save the checkpoint for the new name, which declares what the old one could not: nothing waited.
+    """Save the checkpoint under the new name. Ranges that the old name could not declare are declared under
+    the new one: no record waited, so no file of the old name was written.
 
     Raises CheckpointError.
     """

@@ -1,10 +1,10 @@
-"""Bridge: a drain that runs, as a thread of the broker or as the whole of its own process.
+"""Bridge: a running drain, as a thread of the broker or as a process of its own.
 
-Owns the thread, the waiting, the retries and what people see of it.  Never decides what is drained.
+Owns the thread, its waits and retries, and the state that people see. Never decides what is drained.
 
-While nothing is there to drain, the thread sleeps until a record comes (ringbuf.bell): an idle bridge costs
-nothing.  What fails is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s (full jitter:
-bridges that lost the same sink do not come back in step), for as long as it takes; one success starts anew.
+While no record waits, the thread sleeps until a record arrives (ringbuf.bell), so an idle bridge uses no
+processor time. A failed step is tried again after a random time of up to 0.5 s, 1 s, 2 s, ... 60 s, without
+end. With full jitter, bridges that lost the same sink do not come back in step. One success resets the time.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ __all__ = ["Backoff", "Bridge"]
 
 log = logging.getLogger(__name__)
 
-# Whoever publishes goes first.  A drain that competes for the last processor with the thread that serves
-# devices costs them, with a window of 100, nine of ten messages.
+# Publishers have priority. A drain that competes for the last processor with the thread that serves devices
+# costs them nine of ten messages, with a window of 100.
 NICE = 19
-STATE_INTERVAL_S = 1.0  # how old what state() says may be
-STOP_TIMEOUT_S = 35.0  # a put under way ends within 30 s
+STATE_INTERVAL_S = 1.0  # maximum age of the result of state()
+STOP_TIMEOUT_S = 35.0  # a put in flight ends within 30 s
 FAILED_REMEDY = "it has ended by a mistake in the program, which is on standard error: start it again"
 
 
 class _Asked(NamedTuple):
-    """Something that somebody has told the bridge."""
+    """A command to the bridge with its Future."""
 
     order: Order
     answer: Future[list[str]]
 
 
 class Backoff:
-    """How long to wait before the next try: uniformly up to a bound that doubles with each failure."""
+    """Wait before the next try: uniform up to a bound that doubles with each failure."""
 
     def __init__(self, least_s: float, most_s: float, random_source: random.Random | None = None) -> None:
         self.least_s, self.most_s = least_s, most_s
@@ -71,22 +71,22 @@ class Backoff:
         self._random = random_source or random.Random()
 
     def next_s(self) -> float:
-        """After another failure: seconds to wait."""
+        """Seconds to wait after one more failure."""
         bound = min(self.most_s, self.least_s * 2.0 ** min(self.failures, 62))
         self.failures += 1
         return self._random.uniform(0, bound)
 
     def reset(self) -> None:
-        """After a success."""
+        """Reset the bound after a success."""
         self.failures = 0
 
 
 class Bridge:
-    """Drains until it is stopped.
+    """Bridge that drains until it is stopped.
 
-    start() and stop() run it in a thread; run() in the calling one.  The other methods may be called from any
-    thread.  `sink` and `cold` replace what the settings say, and are then the caller's to close.
-    `moved` is called on the bridge's thread (see Drain), and must not block.
+    start() and stop() run it in a thread; run() in the calling one. The other methods may be called from any
+    thread. `sink` and `cold` replace those of the settings; the caller closes them. `moved` is called on the
+    bridge's thread (see Drain), and must not block.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Bridge:
         self._sleeper = Sleeper()
         self._stopping = False
         self._blocked = False
-        self._kicked = False  # somebody wants a turn now
+        self._kicked = False  # a turn was requested
         self._asked: deque[_Asked] = deque()
-        self._calm_at = time.monotonic()  # when a record was drained last, or none waited
+        self._calm_at = time.monotonic()  # time when a record was drained last, or none waited
         self._stall_said = False
         self._meter: LagMeter | None = None
         self._flush: threading.Event | None = None
@@ -122,7 +122,7 @@ class Bridge:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Run in a thread of its own.  Raises CheckpointBusy, ...Foreign, ...Newer, CheckpointError."""
+        """Run in a new thread. Raises CheckpointBusy, ...Foreign, ...Newer, CheckpointError."""
         assert self._thread is None
         checkpoint = self._open_checkpoint()
         name = f"brim-bridge-{self.settings.name}"
@@ -130,7 +130,9 @@ class Bridge:
         self._thread.start()
 
     def start_when_ours(self, error: CheckpointForeign) -> None:
-        """After start() has raised `error`: report the records that wait; run when the checkpoint is ours."""
+        """Report the records that wait, after start() has raised `error`; run when the checkpoint is
+        that of this edge.
+        """
         assert self._thread is None
         self._condition, self._error = "blocked", error
         self._state = dataclasses.replace(
@@ -143,14 +145,15 @@ class Bridge:
     def run(self) -> None:
         """Run in this thread until another one calls stop().
 
-        Not a signal handler of this thread: it might interrupt what stop() needs.  Raises as start().
+        A signal handler of this thread must not call stop(): it might interrupt the code that stop() needs.
+        Raises as start().
         """
         self._run(self._open_checkpoint())
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Let the unit under way end, and begin no other; what waits stays where it is.
+        """Complete the units in flight and begin no others; records that wait stay in ring and log.
 
-        Whether it ended in time.
+        Returns True if it ended in time.
         """
         self._stopping = True
         self._sleeper.ring()
@@ -160,24 +163,24 @@ class Bridge:
         return True
 
     def pause(self) -> Future[list[str]]:
-        """Begin no more units until resume(): the next process of this bridge does not, either."""
+        """Begin no more units until resume(). The next process of this bridge is paused, too."""
         return self._ask(partial(self._set_paused, paused=True))
 
     def resume(self) -> Future[list[str]]:
-        """Go on, now: also from a back-off, or when blocked."""
+        """Continue now, also after a failure or when blocked."""
         return self._ask(partial(self._set_paused, paused=False))
 
     def skip(self, stream: str | None = None, partition: int | None = None) -> Future[list[str]]:
-        """Drain nothing of what waits now, of all partitions or of these; files will declare it skipped.
+        """Pass over the records that wait now, of all partitions or of these; files declare them skipped.
 
-        Of each partition what was passed over, in words.  The Future fails with BridgeError.
+        The result is one sentence per partition. The Future fails with BridgeError.
         """
         return self._ask(partial(skip, stream=stream, partition=partition))
 
     def backfill(self, stream: str, partition: int, first_offset: int) -> Future[list[str]]:
-        """Drain again from `first_offset` of the present epoch on, beside what comes in.
+        """Drain again from `first_offset` of the present epoch on, in parallel with live records.
 
-        What has been drained already is then in a second file, and readers take it once.
+        Records that were drained before are then in a second file, and readers take them once.
         """
         return self._ask(partial(backfill, stream=stream, partition=partition, first_offset=first_offset))
 
@@ -191,7 +194,7 @@ class Bridge:
         return answer
 
     def flush(self, timeout_s: float) -> bool:
-        """Drain what is in the rings now, whatever its linger.  Whether the sink has it all in time."""
+        """Drain the records in the rings now, whatever the linger time. True if the sink has all in time."""
         done = self._flush = threading.Event()
         self._sleeper.ring()
         try:
@@ -200,7 +203,7 @@ class Bridge:
             self._flush = None
 
     def state(self) -> BridgeState:
-        """As it stands."""
+        """State at this moment."""
         silent_s = time.monotonic() - self._calm_at
         stalled = silent_s > self.settings.stall_s and self._state.condition not in {"paused", "stopped"}
         return dataclasses.replace(self._state, stalled_s=silent_s) if stalled else self._state
@@ -214,7 +217,7 @@ class Bridge:
         return checkpoint
 
     def _wait_for_checkpoint(self) -> None:
-        """Report what waits by the checkpoint of the other edge; drain nothing."""
+        """Report the records that wait by the checkpoint of the other edge; drain nothing."""
         settings = self.settings
         while not self._stopping:
             found = Checkpoint.peek(settings.checkpoint_path)
@@ -246,7 +249,7 @@ class Bridge:
             drain.close()
 
     def _run(self, checkpoint: Checkpoint) -> None:
-        with suppress(OSError):  # a thread's own, on Linux; those that it starts have it, too
+        with suppress(OSError):  # of one thread, on Linux; threads that it starts inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         drain = Drain(
             self.settings, self._sink, checkpoint, self._cold, self._moved, settled=self._sleeper.ring
@@ -270,7 +273,7 @@ class Bridge:
             self._end(drain, ending)
 
     def _end(self, drain: Drain, ending: Condition) -> None:
-        """Let end what is under way, and say the last word: how far it came."""
+        """Complete the units in flight, and report the final progress."""
         with suppress(BridgeError):
             drain.finish()
         self._condition = ending
@@ -285,21 +288,23 @@ class Bridge:
         log.info("bridge ended name=%s condition=%s drain_seq=%d", name, ending, drain.drain_seq)
 
     def _refuse(self, why: str = "the bridge has ended", hint: str = "start it again") -> None:
-        """Nobody will do what was asked for; on the bridge's thread, or that of whoever asked too late."""
+        """Refuse the commands that wait; on the bridge's thread, or on that of a caller that came too
+        late.
+        """
         with suppress(IndexError):
             while True:
                 answer = self._asked.popleft().answer
                 answer.set_exception(BadOrder(why, hint=hint))
 
     def _turn(self, drain: Drain) -> float:
-        """One step of the drain, or the reason for none.  Seconds to sleep."""
+        """One step of the drain, or the reason for none. Returns the seconds to sleep."""
         self._kicked = False
         self._obey(drain)
         if drain.checkpoint.paused or self._blocked:
             self._condition = "paused" if drain.checkpoint.paused else "blocked"
             drain.held = True
             drain.look()
-            with suppress(BridgeError):  # what was under way may have arrived all the same
+            with suppress(BridgeError):  # units in flight may have arrived nevertheless
                 drain.collect()
             return STATE_INTERVAL_S
         flush = self._flush
@@ -328,7 +333,7 @@ class Bridge:
         return wait
 
     def _obey(self, drain: Drain) -> None:
-        """Do what was asked for."""
+        """Run the commands that wait."""
         drain.held = False
         while self._asked:
             order, answer = self._asked[0]
@@ -366,19 +371,20 @@ class Bridge:
         self._condition, self._error = condition, error
 
     def _sleep(self, drain: Drain, seconds: float) -> None:
-        """Until the time is over, a record comes to an idle drain, or somebody calls."""
+        """Sleep until the time is over, a record arrives at an idle drain, or a command arrives."""
         self._refresh(drain)
         idle = self._condition == "idle" and drain.idle and seconds > 0
         readers = drain.partitions.readers()[:READERS_MOST] if idle else []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not (self._stopping or self._kicked):
             rung = self._sleeper.sleep(readers, min(left, STATE_INTERVAL_S))
-            if rung and self._condition != "retrying":  # then only the time counts: others may have succeeded
+            # Then only the time counts: other bridges may have succeeded.
+            if rung and self._condition != "retrying":
                 break
             self._refresh(drain)
 
     def _refresh(self, drain: Drain) -> None:
-        """Make state() new, if it is old or says something else by now: it costs a look at every ring."""
+        """Refresh state() if it is old or has changed; this needs a look at every ring."""
         now = time.monotonic()
         news = self._condition != self._shown or drain.drain_seq != self._state.drain_seq
         if news or now - self._state_at >= STATE_INTERVAL_S / 4:
@@ -386,7 +392,7 @@ class Bridge:
             self._watch(drain, now)
 
     def _watch(self, drain: Drain, now: float) -> None:
-        """The watchdog: records that wait, and none that is drained."""
+        """Watchdog: detects records that wait while none is drained."""
         self._calm_at = max(self._calm_at, drain.last_ack or 0.0)
         if not self._state.lag_records or drain.checkpoint.paused:
             self._calm_at = now
@@ -438,7 +444,7 @@ class Bridge:
 
 
 def _without_times(text: str) -> str:
-    """As two tries of the same are alike, however long each has taken."""
+    """The error without its times, so that two tries with the same error have the same text."""
     return re.sub(r"[\d.]+ ?[mµn]?s\b", "", text)
 
 

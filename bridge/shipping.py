@@ -1,12 +1,12 @@
-"""How records get to each kind of sink: built into a file and put, or filtered and sent one by one.
+"""Delivery to both kinds of sink: a file is built and put, or records are filtered and sent one by one.
 
-Owns the threads that put() runs on, and what was made of a batch for its sink.  Never decides what is sent or
-when, never retries.
+A unit is one drained file, or one batch of records for a record sink. Owns the threads on which put() runs,
+and the form of a batch for its sink. Never decides what is sent or when, and never retries.
 
-Files are built, compressed and put by as many threads as there may be units under way: checksums, zstd and
-writing do without the GIL, so that reading the next unit goes on meanwhile.  A file is built as soon as it is
-decided on, while the intent to put it is being written down.  With one unit at a time there is no thread: the
-bridge's own does it.
+Files are built, compressed and put by as many threads as there may be units in flight. Checksums, zstd and
+writing release the GIL, so the next unit is read meanwhile. A file is built as soon as its intent is decided,
+while the intent is written to disk. With one unit at a time there is no extra thread: the bridge's own does
+the work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def check(settings: BridgeSettings, sink: Sink) -> None:
-    """Whether this can be shipped to that sink as the settings say.  Raises BadName, BadTransform."""
+    """Check that the sink supports these settings. Raises BadName, BadTransform."""
     if settings.chooses_topics and not isinstance(sink, RecordSink):
         raise BadName(
             f"{sink.url} takes files, which hold whole streams: no topics, remap or transform",
@@ -48,33 +48,33 @@ def check(settings: BridgeSettings, sink: Sink) -> None:
 
 @dataclass(slots=True)
 class Parcel:
-    """One unit on its way: what is sent, and what was made of it."""
+    """One unit in flight: its records, and the form that was made for the sink."""
 
     intent: Intent
     batch: Batch
-    unit: Future[Unit] | None = None  # what is, or has been, built
+    unit: Future[Unit] | None = None  # its file, built or being built
     records: Records | None = None
-    rejected: tuple[Rejected, ...] = ()  # before it was sent, by a plug-in
+    rejected: tuple[Rejected, ...] = ()  # by a plug-in, before sending
     length: int = 0  # bytes that went to the sink
 
 
 class Shipping(Protocol):
-    """One of the two ways."""
+    """One of the two kinds of delivery."""
 
-    begins: bool  # whether a unit is written down before it is sent: it has a name that must stay the same
+    begins: bool  # True if a unit is written down before it is sent: its name must stay the same
 
     def prepare(self, parcel: Parcel) -> None:
-        """It will be sent, but may not yet be: do what can be done before."""
+        """Do the work that is possible before the unit may be sent."""
 
     def ship(self, parcel: Parcel) -> Future[Sequence[Rejected]]:
-        """Send it.  The Future fails with SinkError; so may this."""
+        """Send the unit. The Future fails with SinkError; the call may raise it too."""
 
     def close(self) -> None:
-        """What is under way has ended."""
+        """Wait until no unit is in flight."""
 
 
 class _Here(Executor):
-    """Runs what it is given at once, on the thread that asks."""
+    """Executor that runs each call at once, on the calling thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -86,7 +86,7 @@ class _Here(Executor):
 
 
 class UnitShipping:
-    """To a store of files."""
+    """Delivery to a store of files."""
 
     begins = True
 
@@ -113,7 +113,7 @@ class UnitShipping:
         return compressed(unit) if intent.compressed else unit
 
     def _put(self, parcel: Parcel, built: Future[Unit]) -> Sequence[Rejected]:
-        unit = built.result()  # it was begun before: threads take in turn what they are given
+        unit = built.result()  # begun before: threads take tasks in their order
         parcel.length = unit.length
         self._sink.put(unit)
         return ()
@@ -124,7 +124,7 @@ class UnitShipping:
 
 
 class RecordShipping:
-    """To a sink that takes records."""
+    """Delivery to a sink that takes records."""
 
     begins = False
 

@@ -1,21 +1,22 @@
-"""The records of one partition, wherever they are: the ring while they are hot, the log when it has moved on.
+"""Records of one partition: from the ring while they are there, otherwise from the log.
 
-Owns an attachment to the ring (as any subscriber has: a slot of the cursor file, memory mapped read-only, the
-writer never held up) and one buffer.  Never decides what is drained when, and never writes.
+Owns an attachment to the ring and one buffer. The attachment is that of any subscriber: a slot of the cursor
+file, memory mapped read-only; it never delays the writer. Never decides what is drained or when, and never
+writes.
 
-A ring may be written over while it is read.  So what a range held is copied first, looked at whether it still
-holds, and only then believed; and every checksum is checked before a record leaves this module: by it, or by
-the log, when that read the record.
+A ring may be overwritten while it is read. So a range is copied first, then checked whether it still holds,
+and only then used. Every checksum is checked before a record leaves this module: here, or by the log that
+read the record.
 
-Epochs are those of the lake (bridge/installation.py), but for what rings and logs are asked.  They rise by
-their low 32 bits, which are the ring's.
+Epochs are those of the lake (bridge/installation.py), except in calls of rings and logs. They rise by their
+low 32 bits, which are the ring's.
 
-The broker gives a partition a new ring, of a higher epoch, when the old one cannot go on (a reboot empties
-the memory).  An attached ring stays readable when its file has been replaced: its last records are not
+The broker gives a partition a new ring, of a higher epoch, if the old one cannot be continued (a reboot
+empties the memory). An attached ring stays readable after its file was replaced: its last records are not
 lost.
 
-Invariant: read(epoch, offset) gives records of that epoch from `offset` on, or, where the first are gone for
-good, from the first that is left.  The caller sees by the offset what is missing.
+Invariant: read(epoch, offset) returns records of that epoch from `offset` on. If the first are gone for good,
+it returns records from the first that is left. The caller sees by the offset which are missing.
 """
 
 from __future__ import annotations
@@ -44,17 +45,18 @@ __all__ = ["ColdLog", "ForeignLog", "PartitionSource", "RecordBuffer", "RingName
 
 log = logging.getLogger(__name__)
 
-GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; what is not used takes no memory
-LEAST_BYTES = 1 << 20  # of a buffer; and what is read at once of a unit that is read again
-PIECE_BYTES = 1 << 20  # is found and copied at a time: the caches of a core remember it
-RUNS_MOST = 1 << 10  # of a unit from a ring, or some more: each costs some lines of Python
+GROWTH_BYTES = 2 << 20  # of a buffer: a large page of most machines; unused pages take no memory
+LEAST_BYTES = 1 << 20  # of a buffer, and of one read of a unit that is read again
+PIECE_BYTES = 1 << 20  # searched and copied at a time, so that it stays in the caches of a core
+RUNS_MOST = 1 << 10  # per unit from a ring, approximately: each run costs some lines of Python
 RECORD_LEAST_BYTES = 32  # a header's
-ATTEMPTS = 3  # a ring that is lapped that often in a row is left to the log, or to the next look
-PASSED_MOST = 1000  # damaged records that are passed over in one look
-REMEMBERED_MOST = 16  # ranges of them: those in the way of what comes in, and of what has waited
+ATTEMPTS = 3  # after so many laps in a row the log is read instead, or the ring at the next step
+PASSED_MOST = 1000  # damaged records that are passed over in one step
+REMEMBERED_MOST = 16  # ranges of damaged records that are remembered, in live records and backlog
 
 
-# Drains all that ring and log have once more, under names that no file has: nothing can be taken for another.
+# Drains all records of ring and log again, under names that no file has, so no file can be mistaken for
+# another.
 ANOTHER_EDGE = (
     "give this edge another edge_id, and its bridge another name: all that the ring and the log hold is then "
     "drained under them; remove nothing"
@@ -62,17 +64,23 @@ ANOTHER_EDGE = (
 
 
 class ColdLog(Protocol):
-    """What the bridge asks of a log: persistence.LogReader has it, for the process that writes the log."""
+    """The part of a log that the bridge needs.
+
+    In the process that writes the log, persistence.LogReader has it.
+    """
 
     def read(self, ring_name: str, epoch: int, offset: int, limit_bytes: int) -> list[Range]:
-        """Ranges from `offset` on, or from the first one behind it that is left; none: nothing is there."""
+        """Ranges from `offset` on, or from the first offset behind it that is left; empty: no such record."""
 
     def epochs(self, ring_name: str) -> list[Epoch]:
-        """What is there of a ring, in the order of the epochs."""
+        """Epochs of a ring that the log has, in their order."""
 
 
 class ForeignLog:
-    """The logs of another process, in `directory`: looks each time what their writer has proven since."""
+    """Logs of another process, in `directory`.
+
+    Each call looks up the range that the writer has made durable since.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -91,21 +99,21 @@ class ForeignLog:
         found = []
         for place in places(self._directory, ring_name):
             reader = self._readers.setdefault(place, LogReader(OsFiles(), str(place)))
-            with suppress(FileNotFoundError):  # the broker has not made it yet
+            with suppress(FileNotFoundError):  # the broker has not created it yet
                 reader.refresh()
                 found.append(reader)
         return found
 
 
 class RingName(NamedTuple):
-    """Which partition a ring is: "stream-3", or "stream@producer" for the ring of a local producer."""
+    """Partition of a ring: "stream-3", or "stream@producer" for the ring of a local producer."""
 
     stream: str
     partition: int
 
     @classmethod
     def parse(cls, name: str) -> RingName | None:
-        """What the name of a ring says, or None: it is no partition's."""
+        """The partition in the name of a ring; None: it is not the name of a partition."""
         if "@" in name:
             return cls(name, 0)
         stream, dash, number = name.rpartition("-")
@@ -117,12 +125,12 @@ class RingName(NamedTuple):
         return self.stream if "@" in self.stream else f"{self.stream}-{self.partition}"
 
     def belongs_to(self, streams: Sequence[str]) -> bool:
-        """Whether it is of one of these streams; of none given, always."""
+        """True if it belongs to one of these streams, or if no stream is given."""
         return not streams or self.stream.partition("@")[0] in streams
 
 
 def _follows(epoch: int, before: int) -> bool:
-    """True if an epoch can come after another one: it is of another life, or higher."""
+    """True if an epoch can follow another one: it is of another life, or higher."""
     known, found = ring_epoch(before), ring_epoch(epoch)
     return epoch - found != before - known or found > known
 
@@ -138,18 +146,18 @@ def find_rings(runtime_dir: Path, streams: Sequence[str]) -> dict[RingName, Path
 
 
 class RecordBuffer:
-    """Memory for one unit, used again for another: what take() gave is then gone.
+    """Memory for one unit, reused for the next: the result of take() is then invalid.
 
-    Whole pages, large ones where it is long: a disk takes from them what is written past the page cache.
+    Whole pages, large ones for long buffers: a disk takes writes from them that bypass the page cache.
     """
 
     def __init__(self) -> None:
         self.memory = _pages(LEAST_BYTES)
 
     def take(self, ranges: Iterable[Range], about_bytes: int = 0) -> tuple[Run, ...]:
-        """Copies of the ranges, neighbours that are checked joined; placed as Batch.room says.
+        """Copies of the ranges, with verified neighbours joined, placed as Batch.room describes.
 
-        Each is copied before the next is asked for.  They will be `about_bytes` long together.
+        Each range is copied before the next is requested. Together they have `about_bytes` bytes.
         """
         runs: list[tuple[int, int, bool]] = []
         end = HEADER_BYTES
@@ -173,7 +181,7 @@ class RecordBuffer:
 
 
 def _pages(length: int) -> memoryview:
-    """Memory of its own for so many bytes or some more, so that the next unit fits, too."""
+    """New memory for at least so many bytes, so that the next unit fits, too."""
     pages = mmap.mmap(-1, -(-length // GROWTH_BYTES) * GROWTH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if length > LEAST_BYTES:  # a small broker shall stay small
         with suppress(OSError):  # a kernel without large pages
@@ -182,11 +190,12 @@ def _pages(length: int) -> memoryview:
 
 
 class _Damaged(Exception):
-    """The first record wanted does not verify."""
+    """The first record does not verify."""
 
 
 def _verified(epoch: int, offset: int, runs: Sequence[Run], buffer: RecordBuffer) -> Batch:
-    """The batch in `runs` of `buffer`, cut before the first record that does not verify or follow.
+    """The batch in `runs` of `buffer`, cut before the first record that does not verify or is not in
+    sequence.
 
     Raises _Damaged.
     """
@@ -207,7 +216,7 @@ def _verified(epoch: int, offset: int, runs: Sequence[Run], buffer: RecordBuffer
 
 
 class _HotRing:
-    """A ring that is attached."""
+    """An attached ring."""
 
     def __init__(self, path: Path, lake_epoch: Callable[[int], int]) -> None:
         file = os.stat(f"{path}.ring")
@@ -221,7 +230,7 @@ class _HotRing:
         self.epoch = lake_epoch(self.ring.epoch)
 
     def read(self, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
-        """Records from `offset` on; None: there are none yet.  Raises OffsetGone, Corrupt, _Damaged."""
+        """Records from `offset` on; None: none yet. Raises OffsetGone, Corrupt, _Damaged."""
         for _ in range(ATTEMPTS):
             if self.reader.offset != offset:
                 self.reader.seek(offset)
@@ -231,13 +240,15 @@ class _HotRing:
                     return None
                 runs = buffer.take(self._following(ranges, limit_bytes), limit_bytes)
             except Overrun:
-                continue  # the seek that follows says what is left
+                continue  # the next seek reports what is left
             if self.reader.holds(ranges[0].position):
                 return _verified(self.epoch, ranges[0].offset, runs, buffer)
         raise OffsetGone(self.ring.extremes().oldest_offset)
 
     def _following(self, ranges: Sequence[Range], limit_bytes: int) -> Iterator[Range]:
-        """These ranges, and those behind them up to damage, a gap, or where the writer has overtaken."""
+        """These ranges and the following ones, up to damage, a gap, or the position that the writer has
+        overwritten.
+        """
         count = 0
         while ranges and limit_bytes > 0 and count < RUNS_MOST:
             yield from ranges
@@ -246,7 +257,7 @@ class _HotRing:
             try:
                 ranges = self.reader.ranges(min(limit_bytes, PIECE_BYTES)) if limit_bytes > 0 else []
             except (Corrupt, Overrun):
-                return  # reported by the next read, or the caller finds that nothing holds
+                return  # the next read reports it, or the caller finds no valid record
 
     def close(self) -> None:
         """Detach."""
@@ -255,10 +266,10 @@ class _HotRing:
 
 
 class PartitionSource:
-    """Reads one partition.  Belongs to one thread.
+    """Reader of one partition. Belongs to one thread.
 
-    `damaged` is called for each record of a ring that does not verify, once.  `lake_epoch` gives the epoch in
-    the lake of one of a ring.
+    `damaged` is called once for each record of a ring that does not verify. `lake_epoch` converts the epoch
+    of a ring into that of the lake.
     """
 
     def __init__(
@@ -275,11 +286,11 @@ class PartitionSource:
         self._cold = cold
         self._damaged = damaged
         self._passed: dict[tuple[int, int], int] = {}  # (epoch, first) -> end of records that do not verify
-        self._rings: list[_HotRing] = []  # by rising epoch; the last is the one that is written
+        self._rings: list[_HotRing] = []  # by rising epoch; the last is the ring that is being written
         self._left: Sequence[Epoch] = ()  # in the log, of a ring that is gone
 
     def refresh(self) -> None:
-        """Attach the ring that is at the path now, if it is another.  Raises RingError, OSError."""
+        """Attach the ring at the path, if it is a new one. Raises RingError, OSError."""
         try:
             file = os.stat(f"{self.path}.ring")
         except FileNotFoundError:
@@ -297,22 +308,22 @@ class PartitionSource:
         self._rings.append(found)
 
     def look_back(self) -> None:
-        """Its ring is gone: what the log has is all there is.  Raises LogError, OSError."""
+        """Use only the log, because the ring is gone. Raises LogError, OSError."""
         self._left = self._cold_epochs()
 
     def read_to_its_end(self) -> None:
-        """Nothing more can be read: of a ring that is gone, nothing waits any more."""
+        """Mark all as read: a ring that is gone has no more records that wait."""
         self._left = ()
 
     def forget_before(self, epoch: int) -> None:
-        """Detach rings of the epochs before: they have been read to their end."""
+        """Detach rings of earlier epochs: they have been read to their end."""
         while len(self._rings) > 1 and _follows(epoch, self._rings[0].epoch):
             self._rings.pop(0).close()
         there = {ring.epoch for ring in self._rings}
         self._passed = {it: end for it, end in self._passed.items() if it[0] in there}
 
     def epochs(self) -> list[tuple[int, int]]:
-        """(epoch, first offset) of all that can be read, in rising order."""
+        """(epoch, first offset) of all epochs that can be read, in rising order."""
         found = {it.epoch: it.first_offset for it in self._cold_epochs()}
         found |= {ring.epoch: ring.ring.first_offset for ring in self._rings}
         return sorted(found.items(), key=lambda it: ring_epoch(it[0]))
@@ -324,15 +335,17 @@ class PartitionSource:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no ring."""
+        """True if there is no ring."""
         return not self._rings
 
     def moved_on(self, epoch: int) -> bool:
-        """Whether the ring that is written is of another epoch."""
+        """True if the ring that is being written has another epoch."""
         return bool(self._rings) and self._rings[-1].epoch != epoch
 
     def reader_at(self, epoch: int, offset: int) -> Reader | None:
-        """The cursor in the ring that is written, set to `offset`, to wait there; None: it cannot be."""
+        """The cursor in the ring that is being written, set to `offset`, for waiting there; None: not
+        possible.
+        """
         if not self._rings or self._rings[-1].epoch != epoch:
             return None
         reader = self._rings[-1].reader
@@ -344,21 +357,21 @@ class PartitionSource:
         return reader
 
     def end_offset(self) -> int | None:
-        """Of the ring that is written: the offset that comes next."""
+        """Next offset of the ring that is being written."""
         return self._rings[-1].ring.extremes().end_offset if self._rings else None
 
     def oldest(self) -> tuple[int, int]:
-        """Epoch and offset of the oldest record of the ring that is written; zeros: there is none."""
+        """Epoch and offset of the oldest record of the ring that is being written; zeros: no record."""
         if not self._rings:
             return 0, 0
         return self._rings[-1].epoch, self._rings[-1].ring.extremes().oldest_offset
 
     def is_logged(self) -> bool:
-        """True if the log has records of it.  Raises LogError, OSError."""
+        """True if the log has records of it. Raises LogError, OSError."""
         return self._cold is not None and bool(self._cold.epochs(self.path.name))
 
     def damaged_in(self, epoch: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Ranges in first .. last of records that did not verify; the latest that were met."""
+        """Ranges in first .. last of records that did not verify; only the latest that were read."""
         ends = ((begin, end - 1) for (it, begin), end in self._passed.items() if it == epoch)
         return [(max(a, first), min(b, last)) for a, b in ends if a <= last and b >= first]
 
@@ -380,17 +393,18 @@ class PartitionSource:
         return max(ends, default=0)
 
     def capacity(self) -> tuple[int, int] | None:
-        """Of the ring that is written: its bytes, and the position of its end; None: there is none."""
+        """Bytes of the ring that is being written, and the position of its end; None: no ring."""
         if not self._rings:
             return None
         ring = self._rings[-1].ring
         return ring.capacity_bytes, ring.extremes().end_position
 
     def backlog(self, epoch: int, offset: int) -> tuple[int, int]:
-        """Records and bytes from `offset` of `epoch` up to the end of the ring that is written.
+        """Records and bytes from `offset` of `epoch` up to the end of the ring that is being written.
 
-        Bytes of what the ring has no more are reckoned from what it has; of a lower epoch, one record is
-        said; of a ring that is gone, what the log has, and no more than a header's bytes of each.
+        Bytes of records that are no longer in the ring are estimated from those that are. A lower epoch
+        counts as one record. Of a ring that is gone, the records in the log count, each with the bytes of a
+        header.
         """
         if not self._rings:
             later = (it for it in self._left if it.epoch == epoch or _follows(it.epoch, epoch))
@@ -402,7 +416,8 @@ class PartitionSource:
         hot = self._rings[-1]
         ends = hot.ring.extremes()
         if ends.end_offset <= offset:
-            # A writer that died in a batch has not told of its last records: they are there all the same.
+            # A writer that died within a batch has not announced its last records; they are there
+            # nevertheless.
             reader = self.reader_at(epoch, offset)
             return (1, 1) if reader is not None and reader.wait(0) else (0, 0)
         records = ends.end_offset - offset
@@ -412,10 +427,10 @@ class PartitionSource:
         return records, records * (ends.end_position - ends.oldest_position) // there
 
     def read(self, epoch: int, offset: int, limit_bytes: int, buffer: RecordBuffer) -> Batch | None:
-        """Records of `epoch` from `offset` on, or from the first left behind it; None: there are none now.
+        """Records of `epoch` from `offset` on, or from the first that is left behind it; None: none now.
 
-        The batch is in `buffer`, and valid until that is used again.  Raises SourceError: the ring is
-        damaged, or ends before `offset`.
+        The batch is in `buffer`, and valid until that is reused. Raises SourceError: the ring is damaged, or
+        ends before `offset`.
         """
         hot = next((ring for ring in self._rings if ring.epoch == epoch), None)
         for _ in range(ATTEMPTS):
@@ -442,15 +457,15 @@ class PartitionSource:
         return None
 
     def _known_end(self, epoch: int, offset: int) -> int | None:
-        """Behind records from `offset` on that are known not to verify; None: that one is not known to."""
+        """Offset behind known damaged records from `offset` on; None: `offset` is not known to be damaged."""
         ends = (end for (it, first), end in self._passed.items() if it == epoch and first <= offset < end)
         return next(ends, None)
 
     def _behind(self, hot: _HotRing, offset: int, buffer: RecordBuffer) -> int:
         """The offset behind records that do not verify, at `offset` and after it.
 
-        They are remembered: at the end of a ring that is written they are met at each look.  Raises
-        SourceError: there is no way past them.
+        They are remembered, because each step meets them at the end of a ring that is being written. Raises
+        SourceError: there is no record behind them.
         """
         end = offset
         while end < offset + PASSED_MOST and self._is_damaged(hot, end, buffer):
@@ -499,9 +514,9 @@ class PartitionSource:
     def _contiguous(
         self, cold: ColdLog, epoch: int, offset: int, limit_bytes: int, taken: list[Range]
     ) -> Iterator[Range]:
-        """Ranges of the log from `offset` on, up to a hole: what lies behind it is the next batch.
+        """Ranges of the log from `offset` on, up to a hole. Records behind the hole are the next batch.
 
-        `taken` gets them without their bytes, which may go before the next are read.
+        `taken` gets the ranges without their bytes, which may be released before the next are read.
         """
         while limit_bytes > 0:
             ranges = cold.read(self.path.name, ring_epoch(epoch), offset, min(limit_bytes, PIECE_BYTES))
@@ -517,9 +532,9 @@ class PartitionSource:
             ranges.clear()
 
     def read_exactly(self, epoch: int, first_offset: int, last_offset: int) -> Batch | None:
-        """Those records again, all of them, in memory of their own; None: some can be read no more.
+        """Read those records again, all of them, into new memory; None: some can no longer be read.
 
-        For what a crash has interrupted: the first may be in the log alone, and the last in the ring alone.
+        For a unit that a crash has interrupted: only the log may have the first, and only the ring the last.
         """
         batches: list[Batch] = []
         buffer = RecordBuffer()
@@ -563,7 +578,7 @@ def cut(batch: Batch, last_offset: int) -> Batch:
 
 
 def _joined(runs: Sequence[Run]) -> Iterator[Run]:
-    """The runs, neighbours that are checked as one."""
+    """The runs, with verified neighbours joined."""
     for unchecked, group in itertools.groupby(runs, key=lambda run: run.unchecked):
         if unchecked:
             yield from group

@@ -1,4 +1,4 @@
-"""What there is to know about a bridge, for people and their tools.  Values; nothing here runs."""
+"""State of a bridge for people and their tools. Plain values; nothing here runs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Condition = Literal["starting", "draining", "idle", "paused", "retrying", "block
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """A bridge as it stood a moment ago.
+    """State of a bridge at one moment.
 
-    condition   starting, draining, idle (all is drained), paused, retrying, blocked (somebody has to act, and
-                then say resume(); or a partition cannot be read, while others are drained), stopped, failed
-                (a bug: see the log)
-    lag_s       age of the oldest record that waits; 0: none does
-    backlog_records  of those that wait: what comes in is drained beside them
-    stalled_s   records wait, and for so long none has been drained; 0: less than stall_s, or paused
-    last_ack_age_s  since the sink has last taken something; None: not yet
-    buffer_left_s  at the present rate, until the first records are lost; None: nothing comes in
-    losses      of each partition that has some: records that no file will ever hold (bridge/losses.py)
-    in_flight   units that the sink was given and has not answered
-    bytes_s     how fast it takes a unit; 0: not known yet
+    condition        starting, draining, idle (all is drained), paused, retrying,
+                     blocked (an operator must act and then resume; or a partition cannot be read while
+                     others are drained), stopped, failed (a bug: see the log)
+    lag_s            age of the oldest record that waits; 0: no record waits
+    backlog_records  records that wait while newer ones are drained in parallel
+    stalled_s        seconds for which records wait and none was drained; 0: less than stall_s, or paused
+    last_ack_age_s   seconds since the last acknowledgement of the sink; None: no acknowledgement yet
+    buffer_left_s    seconds until the first records are lost, at the present rate; None: no records arrive
+    losses           by partition: records that no file will ever hold (bridge/losses.py)
+    in_flight        units that the sink has and has not acknowledged
+    bytes_s          speed at which the sink takes a unit; 0: not known yet
     """
 
     name: str
@@ -49,7 +49,7 @@ class BridgeState:
     buffer_left_s: float | None = None
     in_flight: int = 0
     bytes_s: float = 0.0
-    blocked_partitions: int = 0  # that cannot be read: see their error
+    blocked_partitions: int = 0  # cannot be read: see their error
     failures: int = 0  # in a row
     last_error: str = ""
     remedy: str = ""
@@ -58,7 +58,7 @@ class BridgeState:
     losses: tuple[PartitionLosses, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: counts are of all partitions, ranges of the first LOSSES_SHOWN."""
+        """Dictionary for JSON: counts are of all partitions, ranges of the first LOSSES_SHOWN."""
         lost_by: Counter[str] = Counter()
         for it in self.losses:
             lost_by.update(it.losses.lost_by)
@@ -75,7 +75,7 @@ class BridgeState:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst that is known: lost, skipped, unknown (it does not run), waiting, complete."""
+        """The worst known verdict: lost, skipped, unknown (the bridge does not run), waiting or complete."""
         if any(it.losses.lost_records for it in self.losses):
             return "lost"
         if self.losses:

@@ -1,8 +1,8 @@
-"""Streams of the past: drained once by this bridge, and gone from the broker's configuration since.
+"""Former streams: drained once by this bridge, and since then removed from the broker's configuration.
 
-Owns the list of streams in the checkpoint.  A stream that was given another name, or removed, may have left
-records that the sink never got; they are drained to their end under their old name.  A stream that the broker
-still has, and that was only taken from this bridge, is not of the past: it is no longer drained.
+Owns the list of streams in the checkpoint. A stream that was renamed or removed may have records that the
+sink does not have. They are drained to their end under the old name. A stream that the broker still has, and
+that was only removed from this bridge, is not a former stream: it is no longer drained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def streams_left(settings: BridgeSettings, checkpoint: Checkpoint) -> frozenset[
 
 
 def note_streams(settings: BridgeSettings, checkpoint: Checkpoint) -> None:
-    """Keep the streams of this bridge for a time when they are of the past.  Raises CheckpointError."""
+    """Record the streams of this bridge, so that they are known after they are removed.
+
+    Raises CheckpointError.
+    """
     if settings.known_streams is None:
         return
     chosen = settings.streams
@@ -41,7 +44,7 @@ def note_streams(settings: BridgeSettings, checkpoint: Checkpoint) -> None:
         )  # fmt: skip
     fresh, checkpoint.streams = checkpoint.fresh, streams
     checkpoint.save()
-    checkpoint.fresh = fresh  # the sink may still know better
+    checkpoint.fresh = fresh  # the sink may still have newer facts
     if left := had - known:
         log.info("streams of the past are drained to their end streams=%s", ",".join(sorted(left)))
 

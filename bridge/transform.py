@@ -1,7 +1,7 @@
-"""Between ring and sink: which topics go there, what they are called there, and what a plug-in makes of them.
+"""Pipeline between ring and sink: chooses topics, maps their names, and runs a plug-in.
 
-Owns the filter, the table of topics, and the plug-in.  Works on a batch at a time: filters are asked once for
-each topic and then remembered in C; only a plug-in, or a sink, sees single records.
+Owns the filter, the table of topics, and the plug-in. Works on a batch at a time: a filter is evaluated once
+per topic and then cached in C. Only a plug-in or a sink handles single records.
 
 A plug-in is a function, named as "package.module:function" or as an entry point of group "brim.transforms":
 
@@ -10,10 +10,10 @@ A plug-in is a function, named as "package.module:function" or as an entry point
             celsius = float(record.bytes())
             yield Message.like(record, payload=b"%.1f" % (celsius * 1.8 + 32))
 
-What it makes keeps the offset of what it was made of, which is its identity; what it leaves out is not sent.
-If it raises, or makes what is no message, it is given the records of that batch one by one, and those with
-which it does so become dead letters.  It is called on the bridge's thread, and holds the bridge up for as
-long as it takes.
+A message keeps the offset of the record that it was made of; the offset is its identity. Records that the
+plug-in leaves out are not sent. If it raises, or yields an invalid message, it gets the records of that batch
+one by one. Those with which it fails become dead letters. It runs on the bridge's thread, and delays the
+bridge for as long as it takes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from ringbuf import KeyFilter, Record
 __all__ = ["Message", "Pipeline", "Transform", "load"]
 
 GROUP = "brim.transforms"
-TOPICS_MOST = 65_536  # names that are remembered; beyond, the work is done each time
+TOPICS_MOST = 65_536  # topics in the cache; above this number the work is done each time
 
 Transform = Callable[[Sequence[records.Message]], Iterable[records.Message]]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a plug-in makes: a bridge.records.Message with a payload of its own."""
+    """Output of a plug-in: a bridge.records.Message with its own payload."""
 
     offset: int
     timestamp_ns: int
@@ -56,7 +56,7 @@ class Message:
     def like(
         cls, record: records.Message, *, key: bytes | None = None, payload: bytes | None = None
     ) -> Message:
-        """`record`, with another topic or payload."""
+        """Copy of `record`, with another topic or payload."""
         return cls(
             record.offset,
             record.timestamp_ns,
@@ -72,7 +72,7 @@ class Message:
 
 
 class Pipeline:
-    """What the settings say, for batches of one bridge.  Belongs to one thread.  Raises BadTransform."""
+    """Filter, mapping and plug-in of one bridge. Belongs to one thread. Raises BadTransform."""
 
     def __init__(self, settings: BridgeSettings) -> None:
         self._wanted, self._unwanted = settings.topics, settings.topics_not
@@ -85,11 +85,11 @@ class Pipeline:
 
     @property
     def topic_of(self) -> Callable[[bytes], bytes] | None:
-        """Topic here -> topic there; None: they are the same."""
+        """Mapping of topics to topics at the sink; None: they are equal."""
         return self._renamed if self._remap else None
 
     def run(self, batch: Batch) -> tuple[tuple[Sequence[records.Message], ...], tuple[Rejected, ...]]:
-        """The records that go on, and those with which the plug-in has failed."""
+        """The records to send, and those with which the plug-in has failed."""
         made: list[Sequence[records.Message]] = []
         for run in batch.runs:
             part = RingBatch.of(run.records, batch.ring_epoch, run.first_offset, self._filter)
@@ -115,7 +115,7 @@ class Pipeline:
             return made
 
     def _made(self, part: Sequence[records.Message]) -> list[records.Message]:
-        """What the plug-in makes of these, looked at: a sink could only fail with what is none, and stop."""
+        """The checked output of the plug-in. A sink would fail with an invalid message, and stop."""
         assert self._transform is not None
         made = list(self._transform(part))
         first, last = part[0].offset, part[len(part) - 1].offset
@@ -141,7 +141,7 @@ class Pipeline:
 
 
 def _check(made: Any, first: int, last: int) -> None:
-    """Raises TypeError, ValueError: it is no message of these offsets."""
+    """Check one message. Raises TypeError, ValueError: it is not a message of these offsets."""
     if not isinstance(made, Message):
         raise TypeError(f"it has made a {type(made).__name__}, and must make Messages")
     for name in ("key", "properties", "payload"):
@@ -154,7 +154,7 @@ def _check(made: Any, first: int, last: int) -> None:
 
 
 def load(name: str) -> Transform:
-    """The plug-in of that name.  Raises BadTransform."""
+    """Load the plug-in of that name. Raises BadTransform."""
     try:
         if ":" in name:
             module, _, attribute = name.partition(":")

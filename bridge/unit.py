@@ -1,10 +1,9 @@
-"""Records into a drained file: what a sink is given.
+"""Construction of drained files: records and a write intent become the parts of a file.
 
-Owns the way from a batch of records, and the intent to ship them, to the parts of the file.  Never reads a
-ring, a log or a clock.
+Never reads a ring, a log or a clock.
 
-Invariant: the parts are a function of intent and records alone, so that a unit built again after a crash is
-the same, byte for byte, as what the sink may already have.
+Invariant: the parts are a function of intent and records only. So a file that is built again after a crash is
+equal, byte for byte, to the one that the sink may already have.
 """
 
 from __future__ import annotations
@@ -37,28 +36,30 @@ __all__ = ["Batch", "Intent", "Run", "Unit", "build", "compressed"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whole records, contiguous in memory: checked each by its own checksum, or one that is not."""
+    """Whole records, contiguous in memory: all verified by their checksums, or a single record that is
+    not verified.
+    """
 
     records: memoryview
     unchecked: bool
 
     @property
     def first_offset(self) -> int:
-        """Of its first record: where RecordHeader has it."""
+        """Offset of its first record, at its place in RecordHeader."""
         return int.from_bytes(self.records[8:16], "little")
 
     @classmethod
     def of(cls, records: memoryview) -> Run:
-        """The run in `records`, as a range of a ring or log is."""
+        """The run in `records`, a range of a ring or log."""
         return cls(records, bool(int.from_bytes(records[30:32], "little") & FLAG_UNCHECKED))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one epoch, the lake's, with offsets first_offset .. last_offset, none missing.
+    """Records of one epoch of the lake, with all offsets from first_offset to last_offset.
 
-    Two runs that are checked never follow each other: they would be one.  Unless it is said otherwise, runs
-    point into memory that stays as it is until the next batch is read.
+    Two verified runs never follow each other: they would be one. Runs point into memory that stays unchanged
+    until the next batch is read, unless a source states otherwise.
     """
 
     epoch: int
@@ -67,8 +68,8 @@ class Batch:
     first_timestamp_ns: int
     last_timestamp_ns: int
     runs: tuple[Run, ...]
-    # Memory that the runs are in as they will be in the file, HEADER_BYTES from its begin on and with
-    # EXTENT_HEADER_BYTES in front of each: the file is made there, in one piece.  None: they are elsewhere.
+    # Memory in which the runs are placed as in the file: from HEADER_BYTES on, with EXTENT_HEADER_BYTES in
+    # front of each. The file is built there in one piece. None: the runs are in other memory.
     room: memoryview | None = None
 
     @property
@@ -78,18 +79,21 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Records."""
+        """Number of records."""
         return self.last_offset - self.first_offset + 1
 
     @property
     def length(self) -> int:
-        """Bytes of records."""
+        """Bytes of the records."""
         return sum(len(run.records) for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A unit that has been decided on: all of it but the records.  Fields as in drained.Footer."""
+    """Write intent: a drained file that was decided on, complete but for its records.
+
+    Fields as in drained.Footer.
+    """
 
     drain_seq: int
     created_ns: int
@@ -102,22 +106,22 @@ class Intent:
     last_offset: int
     lost: Ranges
     skipped: Ranges
-    compressed: bool = False  # its file is: a part of its name
+    compressed: bool = False  # True if its file is compressed: a part of its name
     earlier_lost: EarlierRanges = ()
     earlier_skipped: EarlierRanges = ()
-    # Why records are lost, which no footer says: in the ring these did not verify; the log had the others.
+    # Cause of lost records, which no footer has: these did not verify in the ring. The log had the others.
     damaged: EarlierRanges = ()
     logged: bool = False
-    installation: str = ""  # with an epoch that only it gives
+    installation: str = ""  # the installation that gives this epoch
 
     @property
     def header(self) -> Header:
-        """The header of its file."""
+        """Header of its file."""
         version = VERSION if self.epoch >> EPOCH_BITS else NARROW_VERSION
         return Header(self.drain_seq, ring_epoch(self.epoch), self.partition, self.created_ns, version)
 
     def name(self, edge: str) -> Name:
-        """What its file is called."""
+        """Name of its file."""
         day = self.header.day
         ends = self.first_offset, self.last_offset
         return Name(
@@ -127,12 +131,12 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a sink is given: one drained file, in parts.  Memory is valid until put() has returned."""
+    """One drained file for a sink, in parts. Memory is valid until put() has returned."""
 
     name: str  # relative to the root of the sink: the path of a drained.Name
-    parts: tuple[bytes | memoryview, ...]  # together, in this order, they are the file
-    footer: Footer  # whose records these are, as the file itself says it
-    runs: tuple[Run, ...]  # the records alone, for a sink that ships them one by one
+    parts: tuple[bytes | memoryview, ...]  # in this order they are the file
+    footer: Footer  # the footer, as it is in the file
+    runs: tuple[Run, ...]  # only the records, for a sink that sends them one by one
 
     @property
     def length(self) -> int:
@@ -141,17 +145,17 @@ class Unit:
 
     @property
     def tail(self) -> bytes | memoryview:
-        """How the file ends: its footer, with a checksum of all the rest.  Equal tails, equal content."""
+        """End of the file: its footer, with a checksum of the rest. Equal tails mean equal content."""
         return self.parts[-1]
 
     def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
-        """Whether a file of `length` bytes holds this unit; read(begin, end) gives some of them."""
+        """True if a file of `length` bytes holds this unit. read(begin, end) returns bytes of that file."""
         begin = max(length - len(self.tail), 0)
         return read(begin, length) == bytes(self.tail)
 
 
 def build(edge: str, intent: Intent, batch: Batch) -> Unit:
-    """The unit of `intent` with the records of `batch`, which must be exactly those it names."""
+    """The unit of `intent` with the records of `batch`, which must be exactly those of the intent."""
     wanted = (intent.epoch, intent.first_offset, intent.last_offset)
     assert (batch.epoch, batch.first_offset, batch.last_offset) == wanted
     assert all(one.unchecked or two.unchecked for one, two in itertools.pairwise(batch.runs))
@@ -189,7 +193,7 @@ def build(edge: str, intent: Intent, batch: Batch) -> Unit:
 
 
 def compressed(unit: Unit) -> Unit:
-    """The unit with all but its footer as one zstd frame, and the footer as one that zstd passes over."""
+    """The unit with all but its footer as one zstd frame, and the footer as a frame that zstd skips."""
     body = unit.parts[:-1]
     frame = compress_parts(body)
     length = sum(len(part) for part in body)
@@ -197,7 +201,7 @@ def compressed(unit: Unit) -> Unit:
 
 
 def _completed(room: memoryview, parts: Sequence[bytes | memoryview]) -> memoryview:
-    """The parts as one: `room`, with the headers put between the records that are there already."""
+    """The parts as one piece: `room`, with the headers written between the records that are there."""
     at = 0
     for part in parts:
         if isinstance(part, bytes):

@@ -1,11 +1,13 @@
-"""What is under way: units that were begun and not all acknowledged, in the order of being decided on.
+"""In-flight window of the bridge: units that were begun and are not all acknowledged, in the order of their
+intents.
 
-Owns that order, and what becomes of each: acknowledged in any order, given back by the front alone, sent
-again after a failure.  Never decides what is sent, and saves nothing.
+A unit is one drained file, or one batch of records for a record sink. Owns that order and the fate of each
+unit: acknowledged in any order, removed only from the front, sent again after a failure. Never decides what
+is sent, and saves nothing.
 
-After a failure only the first of those that failed is sent again; when the sink has taken it, so are the
-others: a sink that is away is asked once, and not as often as there are units.  A sink that keeps an order
-of its own gets everything again, from the first that it did not acknowledge.
+After a failure only the first failed unit is sent again. The others follow when the sink has taken it, so a
+sink that is away gets one request at a time. A sink that keeps an order of its own gets all units again, from
+the first that it did not acknowledge.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ __all__ = ["Flight", "Window"]
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """One unit under way."""
+    """One unit in flight."""
 
     intent: Intent
-    buffer: RecordBuffer | None = None  # where its records are
-    backlog: bool = False  # beside which newer records are drained already
-    parcel: Parcel | None = None  # None: its records have to be read again, after a crash
+    buffer: RecordBuffer | None = None  # memory of its records
+    backlog: bool = False  # newer records of the partition are drained already
+    parcel: Parcel | None = None  # None: its records must be read again, after a crash
     future: Future[Sequence[Rejected]] | None = None  # while the sink has it
     sent_at: float = 0.0
     took_s: float = 0.0
@@ -39,42 +41,44 @@ class Flight:
 
     @property
     def name(self) -> RingName:
-        """Of the partition."""
+        """Name of the partition."""
         return RingName(self.intent.stream, self.intent.partition)
 
     @property
     def length(self) -> int:
-        """Bytes of its records; 0: they have to be read again."""
+        """Bytes of its records; 0: they must be read again."""
         return self.parcel.batch.length if self.parcel else 0
 
 
 @dataclass
 class Window:
-    """Flights in their order.  Belongs to one thread."""
+    """Units in flight in their order. Belongs to one thread."""
 
     flights: list[Flight] = field(default_factory=list)
-    probing: bool = False  # something has failed, and nothing has gone through since
-    rewinding: bool = False  # all that was not acknowledged comes again, once everything is settled
+    probing: bool = False  # a unit failed, and none has succeeded since
+    rewinding: bool = False  # all units that were not acknowledged are sent again once none is in flight
 
     def __len__(self) -> int:
         return len(self.flights)
 
     def of(self, name: RingName) -> Iterator[Flight]:
-        """Those of one partition."""
+        """The units of one partition."""
         return (flight for flight in self.flights if flight.name == name)
 
     @property
     def outstanding(self) -> int:
-        """How many the sink has."""
+        """Number of units that the sink has."""
         return sum(1 for flight in self.flights if flight.future is not None)
 
     @property
     def restoring(self) -> bool:
-        """Whether units are left that a crash has interrupted: what becomes of them, the next may declare."""
+        """True if units remain that a crash has interrupted: the next unit may have to declare their
+        ranges.
+        """
         return any(flight.parcel is None for flight in self.flights)
 
     def to_send(self) -> list[Flight]:
-        """Those that are to be sent, now."""
+        """Units to send now."""
         waiting = [it for it in self.flights if it.future is None and not it.acknowledged]
         if self.rewinding:
             return []
@@ -83,7 +87,7 @@ class Window:
         return waiting
 
     def settle(self, now: float, acknowledged: Callable[[Flight], object]) -> SinkError | None:
-        """Look at what has come back; the gravest of what has failed."""
+        """Collect finished sends. Return the most serious failure, or None."""
         failure: SinkError | None = None
         for flight in self.flights:
             future = flight.future
@@ -104,7 +108,7 @@ class Window:
         return failure
 
     def rewound(self) -> bool:
-        """Whether it is time to begin again behind what was acknowledged; then nothing is under way."""
+        """True if the window was emptied to begin again behind the last acknowledged unit."""
         if not self.rewinding or self.outstanding:
             return False
         self.flights.clear()
@@ -112,7 +116,10 @@ class Window:
         return True
 
     def finished(self) -> Iterator[Flight]:
-        """Take away those at the front that are acknowledged; the caller ends each before the next."""
+        """Remove acknowledged units from the front.
+
+        The caller completes each unit before it takes the next.
+        """
         while self.flights and self.flights[0].acknowledged:
             yield self.flights[0]
             del self.flights[0]

@@ -1,1 +1,3 @@
-"""Sinks, one file each; nothing is imported here.  bridge.sink says what a sink is and picks one by URL."""
+"""Sinks, one file each; nothing is imported here. bridge.sink defines the interface and chooses a sink
+by URL.
+"""

@@ -1,25 +1,25 @@
-"""The sink that is a local directory: a disk, a mounted share, the landing zone of a small installation.
+"""Directory sink: a local disk, a mounted share, the landing zone of a small installation.
 
-Standard library only, so that a broker drains to a directory without any extra.  obstore can write to
-directories as well, and ObjectSink can be told to; it is not used for them because its local store never
-syncs, and shows a file before its bytes are on the disk (strace, obstore 0.12): after a power cut a name
-that should mean a whole unit may then hold zeros, and create-once keeps it so.
+Standard library only, so that a broker drains to a directory without any extra. obstore can write to
+directories, and ObjectSink can use it. It is not used for them, because its local store never syncs, and
+shows a file before its bytes are on the disk (strace, obstore 0.12). After a power cut a name that must mean
+a whole file could then hold zeros, and create-once would keep it so.
 
-Here a file is written under another name, synced, linked to its own, and the directory synced:
+Here a file is written under another name, synced, linked to its own name, and the directory is synced:
 
-    edge=ID/.partial-NAME  written, fdatasync; what a kill leaves, the next drain of this edge removes
-    link NAME              create-once: fails if the name is there, and then its content is compared
-    fsync directory        now put() may return
+    edge=ID/.partial-NAME  written, fdatasync; after a kill the next drain of this edge removes it
+    link NAME              create-once: fails if the name exists, and then the content is compared
+    fsync directory        only then put() returns
 
-Long files go past the page cache where the file system does that (O_DIRECT): they are synced at once and not
-read again by us, so that a copy in memory would cost the processor most of what a put costs, and the system's
-writers, which are of a higher priority than a bridge, take what is left from the broker.
+Long files bypass the page cache if the file system supports it (O_DIRECT). They are synced at once and not
+read again by the bridge. A copy in memory would cost most of the processor time of a put. The kernel's
+writers, which have a higher priority than a bridge, would take the rest from the broker.
 
-Invariant: a file that has its name is whole and on the disk.
+Invariant: a file with its final name is whole and on the disk.
 
-Two bridges that drain one edge into one place would give the same numbers to different units.  So a drain
-begins by taking an flock on edge=ID/.lock; the kernel gives it back however its holder ends.  The file says
-who holds it, for the error of a bridge that is refused.
+Two bridges that drain one edge to one place would give the same numbers to different files. So a drain first
+takes an flock on edge=ID/.lock; the kernel releases it with its process. The file names the holder, for the
+error of a bridge that is refused.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from persistence.files import OsFiles
 
 __all__ = ["DirectorySink"]
 
-PARTIAL = ".partial-"  # Spark passes over names with a leading dot
+PARTIAL = ".partial-"  # Spark ignores names with a leading dot
 LOCK = ".lock"
 HOLDER_MAX_BYTES = 4096
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 IOV_MAX = 1024  # buffers in one writev: UIO_MAXIOV of Linux
-DIRECT_LEAST_BYTES = 256 << 10  # what is shorter costs little either way
-BLOCK_BYTES = 4096  # where a direct write begins and ends: whole blocks of any usual disk
+DIRECT_LEAST_BYTES = 256 << 10  # shorter files cost little either way
+BLOCK_BYTES = 4096  # a direct write begins and ends at whole blocks of any usual disk
 
 REMEDIES = {
     errno.EACCES: "give the user that runs the bridge write permission",
@@ -67,23 +67,23 @@ REMEDIES = {
 
 
 class DirectorySink:
-    """Drained files below `root`, which is made when the first one comes; the directory above it must be
-    there.
+    """Drained files below `root`, which is created with the first file. The directory above `root` must
+    exist.
 
-    (A share that is not mounted leaves an empty mount point: with root below it, nothing is drained into the
-    wrong disk.)
+    A share that is not mounted leaves an empty mount point. With root below the share, nothing is drained to
+    the wrong disk.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._synced: set[Path] = set()  # directories whose names are on the disk
         self._locks: dict[Path, int] = {}  # by directory of the edge
-        self._making = threading.Lock()  # of what is above; files are written beside each other
+        self._making = threading.Lock()  # for the two above; files are written in parallel
         self._holder: Holder | None = None
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> DirectorySink:
-        """For file:///absolute/path.  Raises BadName."""
+        """The sink of file:///absolute/path. Raises BadName."""
         parts = urlsplit(url)
         path = Path(unquote(parts.path))
         if parts.netloc not in {"", "localhost"} or not path.is_absolute():
@@ -125,7 +125,7 @@ class DirectorySink:
                 self._lock(path.parents[1])
             self._write(path, unit)
         except OSError as error:
-            self._synced.clear()  # somebody may have removed what was made
+            self._synced.clear()  # the directories may have been removed
             raise _unavailable(path, error) from error
 
     def _write(self, path: Path, unit: Unit) -> None:
@@ -141,11 +141,11 @@ class DirectorySink:
         OsFiles().dirsync(str(path.parent))
 
     def _lock(self, directory: Path) -> None:
-        """From now on nobody else drains that edge here."""
+        """Lock the directory of an edge, so that no other process drains that edge here."""
         held = self._locks.get(directory)
         if held is not None and os.fstat(held).st_nlink > 0:
             return
-        self._unlock(directory)  # somebody has removed the file
+        self._unlock(directory)  # the file was removed meanwhile
         fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ class DirectorySink:
             os.close(held)
 
     def _make_directory(self, directory: Path) -> None:
-        """`directory` is there, and so is its name, on the disk."""
+        """Create `directory` and sync its name to the disk."""
         if directory in self._synced and directory.is_dir():
             return
         if directory != self.root:
@@ -200,13 +200,13 @@ def _opener(path: str, flags: int) -> int:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what a kill has left half written: its unit may be given up, and then nobody puts it again."""
+    """Remove half-written files of a killed drain: they may be given up, and then are never put again."""
     for left in directory.glob(f"{PARTIAL}*"):
         left.unlink(missing_ok=True)
 
 
 def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """One gather of what is in memory; more when there are many parts, or the disk takes less at once."""
+    """Write all parts in one gather; in several if there are many parts, or the disk takes less at once."""
     first = memoryview(parts[0])
     written = os.lseek(fd, _write_direct(fd, first), os.SEEK_SET)
     waiting = [first[written:], *(memoryview(part) for part in parts[1:])]
@@ -219,9 +219,9 @@ def _write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _write_direct(fd: int, part: memoryview) -> int:
-    """Whole blocks of `part` at the begin of the file, past the page cache; how many bytes.
+    """Write whole blocks from the begin of `part`, bypassing the page cache. Returns the number of bytes.
 
-    None where it is short, or where that cannot be: by this file system, or from this memory.
+    Returns 0 if the part is short, or if the file system or this memory does not support it.
     """
     whole = len(part) // BLOCK_BYTES * BLOCK_BYTES
     if whole < DIRECT_LEAST_BYTES:
@@ -240,7 +240,7 @@ def _write_direct(fd: int, part: memoryview) -> int:
 
 
 def _compare(path: Path, unit: Unit) -> None:
-    """Nothing, if `path` holds this unit, by its footer, which has a checksum of all the rest."""
+    """Return if `path` holds this unit, by its footer, which has a checksum of the rest. Otherwise raise."""
     with open(path, "rb", buffering=0) as file:
         fd = file.fileno()
         length = os.fstat(fd).st_size

@@ -1,9 +1,8 @@
-"""Holder of a lease, as JSON in the lock file or lease object of a sink, and the error that refuses another.
+"""Holder of a lease, as JSON in the lock file or lease object of a sink, and the refusal of another holder.
 
     {"holder": key, "installation": id, "boot": id, "place": device.inode, "host": name}
 
-`holder` decides; the other keys are for people.  A version of Brim before installations had an id wrote
-`holder` only.
+`holder` decides; the other keys are for people. Brim before installations had an id wrote only `holder`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ def holder_as_dict(holder: Holder) -> dict[str, Any]:
 
 
 def holder_in(data: bytes) -> Holder | str:
-    """The holder in a lock file or lease; its text if it is not an installation; "": it is given up."""
+    """The holder in a lock file or lease; its text if it is not an installation; "": the lease was
+    released.
+    """
     try:
         found = json.loads(data)
         key = str(found["holder"])
@@ -44,9 +45,9 @@ def holder_in(data: bytes) -> Holder | str:
 def refusal(
     where: str, other: Holder | str, own: Holder | str | None, left_s: float | None = None
 ) -> SinkUnavailable:
-    """The error for a place where another bridge drains.
+    """Error for a place to which another bridge drains.
 
-    `left_s`: seconds after which its lease runs out if it is dead; None: it lives.
+    `left_s`: seconds after which its lease expires if it is dead; None: it lives.
     """
     text = f"{where}: another bridge drains this edge there"
     text += f": {other}; this one is {own}" if other and own else ""

@@ -1,23 +1,24 @@
-"""A lease in an object store: one bridge at a time drains an edge into one place.
+"""Lease in an object store: at most one bridge at a time drains an edge to a place.
 
 Two bridges of one edge id (a cloned machine, a copied configuration) would give the same numbers to different
-units.  A store has no locks, but an object that is written on the condition that it is still the one that was
-read (If-Match).  So edge=ID/.lease says who holds it, in JSON, and is written anew every RENEW_S while units
-are put.
+files. A store has no locks, but it can write an object on the condition that it is unchanged since it was
+read (If-Match). So edge=ID/.lease names the holder, in JSON, and is rewritten every RENEW_S while files are
+put.
 
-    nobody holds it, or this holder does     taken at once: a bridge that was killed goes on
-    another holder                           refused, until it has not been renewed for LEASE_S
+    no holder, or this holder     taken at once: a bridge that was killed continues
+    another holder                refused, until it was not renewed for LEASE_S
 
-A holder is an installation during one boot (bridge/installation.py): clones of a machine are different ones.
+A holder is an installation during one boot (bridge/installation.py): clones of a machine are different
+holders.
 
-No two clocks are compared: who waits measures with its own how long the object stays the same.  A holder
-that could not renew for longer than RENEW_S puts nothing before it has renewed; RENEW_S and the longest put
-together are less than LEASE_S, so a unit never goes out on a lease that was lost.
+No two clocks are compared: a waiting bridge measures with its own clock how long the object is unchanged. A
+holder that could not renew for longer than RENEW_S puts nothing before it has renewed. RENEW_S and the
+longest put together are less than LEASE_S, so no file is put under a lease that was lost.
 
-On one machine, where two bridges are the same holder, the name of a socket that the kernel forgets with its
-process keeps the second one out.
+On one machine two bridges may be the same holder. There the name of a socket keeps the second one out; the
+kernel removes the name with its process.
 
-A store that cannot write on condition (If-Match) has no leases, and the log says so.
+A store that cannot write on a condition (If-Match) has no leases. The log reports that.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MACHINE_ID = Path("/etc/machine-id")
 
 
 def this_machine() -> str:
-    """A name for this machine that gives away nothing but its host name."""
+    """Name for this machine that reveals only its host name."""
     try:
         identity = MACHINE_ID.read_bytes()
     except OSError:
@@ -57,7 +58,7 @@ def this_machine() -> str:
 
 
 class Lease:
-    """The lease on edge=`edge` in `store`, at `where` for people.  Any thread may call."""
+    """Lease on edge=`edge` in `store`; `where` names the place in errors. Any thread may call it."""
 
     def __init__(
         self,
@@ -76,21 +77,23 @@ class Lease:
         self._holder = self._own.key if isinstance(self._own, Holder) else self._own
         self._clock = clock
         self._turn = threading.Lock()
-        self._e_tag: str | None = None  # of the object that this holder has written; None: it holds nothing
+        # Of the object that this holder has written; None: the lease is not held.
+        self._e_tag: str | None = None
         self._renewed_at = 0.0
-        self._seen: tuple[str | None, float] = (None, 0.0)  # of another holder: which object, since when
+        # Version of another holder's object, and the time it was first seen.
+        self._seen: tuple[str | None, float] = (None, 0.0)
         self._conditional = True
         self._name: LocalName | None = None
 
     def take(self) -> None:
-        """It is this bridge's.  Raises SinkUnavailable: another one's; obstore's errors."""
+        """Take the lease. Raises SinkUnavailable: another bridge holds it; errors of obstore."""
         with self._turn:
             self._take_name()
             if self._conditional and not (self._e_tag and self._renew()):
                 self._contend()
 
     def keep(self) -> None:
-        """Before a put: it still is.  Raises SinkUnavailable; obstore's errors."""
+        """Check before a put that the lease is still held. Raises SinkUnavailable; errors of obstore."""
         with self._turn:
             if not self._conditional or (self._e_tag and self._clock() - self._renewed_at < RENEW_S):
                 return
@@ -104,7 +107,10 @@ class Lease:
                 )
 
     def give_up(self) -> None:
-        """The next bridge need not wait.  Raises nothing: what fails runs out by itself."""
+        """Release the lease, so that the next bridge need not wait.
+
+        Raises nothing: otherwise the lease expires.
+        """
         with self._turn:
             try:
                 if self._e_tag is not None:
@@ -132,7 +138,7 @@ class Lease:
             )
 
     def _left_s(self, e_tag: str | None) -> float:
-        """How long the lease that was seen can still be good."""
+        """Seconds for which the lease that was seen can still be valid."""
         now = self._clock()
         if self._seen[0] != e_tag:
             self._seen = (e_tag, now)
@@ -150,12 +156,12 @@ class Lease:
         return holder_in(content), e_tag
 
     def _write(self, holder: str, mode: str | Mapping[str, Any]) -> bool:
-        """Whether it was written; not: it is no longer the object that `mode` says."""
+        """Write the lease. False: it is no longer the object that `mode` requires."""
         self._e_tag = None
-        at = self._clock()  # of the request, not of its answer
+        at = self._clock()  # time of the request, not of its reply
         own = holder_as_dict(self._own) if holder and isinstance(self._own, Holder) else {"holder": holder}
         content = json.dumps({**own, "at": time.time_ns()}).encode()
-        put: Any = self._obstore.put  # its type of mode leaves out a version that is absent
+        put: Any = self._obstore.put  # its type of mode omits a version that is absent
         try:
             done = put(self._store, self._path, content, mode=mode)
         except (self._exceptions.AlreadyExistsError, self._exceptions.PreconditionError):
@@ -173,9 +179,10 @@ class Lease:
 
 
 class LocalName:
-    """That one bridge of this machine drains to `where`: a name that the kernel forgets with its process.
+    """Claim that one bridge of this machine drains to `where`: a socket name that the kernel removes with its
+    process.
 
-    Raises SinkUnavailable: another one does.
+    Raises SinkUnavailable: another bridge has the name.
     """
 
     def __init__(self, where: str, holder: str) -> None:
@@ -191,5 +198,5 @@ class LocalName:
             ) from error
 
     def release(self) -> None:
-        """Another one may."""
+        """Release the name."""
         self._socket.close()
