@@ -51,13 +51,19 @@ def refusal(
     """
     text = f"{where}: another bridge drains this edge there"
     text += f": {other}; this one is {own}" if other and own else ""
-    if isinstance(other, Holder) and isinstance(own, Holder) and other.installation == own.installation:
-        same_place = (other.boot, other.place) == (own.boot, own.place)
-        text += "" if same_place else "; one state directory is a copy of the other"
     hint = (
         "stop that one, or give the edge of this one another edge_id and its bridge another name: what this "
         "machine holds is then drained under them, and nothing is removed"
     )
+    if _is_copy(other, own):
+        text += "; one state directory is a copy of the other"
+        hint += "; records that both logs have are then in the lake under both edge ids"
     if left_s is not None:
         hint += f"; if that one is dead, this one takes over in {left_s:.0f} s"
     return SinkUnavailable(text, hint=hint)
+
+
+def _is_copy(other: Holder | str, own: Holder | str | None) -> bool:
+    if not isinstance(other, Holder) or not isinstance(own, Holder):
+        return False
+    return other.installation == own.installation and (other.boot, other.place) != (own.boot, own.place)

@@ -94,6 +94,7 @@ def clone(machine: Make, lake: Lake) -> None:
     copy.publish(120)
     wait_until(lambda: "one state directory is a copy of the other" in copy.bridge()["last_error"])
     assert "nothing is removed" in copy.bridge()["remedy"]
+    assert "records that both logs have are then in the lake under both edge ids" in copy.bridge()["remedy"]
     original.stop()
     copy.drain()
     copy.stop()
