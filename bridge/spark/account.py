@@ -1,10 +1,12 @@
-"""The account of what was drained: by partition and epoch, what is there, missing, lost, skipped, doubled.
+"""Account of drained records: by partition and epoch, the offsets that are present, missing, lost, skipped or
+doubled.
 
-Plain arithmetic over what names and footers say: no record is read, and no Spark is needed.
+Plain arithmetic on names and footers: no record is read, and Spark is not needed.
 
-An epoch is expected from its first offset (every footer has it) up to the last that is there, or up to
-where the next epoch says that draining stood.  What is expected, not there, and declared by no footer, is a
-gap.  That the newest file is gone cannot be seen here: nothing tells of it yet.
+An epoch is expected from its first offset, which every footer has. It is expected up to the last offset that
+is present, or to the offset at which the next epoch states that draining ended. An expected offset that is
+not present, and that no footer declares, is a gap. A missing newest file cannot be detected here: no other
+file mentions it yet.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ __all__ = ["Account", "EdgeAccount", "Epoch", "EpochAccount", "FileFacts", "acco
 
 
 class Epoch(NamedTuple):
-    """Whose offsets: they mean something only within it."""
+    """Range of validity of offsets: one epoch of one partition of one edge."""
 
     edge: str
     stream: str
@@ -31,7 +33,7 @@ class Epoch(NamedTuple):
 
 
 class FileFacts(NamedTuple):
-    """One file: its name, and its footer if that can be read, else why not."""
+    """One file: its name, and its footer or the reason why that cannot be read."""
 
     file: StoredFile
     footer: Footer | None
@@ -53,13 +55,13 @@ class EpochAccount:
 
     @property
     def records(self) -> int:
-        """Different offsets that are there."""
+        """Number of different offsets that are present."""
         return count(self.present)
 
 
 @dataclass
 class EdgeAccount:
-    """The numbers of one edge's units."""
+    """Numbers of one edge's files."""
 
     edge: str
     first: int
@@ -70,7 +72,7 @@ class EdgeAccount:
 
 @dataclass
 class Account:
-    """All of it."""
+    """Account of all files."""
 
     epochs: list[EpochAccount] = field(default_factory=list)
     edges: list[EdgeAccount] = field(default_factory=list)
@@ -78,8 +80,8 @@ class Account:
 
     @property
     def has_missing(self) -> bool:
-        """True: records or units are missing without a declaration, units have the same number, or a file
-        cannot be read.
+        """True if records or files are missing without a declaration, numbers are used twice, or a file
+        is unreadable.
         """
         units = any(it.missing or it.doubled for it in self.edges)
         return units or any(it.missing for it in self.epochs) or bool(self.unreadable)
@@ -88,8 +90,8 @@ class Account:
 def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
     """The account of these files.
 
-    `retained`: old files have been removed on purpose; an epoch is then expected from the first offset that
-    is there, and an edge from its first number anyway.
+    `retained`: old files were removed on purpose. An epoch is then expected from the first offset that is
+    present. An edge is always expected from its first number.
     """
     stood = _where_draining_stood(facts.footer for facts in files)
     epochs: dict[Epoch, list[FileFacts]] = defaultdict(list)
@@ -111,7 +113,7 @@ def account(files: Sequence[FileFacts], *, retained: bool = False) -> Account:
 
 
 def _where_draining_stood(footers: Iterable[Footer | None]) -> dict[Epoch, int]:
-    """For epochs that a later one names as the one before: the offset that would have come next."""
+    """The next offset of each epoch that a later epoch names as the one before."""
     return {
         Epoch(footer.edge, footer.stream, footer.partition, footer.previous[0]): footer.previous[1]
         for footer in footers
@@ -127,7 +129,7 @@ class _Declared(NamedTuple):
 
 
 def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, _Declared]:
-    """What was declared lost or skipped of epochs that had ended by then."""
+    """Ranges that later files declare lost or skipped for epochs that had ended."""
     found: dict[Epoch, _Declared] = defaultdict(lambda: _Declared([], []))
     for footer in filter(None, footers):
         for kind, ranges in enumerate((footer.earlier_lost, footer.earlier_skipped)):
@@ -138,7 +140,7 @@ def _said_later(footers: Iterable[Footer | None]) -> dict[Epoch, _Declared]:
 
 
 def _declared(footers: Sequence[Footer], later: _Declared, present: Ranges) -> _Declared:
-    """Ranges lost and skipped, without those that are present; a range that is both counts as lost."""
+    """Ranges lost and skipped, without those that are present. A range that is both counts as lost."""
     lost = union([*(pair for footer in footers for pair in footer.lost), *later.lost])
     skipped = union([*(pair for footer in footers for pair in footer.skipped), *later.skipped])
     return _Declared(subtract(lost, present), subtract(skipped, union([*present, *lost])))
@@ -157,8 +159,8 @@ def _epoch(
     explained = union([*present, *declared.lost, *declared.skipped])
     ends = [last for _, last in explained] + ([stood - 1] if stood else [])
     if not ends or (not firsts and retained):
-        return None  # nothing of this epoch was ever there, or nothing is any more
-    # Of an epoch without a file, whose end nobody tells: it is of the time before the edge had this name.
+        return None  # the epoch had no record, or none is left
+    # An epoch without a file, whose end no file states, is from the time before the edge had this name.
     begin = 0 if stood is not None else explained[0][0]
     first, last = min(firsts, default=begin), max(ends)
     expected = [(first, last)] if last >= first else []

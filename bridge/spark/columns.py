@@ -1,25 +1,26 @@
-"""The columns of a record, as Spark and Arrow see them.
+"""Columns of a record in Spark and Arrow.
 
     edge        string     edge id
     stream      string     stream, or stream@producer
     partition   int
-    epoch       long       with edge, stream, partition and offset: the record's identity for ever
-    offset      long       dense from the epoch's first on
-    timestamp   timestamp  when the broker took it; microseconds (the record has nanoseconds), UTC
-    topic       string     bytes that are no UTF-8 are shown as U+FFFD
-    qos         int        it was published with
+    epoch       long       with edge, stream, partition and offset: the permanent identity of the record
+    offset      long       dense from the first of the epoch on
+    timestamp   timestamp  time at which the broker took it; microseconds (the record has nanoseconds), UTC
+    topic       string     bytes that are not UTF-8 are shown as U+FFFD
+    qos         int        QoS of the publish
     retain      boolean
-    properties  binary     MQTT 5 properties in wire form, their length in front; null: none
+    properties  binary     MQTT 5 properties in wire form with their length first; null: no properties
     payload     binary
 
 With mode PERMISSIVE there is one more, null for a good record:
 
-    _corrupt_record  string  why this offset could not be read; then everything behind `offset` is null
+    _corrupt_record  string  reason why this offset could not be read; all columns behind `offset` are null
 
-Elsewhere all but `properties` are NOT NULL: Spark looks for nulls twice a row otherwise, in each column.
+Without that mode all columns but `properties` are NOT NULL: otherwise Spark checks each column of each row
+twice for nulls.
 
-Rule for change: columns are only added, at the end, and nullable: tables and stream checkpoints outlive
-versions.
+Rule for change: columns are only added, at the end, and nullable, because tables and stream checkpoints
+outlive versions.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 CORRUPT: Final = "_corrupt_record"
-REPEATED_MOST = 65_536  # rows of a constant that are kept: as many as a batch of records has at most
+REPEATED_MOST = 65_536  # rows of a constant that are cached: the maximum of a batch of records
 
 TYPES: Final[dict[str, pa.DataType]] = {
     "edge": pa.string(),
@@ -61,7 +62,7 @@ TYPES: Final[dict[str, pa.DataType]] = {
     CORRUPT: pa.string(),
 }
 
-NEVER_NULL: Final = frozenset(TYPES) - {"properties", CORRUPT}  # of a record that verifies
+NEVER_NULL: Final = frozenset(TYPES) - {"properties", CORRUPT}  # in a record that verifies
 
 DDL: Final = (
     "edge string, stream string, partition int, epoch long, offset long, timestamp timestamp, topic string, "
@@ -70,26 +71,26 @@ DDL: Final = (
 
 
 def never_null(columns: str) -> str:
-    """The same columns, as DDL, with NOT NULL where it is true as long as every record verifies."""
+    """The same columns as DDL, with NOT NULL where it holds if every record verifies."""
     known = ((column, column.split()[0] in NEVER_NULL) for column in columns.split(", "))
     return ", ".join(f"{column} NOT NULL" if never else column for column, never in known)
 
 
 class Decoded(NamedTuple):
-    """Rows with offsets from first_offset on, without a gap; of the columns asked for, those of a record."""
+    """Rows with contiguous offsets from first_offset on; the requested columns that a record has."""
 
     first_offset: int
     rows: int
     columns: dict[str, pa.Array]
 
     def part(self, first_offset: int, last_offset: int) -> Decoded:
-        """The rows of those offsets.  Copies nothing."""
+        """The rows of those offsets. Copies nothing."""
         begin, rows = first_offset - self.first_offset, last_offset - first_offset + 1
         return Decoded(first_offset, rows, {name: it.slice(begin, rows) for name, it in self.columns.items()})
 
 
 class Constants(NamedTuple):
-    """What all records of a file have in common."""
+    """Values that all records of a file share."""
 
     edge: str
     stream: str
@@ -113,7 +114,7 @@ def batch_of(decoded: Decoded, constants: Constants, schema: pa.Schema) -> pa.Re
 def corrupt_batch_of(
     first_offset: int, last_offset: int, reason: str, constants: Constants, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """One row for each of the offsets, that says why it could not be read."""
+    """One row per offset, with the reason why it could not be read."""
     rows = last_offset - first_offset + 1
     columns = {
         "offset": pa.array(range(first_offset, last_offset + 1), pa.int64()),
@@ -126,7 +127,7 @@ def corrupt_batch_of(
 
 
 def as_text(keys: pa.Array) -> pa.Array:
-    """Bytes as strings, without a copy when they are UTF-8; else what is not is replaced by U+FFFD."""
+    """Bytes as strings, without a copy if they are UTF-8; otherwise invalid bytes become U+FFFD."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
@@ -134,16 +135,17 @@ def as_text(keys: pa.Array) -> pa.Array:
 
 
 def _filled(field: pa.Field, constants: Constants, rows: int) -> pa.Array:
-    """The same value for each row: what the file says, or null.  Mostly a part of what was made before."""
+    """The same value for each row: a value of the file, or null. Usually a slice of a cached array."""
     value = getattr(constants, field.name, None)
     if rows > REPEATED_MOST:
         return _repeated.__wrapped__(field.type, value, rows)
     return _repeated(field.type, value, REPEATED_MOST).slice(0, rows)
 
 
-@functools.lru_cache(maxsize=32)  # some hundred KiB each; made anew they took half as long as decoding
+# Some hundred KiB each; without the cache they took half as long as decoding.
+@functools.lru_cache(maxsize=32)
 def _repeated(kind: pa.DataType, value: str | int | None, rows: int) -> pa.Array:
-    """From plain buffers: the first pa.scalar() of a process imports pandas, which takes 0.2 s."""
+    """Built from plain buffers: the first pa.scalar() of a process imports pandas, which takes 0.2 s."""
     if value is None:
         return pa.nulls(rows, kind)
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Ranges of offsets: what is covered, what twice, what not at all.  Plain arithmetic, no files, no Spark.
+"""Ranges of offsets: covered once, covered twice, not covered. Plain arithmetic, no files, no Spark.
 
-A range is (first, last), both included.  A list of ranges is sorted and its ranges neither touch nor overlap.
+A range is (first, last), both included. A list of ranges is sorted, and its ranges neither touch nor overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Ranges: TypeAlias = list[Range]
 
 
 def union(ranges: Iterable[Range]) -> Ranges:
-    """What any of the ranges covers."""
+    """Offsets that at least one of the ranges covers."""
     found: Ranges = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -26,7 +26,7 @@ def union(ranges: Iterable[Range]) -> Ranges:
 
 
 def subtract(ranges: Ranges, taken: Ranges) -> Ranges:
-    """What `ranges` cover and `taken` do not."""
+    """Offsets that `ranges` cover and `taken` do not."""
     found: Ranges = []
     at = 0
     for begin, last in ranges:
@@ -45,7 +45,7 @@ def subtract(ranges: Ranges, taken: Ranges) -> Ranges:
 
 
 def overlap(ranges: Iterable[Range]) -> Ranges:
-    """What more than one of the ranges covers."""
+    """Offsets that more than one of the ranges covers."""
     found: Ranges = []
     reached = -1
     for first, last in sorted(ranges):
@@ -56,5 +56,5 @@ def overlap(ranges: Iterable[Range]) -> Ranges:
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """Offsets in the ranges."""
+    """Number of offsets in the ranges."""
     return sum(last - first + 1 for first, last in ranges)

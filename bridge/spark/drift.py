@@ -3,11 +3,11 @@
     field temp: no double: "warm"
     field temp: no double: "warm"; fields vib, load: a map belongs where something else is: 5
 
-One entry for each value, with `; ` between entries: the column, the reason, and the value as JSON; bytes, and
-strings that are no UTF-8, in hexadecimal digits behind 0x.  Nothing is shortened.
+One entry for each value, with `; ` between entries: the column, the reason, and the value as JSON. Bytes, and
+strings that are not UTF-8, are hexadecimal digits after 0x. Nothing is shortened.
 
-Payloads are hostile: a few bytes of CBOR can refer to one value a million times.  So the text of one payload
-has at most SHOWN_MOST characters per byte of it, which is more than any payload without references needs.
+Payloads are hostile: a few bytes of CBOR can refer to one value a million times. So the text of one payload
+has at most SHOWN_MOST characters per byte of the payload. No payload without references needs more.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 __all__ = ["Pairs", "entry", "shown"]
 
-SHOWN_MOST = 16  # characters per byte of the payload: null takes 6 for one byte, with what parts values
+SHOWN_MOST = 16  # characters per byte of the payload: null takes 6 for one byte, with its separator
 DEPTH_MOST = 32
 
 
 class Pairs(list[tuple[Any, Any]]):
-    """An object, with the keys that are there twice."""
+    """An object with the keys that occur twice."""
 
 
 def entry(columns: Iterable[str], reason: str, values: Iterable[Any], payload_bytes: int) -> str:

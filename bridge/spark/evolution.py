@@ -4,11 +4,11 @@
     a column that is absent   is null
     another type              the column keeps its type: Delta's type widening allows no change between the
                               types of payload fields.  A value with an exact equal in the type of the column
-                              becomes that (2.0 becomes the long 2).  Any other goes to _undecoded, and the
-                              column is null
-    other capital letters     the same column: Spark and Delta compare names without them
+                              is converted (2.0 becomes the long 2).  Any other value goes to _undecoded, and
+                              the column is null
+    other capital letters     the same column: Spark and Delta ignore case in names
 
-Owns the expressions of Spark for it; tables.py owns the log.
+Owns the Spark expressions for these rules; tables.py owns the log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fitted(frame: DataFrame, table: StructType) -> DataFrame:
 
 
 def _cast(column: Column, given: DataType, wanted: DataType) -> tuple[Column, Column]:
-    """The value in the type of the table, and whether it is equal to the one that was given."""
+    """The value in the type of the table, and True if it equals the given value."""
     if BinaryType() in (given, wanted) and StringType() not in (given, wanted):
         return f.lit(None).cast(wanted), column.isNull()
     cast = column.try_cast(wanted)
@@ -62,7 +62,7 @@ def _cast(column: Column, given: DataType, wanted: DataType) -> tuple[Column, Co
 
 
 def _shown(column: Column, given: DataType) -> Column:
-    """As drift.py shows values."""
+    """The text of a value, in the form of drift.py."""
     if given == BinaryType():
         return f.concat(f.lit("0x"), f.lower(f.hex(column)))
     if given != StringType():

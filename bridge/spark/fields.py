@@ -4,9 +4,9 @@ msgpack is unpacked by the compiled core (ringbuf/c/unpack.c), JSON read by pyar
 batch at a time.  A batch in which they find a mistake is halved until what is wrong stands alone, so one bad
 payload costs its neighbours little.  CBOR and Sparkplug are decoded one by one, by their libraries.
 
-A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py); the other
-fields of the payload keep their values.  Of a payload that is not of its format nothing is decoded.  Only the
-columns that are asked for are decoded, and judged.
+A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py). The other
+fields of the payload keep their values. A payload that is not in its format is not decoded at all. Only the
+requested columns are decoded and checked.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ TWICE = "a key that is there twice"
 
 
 class Typed(NamedTuple):
-    """Columns by name; None as the other two: every row was decoded in full."""
+    """Columns by name. If the other two are None, every row was decoded in full."""
 
     columns: dict[str, pa.Array]
-    reasons: pa.Array | None = None  # string: why a row, or a field of it, was not decoded
-    lost: pa.Array | None = None  # boolean: nothing of the row was decoded
+    reasons: pa.Array | None = None  # string: reason why a row, or a field of it, was not decoded
+    lost: pa.Array | None = None  # boolean: True if nothing of the row was decoded
 
 
 class _Bad(ValueError):
-    """Why this payload gives no values, or this value does not fit."""
+    """Reason why a payload gives no values, or a value does not fit."""
 
 
 Fields: TypeAlias = Sequence[Field]
@@ -51,7 +51,7 @@ Fields: TypeAlias = Sequence[Field]
 def typed_columns(
     payloads: Payloads, topics: pa.Array, data: pa.Array, wanted: Collection[str]
 ) -> dict[str, pa.Array]:
-    """Those of the payload schema's columns that are wanted, a row for each topic and payload."""
+    """The wanted columns of the payload schema, with one row per topic and payload."""
     judged = set(payloads.columns) & set(wanted) or set(payloads.columns)
     numbers = _rules_of(payloads, topics)
     if isinstance(numbers, int):
@@ -68,7 +68,7 @@ def typed_columns(
 
 
 def _rules_of(payloads: Payloads, topics: pa.Array) -> int | pa.Array:
-    """The number of the entry for each row, or the one that all rows have."""
+    """The number of the entry for each row, or one number for all rows."""
     encoded = topics.dictionary_encode()
     numbers = [payloads.rule_of(topic) for topic in encoded.dictionary.to_pylist()]
     if len(set(numbers)) == 1:
@@ -77,7 +77,7 @@ def _rules_of(payloads: Payloads, topics: pa.Array) -> int | pa.Array:
 
 
 def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection[str]) -> Typed:
-    """All rows by one entry; the columns that it does not have are null."""
+    """All rows by one entry; columns that the entry does not have are null."""
     columns = {
         name: pa.nulls(len(data), KINDS[kind]) for name, kind in payloads.columns.items() if name in judged
     }
@@ -92,7 +92,7 @@ def _by_rule(payloads: Payloads, number: int, data: pa.Array, judged: Collection
 
 
 def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Collection[str]) -> Typed:
-    """Each entry's rows apart, and all in their order again."""
+    """The rows of each entry separately, then all in their order."""
     places, parts = [], []
     for number in pc.unique(numbers).to_pylist():
         rows = pc.indices_nonzero(pc.equal(numbers, number))
@@ -103,7 +103,7 @@ def _by_rules(payloads: Payloads, numbers: pa.Array, data: pa.Array, judged: Col
 
 
 def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
-    """One after the other, then in another order."""
+    """The parts joined, then reordered."""
 
     def put(arrays: Sequence[pa.Array]) -> pa.Array:
         joined = pa.concat_arrays(arrays)
@@ -120,7 +120,7 @@ def _joined(parts: Sequence[Typed], order: pa.Array | None = None) -> Typed:
 
 
 def decode_payloads(rule: Rule, fields: Fields, data: pa.Array) -> Typed:
-    """These fields of payloads of one format."""
+    """Decode these fields of payloads of one format."""
     if rule.format == "msgpack":
         from bridge.spark.unpacked import unpack
 
@@ -141,7 +141,7 @@ Whole: TypeAlias = Callable[[pa.Array, Fields], dict[str, pa.Array] | None]
 def _halved(
     whole: Whole, one_by_one: Callable[[pa.Array, Fields], Typed], data: pa.Array, fields: Fields
 ) -> Typed:
-    """By `whole`, which gives None when it finds a mistake."""
+    """Decode with `whole`, which returns None for an invalid payload; halve the batch in that case."""
     columns = whole(data, fields)
     if columns is not None:
         return Typed(columns)
@@ -155,11 +155,11 @@ def _halved(
 
 
 def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
-    """By pyarrow, all at once.  None: something in it is not as it should be.
+    """Decode all payloads at once by pyarrow. Returns None if one is invalid.
 
-    Each payload begins with { and ends with }: then none can begin in one and end in the next, for between
-    them stands a newline where neither an object nor a string has one.  So as many rows as payloads means
-    one object in each.
+    Each payload begins with { and ends with }. So none can begin in one line and end in the next: the newline
+    between them can be part of neither an object nor a string. As many rows as payloads therefore means one
+    object per payload.
     """
     if not pc.all(pc.and_(pc.starts_with(data, b"{"), pc.ends_with(data, b"}"))).as_py():
         try:
@@ -188,7 +188,7 @@ def _read_json(data: pa.Array, fields: Fields) -> dict[str, pa.Array] | None:
 
 
 def _tree(fields: Fields, depth: int = 0) -> list[pa.Field]:
-    """The fields as JSON has them: those inside an object are a struct."""
+    """The fields in the structure of JSON: fields inside an object are a struct."""
     by_key: dict[str, list[Field]] = {}
     for field in fields:
         by_key.setdefault(field.path[depth], []).append(field)
@@ -222,7 +222,7 @@ def _json_one(payload: bytes) -> Any:
 
 
 def unpack_one(payload: bytes) -> Any:
-    """One msgpack payload, for decode_rows()."""
+    """Decode one msgpack payload, for decode_rows()."""
     return msgpack.unpackb(
         payload, object_pairs_hook=Pairs, strict_map_key=False, unicode_errors="surrogateescape"
     )
@@ -262,8 +262,10 @@ def _misfit(field: Field, payload: bytes) -> str:
 
 
 def decode_rows(loads: Callable[[bytes], Any], form: str, data: pa.Array, fields: Fields) -> Typed:
-    """By a function that makes Python objects: dicts or Pairs, numbers, strings; what it raises, but for
-    SourceOptionError, means that the payload is not of that format.
+    """Decode payloads one by one with `loads`, which returns Python objects: dicts or Pairs, numbers,
+    strings.
+
+    An exception of `loads`, except SourceOptionError, means that the payload is not in that format.
     """
     columns: dict[str, list[Any]] = {field.column: [] for field in fields}
     reasons: list[str | None] = []
@@ -294,15 +296,15 @@ def _loaded(loads: Callable[[bytes], Any], form: str, payload: bytes) -> Any:
 
 
 class _Row:
-    """Values of one payload by column, and those that do not fit."""
+    """Values of one payload by column, and the values that do not fit."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self._met: dict[str, list[Any]] = {}  # by column: as the payload has them
+        self._met: dict[str, list[Any]] = {}  # by column: the values in the payload
         self._misfits: dict[str, str] = {}  # by column: the reason
 
     def gather(self, said: Any, fields: Fields, depth: int) -> None:
-        """Take the values of fields out of `said`.  Raises _Bad: there is none in it."""
+        """Take the values of `fields` out of `said`. Raises _Bad: it has none of them."""
         if len(fields) == 1 and len(fields[0].path) == depth:
             self._take(said, fields[0])
             return
@@ -320,7 +322,7 @@ class _Row:
                 self.gather(inner, inside, depth + 1)
 
     def reason(self, payload_bytes: int) -> str | None:
-        """The text for `_undecoded`; None: every value fits.  Raises _Bad: it would be too long."""
+        """Text for `_undecoded`; None: every value fits. Raises _Bad: the text would be too long."""
         alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
         for column, reason in self._misfits.items():
             alike.setdefault((reason, tuple(map(id, self._met[column]))), []).append(column)
@@ -350,7 +352,7 @@ class _Row:
 
 
 def _value(said: Any, field: Field) -> Any:
-    """As the column of the field can hold it.  Raises _Bad."""
+    """Convert a value to the type of the field's column. Raises _Bad."""
     kind = type(said)
     if said is None or (kind is bool and field.kind == "boolean"):
         return said

@@ -1,13 +1,13 @@
-"""format("brim") with view=files: one row for each drained file, from its name and footer, no record read.
+"""View of files: format("brim") with view=files returns one row per drained file and reads no record.
 
     edge, stream, partition, epoch, drain_seq, first_offset, last_offset, length, path: by name
     first_timestamp, last_timestamp, epoch_first_offset, previous_epoch, previous_next_offset, lost, skipped:
-    by footer; null if that cannot be read, and then `error` says why
+    by footer; null if that cannot be read, and then `error` has the reason
     earlier_lost, earlier_skipped: by footer, as lost and skipped, of epochs of this partition that had ended
-    before they could say so themselves
+    before a file of theirs could declare them
 
-lost and skipped are arrays of struct<first: long, last: long>, both ends included; those of earlier epochs
-have struct<epoch: long, first: long, last: long>.  Columns are only added, at the end.
+lost and skipped are arrays of struct<first: long, last: long>, both ends included. Those of earlier epochs
+have struct<epoch: long, first: long, last: long>. Columns are only added, at the end.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class _Some(InputPartition):
 
 
 class FilesReader(DataSourceReader):
-    """One row for each file."""
+    """Reader with one row per file."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Some files each."""
+        """Tasks of some files each."""
         files = Landing(self._options.path).files(self._options.edges)
         refuse_unknown(self._options, files)
         files = [file for file in files if matches(file.name.stream, self._options.streams)]
         return [_Some(files[at : at + FILES_A_TASK]) for at in range(0, len(files), FILES_A_TASK)]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
-        """On an executor."""
+        """Rows of one task; runs on an executor."""
         landing = Landing(self._options.path)
         for file in partition.files if isinstance(partition, _Some) else ():
             yield _row(landing, file)

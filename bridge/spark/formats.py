@@ -1,14 +1,14 @@
-"""Payload formats that have a library: CBOR by cbor2, Sparkplug B by protobuf.
+"""Payload formats with a library: CBOR by cbor2, Sparkplug B by protobuf.
 
     cbor()        the function that decodes one CBOR payload
     sparkplug()   the same for Sparkplug B 3.0: {name of a metric, or "#alias": value}
 
-A metric without a name, as in DATA messages of nodes that use aliases, has the name "#" and its alias; one
-with both is there under both.  Signed integers are told by the metric's datatype; where a DATA message leaves
-that out they are what is on the wire, without a sign.  Metrics that are data sets, templates or arrays are
-passed over.
+A metric without a name, as in DATA messages of nodes that use aliases, has the name "#" and its alias. A
+metric with both is present under both names. The datatype of a metric determines the sign of an integer. In a
+DATA message without the datatype an integer has its value on the wire, without a sign. Metrics that are data
+sets, templates or arrays are ignored.
 
-The messages of Sparkplug are described here and not generated, as eight fields of it are all that is needed.
+The Sparkplug messages are described here and not generated, because only eight of their fields are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bridge.errors import SourceOptionError
 
 __all__ = ["cbor", "sparkplug"]
 
-# name, number, type: of org.eclipse.tahu.protobuf.Payload.Metric, of which the names do not go on the wire
+# Name, number, type: of org.eclipse.tahu.protobuf.Payload.Metric. The names are not transmitted.
 METRIC = (
     ("name", 1, "STRING"),
     ("alias", 2, "UINT64"),
@@ -41,7 +41,7 @@ SIGNED_BITS = {1: 8, 2: 16, 3: 32, 4: 64}  # by datatype: Int8 .. Int64
 
 @cache
 def cbor() -> Callable[[bytes], Any]:
-    """Raises SourceOptionError: its library is missing."""
+    """The decoder of CBOR. Raises SourceOptionError: its library is missing."""
     try:
         import cbor2
     except ImportError as error:
@@ -52,7 +52,7 @@ def cbor() -> Callable[[bytes], Any]:
 
 @cache
 def sparkplug() -> Callable[[bytes], Any]:
-    """Raises SourceOptionError: its library is missing."""
+    """The decoder of Sparkplug B. Raises SourceOptionError: its library is missing."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:

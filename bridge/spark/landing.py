@@ -1,13 +1,13 @@
-"""The landing zone: which drained files there are, by name, and their bytes.
+"""Landing zone: lists drained files by name, and reads them.
 
-A unit may be there as a Parquet file (bridge/sinks/parquet.py): it has the unit's name with another ending,
-and is read by parquet_files.py.  Where a unit is there in both forms, the drained file is taken.
+A unit may be present as a Parquet file (bridge/sinks/parquet.py). Its name is that of the drained file with
+another ending, and parquet_files.py reads it. If both forms are present, the drained file is used.
 
-A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs.  Credentials
-come from where that store's own tools take them; options such as a region or an endpoint go into the URL,
-as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
+A root is a local path, or a URL of a file system that pyarrow knows: file, s3, gs, abfs, hdfs. Credentials
+come from the source that the store's own tools use. Options such as a region or an endpoint are part of the
+URL, as in s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000.
 
-Only names are looked at for planning: they say whose records a file holds, and which.
+Planning uses only names: a name contains the partition and the offsets of the records in its file.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from bridge.spark import parquet_files
 
 __all__ = ["Landing", "StoredFile", "name_of"]
 
-TAIL_BYTES = 4096  # read first for a footer: most are about 300 bytes
+TAIL_BYTES = 4096  # read first for a footer; most footers have about 300 bytes
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoredFile:
-    """One drained file.  Sorted: by edge, in the order of draining."""
+    """One drained file. Sort order: by edge, then in the order of draining."""
 
     name: Name
-    path: str  # of the file system, not a URL
+    path: str  # in the file system, not a URL
     length: int
-    modified_s: float  # since 1970, or 0 if the store does not say
+    modified_s: float  # seconds since 1970; 0 if the store does not report it
 
 
 class _Opened(NamedTuple):
@@ -48,7 +48,7 @@ class _Opened(NamedTuple):
 
 
 class Landing:
-    """The drained files below `root`.  Can be pickled: it holds no connection."""
+    """Drained files below `root`. Can be pickled: it holds no connection."""
 
     def __init__(self, root: str) -> None:
         self.root = root if "://" in root else os.path.abspath(root)
@@ -65,8 +65,8 @@ class Landing:
     def files(self, edges: Sequence[str] = ()) -> list[StoredFile]:
         """All files of the edges whose names match one of these patterns (none: all), sorted.
 
-        A file that is there twice, under two days, is taken once.  Raises SourceOptionError when there is no
-        such place, or it is not the root of what a bridge drains; OSError when it cannot be listed.
+        A file that is present twice, under two days, is returned once. Raises SourceOptionError if the place
+        does not exist, or is not the root of a bridge's files; OSError if it cannot be listed.
         """
         opened = self._open()
         self._refuse_what_is_no_root(opened)
@@ -80,7 +80,8 @@ class Landing:
             stored = StoredFile(name, info.path, info.size, info.mtime_ns / 1e9 if info.mtime_ns else 0.0)
             key = replace(name, day="")
             found[key] = min(found.get(key, stored), stored)
-        if tables and not found:  # else a query over the wrong place would find nothing, and look right
+        # Otherwise a query over the wrong place would find nothing, and look correct.
+        if tables and not found:
             raise SourceOptionError(
                 f"path {self.root!r} holds Parquet files, and none that a bridge has drained",
                 hint="a table: read it with spark.read.parquet",
@@ -88,7 +89,7 @@ class Landing:
         return sorted(found.values())
 
     def edges(self) -> list[str]:
-        """The edges that have a directory here, sorted.  Raises as files() does."""
+        """Edges that have a directory here, sorted. Raises as files() does."""
         opened = self._open()
         self._refuse_what_is_no_root(opened)
         top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
@@ -96,7 +97,10 @@ class Landing:
         return sorted(name.removeprefix("edge=") for name in directories if name.startswith("edge="))
 
     def check(self) -> None:
-        """Raises SourceOptionError: there is no such place, or it cannot be a root; OSError as files()."""
+        """Check the root.
+
+        Raises SourceOptionError: it does not exist, or cannot be a root; OSError as files().
+        """
         self._refuse_what_is_no_root(self._open())
 
     def _refuse_what_is_no_root(self, opened: _Opened) -> None:
@@ -113,7 +117,7 @@ class Landing:
             )
 
     def _entries(self, opened: _Opened, edges: Sequence[str]) -> Iterator[Any]:
-        """The files in the directories of these edges, and those beside the directories."""
+        """Files in the directories of these edges, and files next to the directories."""
         top = opened.filesystem.get_file_info(fs.FileSelector(opened.root, recursive=False))
         yield from (it for it in top if it.type == fs.FileType.File)
         for directory in top:
@@ -128,7 +132,7 @@ class Landing:
             yield from (it for it in opened.filesystem.get_file_info(selector) if it.type == fs.FileType.File)
 
     def read(self, path: str, length: int) -> DrainedFile:
-        """The file, parsed.  Raises DrainedFileError: it is not what its name says, or cut."""
+        """Read and parse a file. Raises DrainedFileError: it is not the file of its name, or is cut."""
         opened = self._open()
         try:
             with opened.filesystem.open_input_file(path) as file:
@@ -143,14 +147,14 @@ class Landing:
         return found
 
     def parquet(self, path: str) -> Any:
-        """The file, open; whoever asks closes it.  Raises DrainedFileError: it is gone."""
+        """Open a Parquet file; the caller closes it. Raises DrainedFileError: it is gone."""
         try:
             return self._open().filesystem.open_input_file(path)
         except FileNotFoundError as error:
             raise DrainedFileError("is gone", name=path, hint="see option failOnDataLoss") from error
 
     def footer(self, path: str, length: int) -> Footer:
-        """The footer alone.  Raises DrainedFileError."""
+        """Read only the footer. Raises DrainedFileError."""
         opened = self._open()
         with opened.filesystem.open_input_file(path) as file:
             if path.endswith(PARQUET_SUFFIX):
@@ -163,12 +167,12 @@ class Landing:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a name is one of these, where * stands for anything; of none given, always."""
+    """True if a name matches one of these patterns, with * for anything, or if no pattern is given."""
     return not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def name_of(path: str) -> Name | None:
-    """What the name of a file says of the unit in it, or None: some other file."""
+    """The name of the unit in a file, by the path of the file; None: another kind of file."""
     return Name.parse(as_drained(path))
 
 

@@ -1,10 +1,10 @@
-"""Names of edges and streams that nothing in the landing zone has: mistyped, most often.
+"""Unknown names: edges and streams in the options that no file in the landing zone has, usually mistyped.
 
-Without a look at them a query finds no rows, and that looks like a plant that is quiet.  A table refuses
-such a name; a stream, which may be started before the first file of a stream is drained, only says so.  A
-pattern, with *, asks for whatever there is, and an empty landing zone knows no names yet: both are passed.
+Without this check a query finds no rows, and looks like a plant without messages. A table refuses such a
+name. A stream may be started before the first file of a Brim stream is drained, so it only reports the name.
+A pattern, with *, matches any names, and an empty landing zone has no names yet: both are accepted.
 
-Names alone are looked at, those that the planning has listed anyway.
+Only names that the planning has listed are used.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from bridge.spark.options import Options
 
 __all__ = ["refuse_unknown", "warn_of_unknown"]
 
-NAMED_MOST = 20  # of the names that are there, in what is said
+NAMED_MOST = 20  # of the present names, in a message
 LOG = logging.getLogger("brim.spark")
 
 
 def refuse_unknown(options: Options, files: Sequence[StoredFile]) -> None:
-    """`files`: all of the edges that are wanted.  Raises SourceOptionError: a name that none of them has."""
+    """Raise SourceOptionError for a name that none of `files` has. `files`: all of the wanted edges."""
     if said := _unknown(options, files):
         raise SourceOptionError(said[0], hint=said[1])
 
 
 def warn_of_unknown(options: Options, files: Sequence[StoredFile]) -> bool:
-    """Says the same on stderr, where there is a cause; whether there was one."""
+    """Report an unknown name on stderr. Returns True if there was one."""
     if said := _unknown(options, files):
         LOG.warning('format("brim"): %s, and this query waits for it (%s)', *said)
     return said is not None
 
 
 def _unknown(options: Options, files: Sequence[StoredFile]) -> tuple[str, str] | None:
-    """What is wrong, and what could be meant."""
+    """The error for an unknown name, and the names that could be meant."""
     edges = {file.name.edge for file in files}
     if lacking := _lacking(options.edges, edges):
         return _said("edge", lacking, Landing(options.path).edges())

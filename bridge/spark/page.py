@@ -1,6 +1,6 @@
-"""Pieces of a page of figures: one HTML file with drawings in it, that needs no network and no script.
+"""Parts of a page of figures: one HTML file with its drawings, without network and script.
 
-Owns how things look, and knows nothing of what they mean.  Everything that comes from outside is escaped.
+Owns the appearance, and knows nothing of the meaning. Every text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from html import escape
 __all__ = ["bars", "count_in_words", "lines", "page", "seconds_in_words", "strip", "table"]
 
 WIDTH, ROW = 860, 22
-LABEL = 250  # of a row, in front of its bar
+LABEL = 250  # of a row, before its bar
 COLOURS = ("#2a78b5", "#e07b39", "#4a9c5d", "#a35bb5", "#8a6d3b", "#c2477a", "#3b9ea6", "#77787b")
 GOOD, BAD, LOST, SKIPPED = "#4a9c5d", "#d6453d", "#e0a03b", "#b9b9bd"
 
@@ -35,7 +35,7 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Cells are text or numbers; the first column is on the left."""
+    """A table. Cells are text or numbers; the first column is aligned left."""
 
     def line(cells: Sequence[object], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(_cell(cell))}</{tag}>" for cell in cells) + "</tr>"
@@ -44,7 +44,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def bars(rows: Sequence[tuple[str, float, str]], colour: str = COLOURS[0]) -> str:
-    """A bar for each (label, length, what stands behind it)."""
+    """A bar for each (label, length, text behind it)."""
     longest = max((length for _, length, _ in rows), default=0) or 1
     drawn = []
     for number, (label, length, said) in enumerate(rows):
@@ -60,9 +60,9 @@ def bars(rows: Sequence[tuple[str, float, str]], colour: str = COLOURS[0]) -> st
 def strip(
     rows: Sequence[tuple[str, tuple[int, int], Sequence[tuple[int, int, str]], str]],
 ) -> str:
-    """A strip for each (label, (first, last), [(first, last, colour)], what stands behind it).
+    """A strip for each (label, (first, last), [(first, last, colour)], text behind it).
 
-    A part that would be too narrow to see is drawn as wide as one can see.
+    A part that would be too narrow to see gets the least visible width.
     """
     drawn = []
     room = WIDTH - LABEL - 170
@@ -79,7 +79,7 @@ def strip(
 def lines(
     series: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_ends: tuple[str, str], top: str
 ) -> str:
-    """A line for each (label, points); `x_ends` and `top` are what stands at the ends of the axes."""
+    """A line for each (label, points). `x_ends` and `top` are the texts at the ends of the axes."""
     points = [point for _, those in series for point in those]
     height, left = 200, 40
     low, high = (end((x for x, _ in points), default=0.0) for end in (min, max))
@@ -121,7 +121,7 @@ def _cell(value: object) -> str:
 
 
 def count_in_words(count: float) -> str:
-    """7, 1.2 k, 3.4 M."""
+    """A count as short text: 7, 1.2 k, 3.4 M."""
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if count >= unit:
             return f"{count / unit:.1f}{name}"
@@ -129,7 +129,7 @@ def count_in_words(count: float) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """As one would say it: 0.4 s, 12 s, 3.5 min, 2.0 h, 4.1 d."""
+    """A duration as short text: 0.4 s, 12 s, 3.5 min, 2.0 h, 4.1 d."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.1f} {name}"

@@ -1,8 +1,8 @@
-"""Units that are there as Parquet files (bridge/sinks/parquet.py): the same rows as from a drained file.
+"""Parquet files of a bridge (bridge/sinks/parquet.py): the same rows as from a drained file.
 
-pyarrow reads them, also where there is nothing else.  Whose records they are is in the file's metadata,
-under "brim", and must be what the name says; that no row is missing or out of order is seen by the offsets.
-A value that has changed is not seen where it does not break the compression: these files have no checksums.
+Read by pyarrow, without the compiled core. The partition of the records is in the file's metadata, under
+"brim", and must be that of the name. Missing or misplaced rows are detected by their offsets. A changed value
+that does not break the compression is not detected: these files have no checksums.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ROWS_MOST = 16_384  # of one batch
 
 
 def footer(file: Any, path: str) -> Footer:
-    """What the drained file of the unit would have as its footer.  Raises DrainedFileError."""
+    """The footer that the drained file of this unit would have. Raises DrainedFileError."""
     return _opened(file, path)[1]
 
 
 def rows_of(file: Any, path: str, name: Name, wanted: Collection[str]) -> Iterator[Decoded]:
-    """The rows of a file that is called `name`, in rising order of offsets; `wanted` names the columns.
+    """Rows of the file named `name`, in rising order of offsets; `wanted` names the columns.
 
-    Raises DrainedFileError: it is not what its name says, or cannot be read from some row on.
+    Raises DrainedFileError: it is not the file of its name, or cannot be read from some row on.
     """
     opened, said = _opened(file, path)
     if replace(name, day="") != said.name(""):
@@ -68,7 +68,7 @@ def _opened(file: Any, path: str) -> tuple[Any, Footer]:
 
 
 def _check(opened: Any, said: Footer, columns: list[str], path: str) -> None:
-    """That it has as many rows as it says, and these columns."""
+    """Check that the file has the rows and columns of its footer."""
     if opened.metadata.num_rows != said.count:
         text = f"has {opened.metadata.num_rows} rows, and says that there are {said.count}"
         raise DrainedFileError(text, name=path)

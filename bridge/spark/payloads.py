@@ -1,4 +1,4 @@
-"""What payloads are, by topic: a small file says how they are decoded, and into which columns.
+"""Payload schema: a small file that declares payload formats by topic, and the columns of their fields.
 
     # payloads.toml
     [[payload]]
@@ -12,18 +12,18 @@
     format = "text"                   # the payload is the value: one field, path "."
     fields = { value = { path = ".", type = "double" } }
 
-Types: long, double, boolean, string, binary.  A column of several entries has one type.  What is not in a
-payload, or nil, is null.  msgpack and cbor may be a bare value, too (path "."); a field of sparkplug is the
-name of a metric, or "#7" for the one with the alias 7.
+Types: long, double, boolean, string, binary. A column of several entries has one type. A field that is absent
+or nil in a payload is null. msgpack and cbor may be a single value, too (path "."). A field of sparkplug is
+the name of a metric, or "#7" for the metric with the alias 7.
 
-Columns beside those of the fields:
+Columns in addition to those of the fields:
 
     _undecoded  string  the values that do not fit their columns, with the name of each column and the reason
                         (form: drift.py); these columns are null, the other fields keep their values.  Or the
                         reason why nothing of this payload could be decoded.  Null: every value fits
     _raw        binary  the payload, if nothing of it could be decoded; otherwise null
 
-Owns the file and which of its entries a topic has; fields.py decodes.  Values only, to be pickled.
+Owns the file and the entry of each topic; fields.py decodes. Plain values that can be pickled.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ KINDS: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 NO_RULE: Final = "no entry of the payload schema matches this topic"
-FIELDS_MOST = 64  # of one entry: RB_UNPACK_FIELDS_MAX
+FIELDS_MOST = 64  # per entry: RB_UNPACK_FIELDS_MAX
 DEPTH_MOST = 8  # keys in a path: RB_UNPACK_DEPTH_MAX
 KEY_MOST_BYTES = 255
-TOPICS_KEPT = 1 << 20  # topics whose entry is remembered
+TOPICS_KEPT = 1 << 20  # topics whose entry is cached
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 
 
@@ -67,12 +67,12 @@ class Field:
 
     column: str
     path: tuple[str, ...]
-    kind: str  # of KINDS
+    kind: str  # one of KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How the payloads of some topics are decoded."""
+    """Decoding rule for the payloads of some topics."""
 
     topic: str
     format: str
@@ -81,13 +81,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Payloads:
-    """The file, checked."""
+    """The checked payload schema."""
 
     rules: tuple[Rule, ...]
 
     @classmethod
     def read(cls, path: str | Path) -> Payloads:
-        """Raises SourceOptionError with the first mistake."""
+        """Read the file. Raises SourceOptionError for the first mistake."""
         try:
             given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -99,17 +99,17 @@ class Payloads:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Payloads:
-        """Of the same, parsed.  Raises SourceOptionError."""
+        """The schema of a parsed file. Raises SourceOptionError."""
         entries = given.get("payload")
         if set(given) != {"payload"} or not isinstance(entries, list) or not entries:
             raise SourceOptionError("a payload schema consists of [[payload]] entries, one at least")
         made = cls(tuple(_rule(number, entry) for number, entry in enumerate(entries, 1)))
-        assert made.columns  # and their types agree
+        assert made.columns  # checks that their types agree
         return made
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        """Name and type of each column, in the order of the file.  Raises SourceOptionError."""
+        """Name and type of each column, in the order of the file. Raises SourceOptionError."""
         found: dict[str, str] = {}
         for field in (field for rule in self.rules for field in rule.fields):
             if found.setdefault(field.column, field.kind) != field.kind:
@@ -141,7 +141,7 @@ class Payloads:
         return {}
 
     def rule_of(self, topic: str) -> int:
-        """The number of the first entry that matches, or -1.  Remembered: topics come again."""
+        """Number of the first entry that matches; -1: none does. Cached, because topics repeat."""
         found = self._known.get(topic)
         if found is None:
             if len(self._known) >= TOPICS_KEPT:
@@ -151,14 +151,14 @@ class Payloads:
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Without what was worked out."""
+        """Pickle without the caches."""
         return (Payloads, (self.rules,))
 
 
 def filter_pattern(topic_filter: str) -> str:
-    """A regular expression for an MQTT topic filter, to be matched in full.  Raises SourceOptionError.
+    """A regular expression for an MQTT topic filter, to be matched in full. Raises SourceOptionError.
 
-    As MQTT has it: + is one level, # this level and all below, and neither begins with a level of $.
+    As in MQTT, + is one level, # this level and all below, and neither matches a first level with $.
     """
     levels = topic_filter.split("/")
     wrong = not topic_filter or any(
@@ -211,7 +211,7 @@ def _field(where: str, form: str, column: str, said: Any) -> Field:
     if not isinstance(path, str) or not path:
         raise SourceOptionError(f"{where}: the path of {column} is {path!r}, and must be keys, or .")
     if form == "sparkplug":
-        keys: tuple[str, ...] = (path,)  # names of metrics have dots and slashes in them
+        keys: tuple[str, ...] = (path,)  # names of metrics contain dots and slashes
     else:
         keys = () if path == "." else tuple(path.split("."))
     if len(keys) > DEPTH_MOST or any(not 0 < len(key.encode()) <= KEY_MOST_BYTES for key in keys):

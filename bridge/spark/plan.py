@@ -1,16 +1,16 @@
-"""What a batch reads: which files are between two places of the stream, and which tasks read them.
+"""Plan of a batch: the files between two offsets of the stream, and the tasks that read them.
 
-Owns the cursor of a stream: for each edge the last drain_seq that has been read.  Draining puts its units
-in that order, one after the other; so what is read is always everything up to there, and a file that turns
-up late, of an older range of offsets, has a higher number and is read like any other.
+Owns the cursor of a stream: for each edge the last drain_seq that was read. Draining puts its files in that
+order. So a batch reads everything up to a drain_seq. A file that appears late, with an older range of
+offsets, has a higher number and is read like any other.
 
-A number that is missing is waited for, as long as it may still be on its way: several units are, at once,
-and arrive in any order.  Then it is an error: the file is gone, and with it the records.  A stream, which
-never looks back, waits as long for numbers before the first that is there; then they are history that was
+The stream waits for a missing number while its file may still be in flight: several files are, and they
+arrive in any order. Then the missing number is an error: the file is gone, and its records with it. A stream
+never goes back, so it waits as long for numbers before the first file. After that they are history that was
 removed.
 
-Two files may hold the same records (one edge restored from a backup, one put that came through after all):
-then the one with the lower number counts, and the other is read without them.  That takes names alone, so
+Two files may hold the same records (an edge restored from a backup, a put that succeeded after all). Then the
+file with the lower number counts, and the other is read without these records. The check uses only names, so
 it costs nothing per record, and each record is read once.
 """
 
@@ -29,12 +29,12 @@ __all__ = ["Cursor", "FileTask", "advance", "between", "pack", "tasks_of"]
 Cursor = dict[str, int]  # edge: drain_seq
 
 USUAL_TASKS = 8
-TASK_LEAST_BYTES, TASK_MOST_BYTES = 32 << 20, 128 << 20  # the latter is what Spark's own readers have
+TASK_LEAST_BYTES, TASK_MOST_BYTES = 32 << 20, 128 << 20  # the maximum is that of Spark's own readers
 
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """One file to read, and which of its records: both ends included."""
+    """One file to read, and the range of its records; both ends included."""
 
     path: str
     length: int
@@ -42,7 +42,7 @@ class FileTask:
 
 
 def by_edge(files: Iterable[StoredFile]) -> dict[str, dict[int, list[StoredFile]]]:
-    """The files by edge and drain_seq, rising; more than one of a number only when something went wrong."""
+    """Files by edge and drain_seq, rising. More than one file per number exists only after an error."""
     found: dict[str, dict[int, list[StoredFile]]] = defaultdict(dict)
     for file in sorted(files):
         found[file.name.edge].setdefault(file.name.drain_seq, []).append(file)
@@ -50,7 +50,7 @@ def by_edge(files: Iterable[StoredFile]) -> dict[str, dict[int, list[StoredFile]
 
 
 def start_of(start: Mapping[str, int], edge: str, numbers: Iterable[int]) -> int:
-    """The number behind which an edge is read: as the cursor says, or in front of the first that is there."""
+    """The number behind which an edge is read: that of the cursor, or the one before the first file."""
     return start[edge] if edge in start else min(numbers) - 1
 
 
@@ -63,11 +63,12 @@ def advance(
     younger_than_s: float | None = None,
     stream: bool = False,
 ) -> Cursor:
-    """How far a batch goes from `start`: at least one file, if one is there; edges take turns.
+    """The end of a batch that begins at `start`: at least one file, if one is present; edges take turns.
 
-    It ends in front of a missing number.  With `younger_than_s` (a time, since 1970) a missing number raises
-    FilesMissing when the file behind it is older than that; without it, missing numbers are passed over.
-    `stream`: an edge that was never read is begun behind number 0, or when what is there is older than that.
+    It ends before a missing number. With `younger_than_s` (a time, since 1970) a missing number raises
+    FilesMissing if the file behind it is older than that. Without it, missing numbers are passed over.
+    `stream`: an edge that was never read begins behind number 0, or before its first file if that is older
+    than `younger_than_s`.
     """
     end = dict(start)
     queues: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -106,12 +107,12 @@ def advance(
 
 
 def _sorted(cursor: Cursor) -> Cursor:
-    """Keys in order: Spark compares offsets by their text."""
+    """Keys in order, because Spark compares offsets by their text."""
     return dict(sorted(cursor.items()))
 
 
 def _is_young(stored: Sequence[StoredFile], younger_than_s: float | None) -> bool:
-    """Whether a number before these may still be on its way."""
+    """True if a number before these files may still be in flight."""
     return younger_than_s is not None and stored[0].modified_s >= younger_than_s
 
 
@@ -121,7 +122,7 @@ def _check_age(edge: str, first: int, behind: int, stored: StoredFile, younger_t
 
 
 def missing(edge: str, numbers: Sequence[int]) -> FilesMissing:
-    """The error for drain_seqs of which there is no file."""
+    """The error for drain_seqs without a file."""
     which = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ({len(numbers)} files)"
     return FilesMissing(
         f"edge {edge}: drain_seq {which} is missing in the landing zone",
@@ -135,7 +136,7 @@ def missing(edge: str, numbers: Sequence[int]) -> FilesMissing:
 def between(
     start: Mapping[str, int], end: Mapping[str, int], files: Sequence[StoredFile], *, dense: bool
 ) -> list[StoredFile]:
-    """The files behind `start` up to `end`, in order.  `dense`: raises FilesMissing when one is not there."""
+    """The files behind `start` up to `end`, in order. `dense`: raises FilesMissing if one is missing."""
     found = []
     for edge, numbered in by_edge(files).items():
         begin = start_of(start, edge, numbered)
@@ -150,7 +151,7 @@ def between(
 
 
 def tasks_of(chosen: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[FileTask]:
-    """What to read of each chosen file: what no file of `every` with a lower number holds already."""
+    """The records to read of each chosen file: those that no file of `every` with a lower number has."""
     taken: dict[tuple[str, str, int, int], Ranges] = {}
     wanted = {file.path for file in chosen}
     tasks = []
@@ -167,7 +168,7 @@ def tasks_of(chosen: Sequence[StoredFile], every: Sequence[StoredFile]) -> list[
 
 
 def _joined(before: Ranges, own: Ranges) -> Ranges:
-    """The union; cheap where a range follows on the last one, as they nearly always do."""
+    """The union; cheap if a range follows the last one, as is usual."""
     if before and before[-1][1] + 1 == own[0][0]:
         before[-1] = before[-1][0], own[0][1]
         return before
@@ -175,7 +176,7 @@ def _joined(before: Ranges, own: Ranges) -> Ranges:
 
 
 def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
-    """What of the tasks is in first .. last."""
+    """The parts of the tasks within first .. last."""
     found = []
     for task in tasks:
         ends = ((max(first, begin), min(last, end)) for begin, end in task.ranges)
@@ -187,9 +188,10 @@ def clipped(tasks: Iterable[FileTask], first: int, last: int) -> list[FileTask]:
 def pack(
     tasks: Sequence[FileTask], task_bytes: int | None = None, at_least: int = 1
 ) -> list[tuple[FileTask, ...]]:
-    """The tasks in their order, packed to about `task_bytes`, or less if they would be fewer than `at_least`.
+    """The tasks in their order, packed to about `task_bytes`, or less if there would be fewer than
+    `at_least`.
 
-    The bytes are shared out evenly, so that no core is left with a long task after the others have ended.
+    The bytes are distributed evenly, so that no core has a long task left after the others have ended.
     """
     total = sum(task.length for task in tasks)
     count = max(at_least, -(-total // (task_bytes or _usual_bytes(total))), 1)

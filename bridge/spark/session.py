@@ -1,11 +1,11 @@
-"""A Spark session with the data source "brim", quiet and closed to other machines.
+"""Spark session with the data source "brim", without start messages and closed to other machines.
 
-Under spark-submit the cluster's settings hold, and this only registers the source.  Otherwise it starts
-Spark on this machine: bound to 127.0.0.1, without a web page, times in UTC, Python workers over Unix sockets
-in the directory for temporary files (a sixth faster than TCP, which is taken where that path is too long),
-and without the log lines that Spark writes at each start.
+Under spark-submit the cluster's settings apply, and this module only registers the source. Otherwise it
+starts Spark on this machine: bound to 127.0.0.1, without a web page, times in UTC, and without the log lines
+that Spark writes at each start. Python workers use Unix sockets in the directory for temporary files, which
+is a sixth faster than TCP. TCP is used if that path is too long.
 
-Spark needs Java 17 or newer; what is missing is said with the command that mends it.
+Spark needs Java 17 or newer. An error names a missing component and the command that installs it.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.daemon.module": "bridge.spark.daemon",
-    "spark.sql.python.filterPushdown.enabled": "true",  # what option pushDown needs
-    "spark.sql.shuffle.partitions": "4",  # for one machine; 200 is Spark's own
+    "spark.sql.python.filterPushdown.enabled": "true",  # needed by option pushDown
+    "spark.sql.shuffle.partitions": "4",  # for one machine; Spark's default is 200
     "spark.ui.showConsoleProgress": "false",
 }
 SOCKET = "spark.python.unix.domain.socket"
-SOCKET_NAME_BYTES = len("/.") + 36 + len(".sock")  # a UUID; PySpark's daemon.py, and Spark itself
-UNIX_PATH_MAX_BYTES = 107  # what sockaddr_un has room for
+SOCKET_NAME_BYTES = len("/.") + 36 + len(".sock")  # a UUID; as in PySpark's daemon.py, and in Spark
+UNIX_PATH_MAX_BYTES = 107  # size of the path in sockaddr_un
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-LOGGING = Path(__file__).with_name("log4j2.properties")  # errors only, and no line at the start
+LOGGING = Path(__file__).with_name("log4j2.properties")  # only errors, and no line at the start
 
 
 def session(
     name: str, *, master: str = "", settings: Mapping[str, str] | None = None, brief: bool = False
 ) -> SparkSession:
-    """The session, made if there is none yet.
+    """The active session, or a new one.
 
-    `master`: where, if not by spark-submit; "local[*]", all cores of this machine, if not given.  `settings`
-    come last.  `brief`: for runs of a minute or two; Java then optimises less, which takes a quarter off them
-    and makes longer ones slower.  Raises SparkUnavailable.
+    `master`: the place to run, unless under spark-submit; default "local[*]", all cores of this machine.
+    `settings` override all others. `brief`: for runs of a minute or two. Java then optimises less, which
+    makes short runs a quarter shorter and long ones slower. Raises SparkUnavailable.
     """
     try:
         from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def session(
 
 
 def _sockets() -> dict[str, str]:
-    """Settings of the sockets between Spark and Python: Unix sockets where their paths fit, else TCP."""
+    """Settings of the sockets between Spark and Python: Unix sockets if their paths fit, otherwise TCP."""
     directory = tempfile.gettempdir()
     if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > UNIX_PATH_MAX_BYTES:
         return {f"{SOCKET}.enabled": "false"}
@@ -94,13 +94,13 @@ def _stop() -> None:
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
 
-    with suppress(Py4JError, OSError):  # Java has gone already
+    with suppress(Py4JError, OSError):  # Java has ended already
         if active := SparkSession.getActiveSession():
             active.stop()
 
 
 def check_java() -> int:
-    """The version of Java that Spark will use.  Raises SparkUnavailable: none, or too old."""
+    """Version of the Java that Spark will use. Raises SparkUnavailable: not found, or too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     if java is None:
@@ -117,7 +117,7 @@ def check_java() -> int:
 
 
 def _prepare_environment() -> None:
-    """What the processes that Spark starts here take from the environment: this Python, these packages."""
+    """Set the environment for the processes that Spark starts here: this Python, these packages."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     root = str(Path(__file__).resolve().parents[2])

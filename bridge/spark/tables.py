@@ -1,20 +1,21 @@
-"""Tables that jobs write and read: Parquet by directory of the batch, and the same under a Delta log.
+"""Tables that jobs write and read: Parquet in one directory per batch, optionally under a Delta log.
 
-    TABLE/batch=000000012/part-*.parquet    written by Spark, in the place of what was there
-    TABLE/_delta_log/                       with --format delta: which of these files count
+    TABLE/batch=000000012/part-*.parquet    written by Spark, replacing the previous content
+    TABLE/_delta_log/                       with --format delta: names the files that count
 
-A Delta table is written without a jar: Spark writes the files of a batch, and the driver adds all of them to
+A Delta table is written without a jar. Spark writes the files of a batch, and the driver adds all of them to
 the log in one commit of the deltalake package, with the application transaction ("brim", number of the
-batch).  Killed before the commit, the batch is written again in the same place, and nothing had counted;
-killed behind it, the log has that number already, and the batch is passed over.  So a reader of the log sees
-whole batches, each once.  Its columns are those of the files: `batch` is where they lie, and no column.  A
-batch with further columns adds them to the table first, in a commit of their own (evolution.py).
+batch). After a kill before the commit, the batch is written again in the same place, and nothing of it had
+counted. After a kill behind the commit, the log has that number already, and the batch is skipped. So a
+reader of the log sees whole batches, each once. Its columns are those of the files: `batch` is a directory,
+and not a column. A batch with further columns first adds them to the table, in a commit of their own
+(evolution.py).
 
-Without a Delta log a table has no schema of its own: each file has the columns of its batch.  A reader merges
-them (Spark: mergeSchema; DuckDB: union_by_name), and a column that has changed its type cannot be merged.
+Without a Delta log a table has no schema of its own: each file has the columns of its batch. A reader merges
+them (Spark: mergeSchema; DuckDB: union_by_name). A column with different types cannot be merged.
 
-Whether a table is Delta is seen by its log; deltalake is imported only then: pip install 'brim[delta]'.
-Credentials come from where that library takes them, the environment.
+A table is recognised as Delta by its log. Only then deltalake is imported: pip install 'brim[delta]'. Its
+credentials come from the environment.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ __all__ = ["FORMATS", "DeltaLog", "is_delta", "is_there", "opened", "read_table"
 FORMATS = ("parquet", "delta")
 LOG = "_delta_log"
 APPLICATION = "brim"
-UNLOADED = "Unable to load lib"  # pyarrow's, of HDFS on a machine that has Hadoop for Spark alone
-STATISTICS = ("partition", "epoch", "offset")  # by which readers of the log pass files over
+UNLOADED = "Unable to load lib"  # of pyarrow for HDFS, on a machine with Hadoop only for Spark
+STATISTICS = ("partition", "epoch", "offset")  # readers of the log skip files by these
 
 
 def opened(directory: str) -> tuple[Any, str]:
-    """The file system of a path or URL as Spark has it, and the path there.  Raises ArrowInvalid, OSError."""
+    """File system and path of a path or URL in Spark's form. Raises ArrowInvalid, OSError."""
     url = directory.replace("s3a://", "s3://") if "://" in directory else os.path.abspath(directory)
     filesystem, path = fs.FileSystem.from_uri(url)
     return filesystem, path
 
 
 def is_there(directory: str, prefix: str = "") -> bool:
-    """Whether something there has a name that begins so.  Where only Spark can look, nothing is seen.
+    """True if an entry there has a name with this prefix. False if only Spark can list the place.
 
-    Raises TableUnreachable: it cannot be known.  Who takes that for nothing reads what a Delta log has
-    replaced, or begins a table a second time.
+    Raises TableUnreachable: the place cannot be listed. Treating that as absent would read files that a Delta
+    log has replaced, or begin a table a second time.
     """
     try:
         filesystem, path = opened(directory)
@@ -73,14 +74,14 @@ def is_there(directory: str, prefix: str = "") -> bool:
 
 
 def is_delta(table: str) -> bool:
-    """Whether there is a Delta log.  Raises TableUnreachable."""
+    """True if there is a Delta log. Raises TableUnreachable."""
     return is_there(f"{table.rstrip('/')}/{LOG}")
 
 
 def read_table(spark: SparkSession, table: str, schema: str = "", *, merge: bool = False) -> DataFrame:
-    """All that counts in a table; with `schema`, these columns.  Raises TableUnreachable.
+    """All records that count in a table; with `schema`, these columns. Raises TableUnreachable.
 
-    `merge`: the columns of all batches, of a table without a Delta log too.  This reads each file's footer.
+    `merge`: the columns of all batches, also of a table without a Delta log. This reads each file's footer.
     """
     if not is_delta(table):
         reader = spark.read.schema(schema) if schema else spark.read.option("mergeSchema", merge)
@@ -93,7 +94,7 @@ def read_table(spark: SparkSession, table: str, schema: str = "", *, merge: bool
 
 
 class DeltaLog:
-    """The log of a table.  Raises SourceOptionError: deltalake is not installed."""
+    """Delta log of a table. Raises SourceOptionError: deltalake is not installed."""
 
     def __init__(self, table: str) -> None:
         try:
@@ -106,13 +107,13 @@ class DeltaLog:
         self._url = self._table.replace("s3a://", "s3://") if "://" in table else os.path.abspath(self._table)
 
     def has(self, batch: int) -> bool:
-        """Whether this batch counts already."""
+        """True if this batch counts already."""
         log = self._opened()
         known = log.transaction_version(APPLICATION) if log is not None else None
         return known is not None and known >= batch
 
     def commit(self, batch: int, directory: str) -> None:
-        """From now on what lies in TABLE/`directory` counts."""
+        """Add the files in TABLE/`directory` to the log: from now on they count."""
         from deltalake.transaction import create_table_with_add_actions
 
         arrow, actions = self._actions(directory)
@@ -129,7 +130,7 @@ class DeltaLog:
             log.create_write_transaction(actions, "append", log.schema(), commit_properties=properties)
 
     def _with_columns(self, log: DeltaTable, schema: Any) -> DeltaTable:
-        """The log of a table that has these columns, too."""
+        """The log of a table with these columns added."""
         known = {field.name.lower() for field in log.schema().fields}
         new = [field for field in schema.fields if field.name.lower() not in known]
         if not new:
@@ -138,14 +139,14 @@ class DeltaLog:
         return self._deltalake.DeltaTable(self._url)
 
     def schema(self) -> StructType | None:
-        """The columns, for Spark; None: there is no table yet."""
+        """The columns for Spark; None: no table yet."""
         from pyspark.sql.types import StructType
 
         log = self._opened()
         return StructType.fromJson(json.loads(log.schema().to_json())) if log is not None else None
 
     def paths(self) -> list[str]:
-        """The files that count, as Spark names them."""
+        """Paths of the files that count, in Spark's form."""
         log = self._opened()
         found = log.file_uris() if log is not None else []
         if self._table.startswith("s3a://"):
@@ -153,7 +154,10 @@ class DeltaLog:
         return found
 
     def compact(self, file_bytes: int) -> tuple[int, int]:
-        """Small files become large ones of about that length; how many were replaced, and by how many."""
+        """Merge small files into large ones of about that length.
+
+        Returns the numbers of replaced and of new files.
+        """
         log = self._opened()
         done = log.optimize.compact(target_size=file_bytes) if log is not None else {}
         return int(done.get("numFilesRemoved", 0)), int(done.get("numFilesAdded", 0))
@@ -164,7 +168,7 @@ class DeltaLog:
         return self._deltalake.DeltaTable(self._url)
 
     def _actions(self, directory: str) -> tuple[pa.Schema | None, list[Any]]:
-        """The columns, and what adds the files that have rows; None: there is no file."""
+        """The columns, and the actions that add the files with rows; None: there is no file."""
         from deltalake.transaction import AddAction
 
         filesystem, root = opened(f"{self._table}/{directory}")

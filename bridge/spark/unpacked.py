@@ -1,7 +1,7 @@
 """msgpack payloads into Arrow columns by the compiled core: ringbuf/c/unpack.c.
 
-Owns the memory of the columns.  The core gives no values for a payload of which one value does not fit; such
-a payload is decoded once more by Python, which keeps its other fields and shows the value.
+Owns the memory of the columns. The core returns no values for a payload with a value that does not fit.
+Python decodes such a payload again, keeps its other fields and shows the value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
     out = ffi.new("rb_unpack_field[]", len(fields))
     kept = [_prepared(one, field, rows, total) for one, field in zip(out, fields, strict=True)]
     outcomes = pa.allocate_buffer(2 * rows)
-    # A buffer without bytes has no address, and payloads may all be empty.
+    # A buffer without bytes has no address, and all payloads may be empty.
     begin = ffi.cast("uint8_t *", payloads.address if payloads is not None else 0)
     found = lib.rb_unpack(begin, first, rows, out, len(fields), ffi.cast("uint16_t *", outcomes.address))
     assert found == lib.RB_OK, fields
@@ -71,7 +71,7 @@ def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Bu
 def _judged(
     columns: dict[str, pa.Array], codes: pa.Array, data: pa.Array, fields: Sequence[Field], misfit: int
 ) -> Typed:
-    """With the reasons; codes from `misfit` on are of payloads of which some fields may fit."""
+    """The columns with reasons. Codes from `misfit` on belong to payloads of which some fields may fit."""
     if pc.max(codes).as_py() == 0:
         return Typed(columns)
     lost = pc.not_equal(codes, 0)

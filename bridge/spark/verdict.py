@@ -1,13 +1,13 @@
-"""Verdict over a lake: is it complete, and if not, does a declaration explain what is not there?
+"""Verdict over a lake: complete, or the worst kind of absence.
 
-    complete   every offset that is expected is there                                     exit status 0
-    skipped    an operator or `start = "latest"` passed records over, and a file says so   exit status 5
-    lost       records were overwritten or removed before they were drained, and a file says so   4
-    missing    something is not there and nothing explains it, is in a table more than once, cannot be
-               read, or two files of an edge have the same number                         exit status 1
+    complete   every expected offset is present                                           exit status 0
+    skipped    records were passed over by an operator or `start = "latest"`, and a file declares it   5
+    lost       records were overwritten or removed before they were drained, and a file declares it    4
+    missing    something is absent without a declaration, is in a table more than once, cannot be read, or
+               two files of an edge have the same number                                  exit status 1
 
-The verdict is the worst that holds of anything: missing, then lost, then skipped.  Exit status 2 is a mistake
-in the arguments, and 3 is left to commands that need a broker.
+The verdict is the worst that applies: missing, then lost, then skipped. Exit status 2 is a mistake in the
+arguments. 3 is reserved for commands that need a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Verdict", "sentence", "verdict_of"]
 
 
 class Verdict(Enum):
-    """The value is the word that JSON has."""
+    """Verdict. The value is its word in JSON."""
 
     COMPLETE = "complete"
     SKIPPED = "skipped"
@@ -41,7 +41,7 @@ _STATUS = {Verdict.COMPLETE: 0, Verdict.MISSING: 1, Verdict.LOST: 4, Verdict.SKI
 
 
 def verdict_of(files: Account, *, table_is_wrong: bool = False) -> Verdict:
-    """The verdict over these files; `table_is_wrong`: a table made of them lacks or doubles records."""
+    """The verdict over these files. `table_is_wrong`: a table made of them lacks or doubles records."""
     if files.has_missing or table_is_wrong:
         return Verdict.MISSING
     if any(it.lost for it in files.epochs):
@@ -50,7 +50,7 @@ def verdict_of(files: Account, *, table_is_wrong: bool = False) -> Verdict:
 
 
 def sentence(files: Account, verdict: Verdict) -> str:
-    """The verdict in words, with the numbers of records."""
+    """The verdict as a sentence, with the numbers of records."""
     lost, skipped = (
         sum(count(it.lost) for it in files.epochs),
         sum(count(it.skipped) for it in files.epochs),

@@ -1,14 +1,14 @@
-"""Which records a query wants: conditions on columns, from options or pushed down by Spark.
+"""Conditions of a query on columns, from options or pushed down by Spark.
 
-A condition leaves out
+A condition excludes
   * whole files, by their names: edge, stream, partition, epoch, offset, and `since` by the day of draining,
-    which is not before the records' own; then by the times in their footers.  Times of records rise, but
-    for clocks that were set back: a day is allowed for that;
+    which is not before the day of the records; then by the times in their footers.  Times of records rise,
+    except after a clock was set back: a day is allowed for that;
   * then records, before their payloads are decoded: offset, timestamp, topic, qos, retain.
 
-What it leaves out does not fulfil it.  Of what is left some may not either where Spark pushed it down, for
-Spark looks again; conditions made of options are exact.  A record that does not verify has nothing that could
-be looked at but its identity: it is not left out for its time or topic.
+An excluded record does not fulfil the condition. For a condition that Spark pushed down, some of the
+remaining records may not fulfil it either, because Spark checks them again. Conditions of options are exact.
+A record that does not verify has only its identity, so it is not excluded by its time or topic.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMPUTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`how` is a key of PLAIN; "in" has a tuple, "filter" a pattern for topics."""
+    """One condition. `how` is a key of PLAIN; "in" has a tuple, "filter" a pattern for topics."""
 
     column: str
     how: str
@@ -63,31 +63,31 @@ class Condition:
 
     @classmethod
     def of_topics(cls, *topic_filters: str) -> Condition:
-        """Any of these topic filters.  Raises SourceOptionError."""
+        """Condition for any of these topic filters. Raises SourceOptionError."""
         return cls("topic", "filter", "|".join(f"(?:{filter_pattern(it)})" for it in topic_filters))
 
     def holds(self, value: Any) -> bool:
-        """Of one value."""
+        """True if the value fulfils the condition."""
         return PLAIN[self.how](value, self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """All of these conditions."""
+    """Conjunction of these conditions."""
 
     conditions: tuple[Condition, ...] = ()
 
     def and_also(self, *more: Condition) -> Where:
-        """With these, too."""
+        """The conjunction with these conditions added."""
         return Where((*self.conditions, *more))
 
     @property
     def columns(self) -> set[str]:
-        """What of a record must be looked at."""
+        """Columns of a record that the conditions need."""
         return {it.column for it in self.conditions} & BY_RECORD
 
     def may_be_in(self, name: Name) -> bool:
-        """Whether a file of this name can hold anything that is wanted."""
+        """True if a file of this name can hold a wanted record."""
         if not all(it.holds(getattr(name, it.column)) for it in self.conditions if it.column in BY_NAME):
             return False
         first, last = self.offsets
@@ -95,7 +95,7 @@ class Where:
 
     @property
     def has_times(self) -> bool:
-        """True: conditions on the timestamp may leave out a file by the times in its footer."""
+        """True if conditions on the timestamp can exclude a file by the times in its footer."""
         return any(it.column == "timestamp" and it.how in COMPUTED for it in self.conditions)
 
     def may_be_between(self, first_ns: int, last_ns: int) -> bool:
@@ -110,7 +110,7 @@ class Where:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The range that holds all wanted offsets."""
+        """The smallest range with all wanted offsets."""
         first, last = 0, OFFSET_MOST
         for it in self.conditions:
             if it.column != "offset" or (it.how == "in" and not it.value):
@@ -129,7 +129,7 @@ class Where:
         return (max(times).astimezone(UTC) - SET_BACK).strftime("%Y-%m-%d") if times else ""
 
     def of(self, decoded: Decoded) -> Decoded:
-        """The rows that are wanted; their offsets may then have gaps."""
+        """The wanted rows; their offsets may then have gaps."""
         mask = None
         for it in self.conditions:
             if it.column in BY_RECORD:
@@ -157,6 +157,6 @@ def _mask(condition: Condition, values: pa.Array) -> pa.Array:
 
 
 def moment(text: str) -> datetime:
-    """An ISO date or time, UTC if it does not say where.  Raises ValueError."""
+    """An ISO date or time, UTC without a time zone. Raises ValueError."""
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 COMPRESSION = "zstd"
-TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta wants it
+TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # with statistics; Delta requires it
 IDENTITY = ("edge", "stream", "partition", "epoch", "offset")
 
 Prepare = Callable[["DataFrame", int], "DataFrame"]
@@ -78,7 +78,7 @@ Prepare = Callable[["DataFrame", int], "DataFrame"]
 
 @dataclass
 class Outcome:
-    """What one run has done."""
+    """Result of one run."""
 
     table: str
     batches: int = 0
@@ -96,9 +96,9 @@ def ingest(
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[StreamingQuery, Outcome]:
-    """The running query, and what it has done so far.
+    """The running query, and its result so far.
 
-    It ends when it has read what is there now, or, with `every_s`, goes on looking.  Raises
+    The query ends when it has read all present files, or, with `every_s`, continues to look. Raises
     SourceOptionError.
     """
     checkpoint = checkpoint or f"{table.rstrip('/')}/_checkpoint"
@@ -117,7 +117,9 @@ def start(
     prepare: Prepare | None = None,
     log: DeltaLog | None = None,
 ) -> tuple[StreamingQuery, Outcome]:
-    """The query that writes a stream into `table` by batches, each as `prepare` makes it, if given."""
+    """Start the query that writes a stream into `table` by batches, after `prepare` has changed each,
+    if given.
+    """
     outcome = Outcome(table)
 
     def write(frame: DataFrame, batch: int) -> None:
@@ -137,7 +139,9 @@ def start(
 def follow_batches(
     source: DataFrame, take: Callable[[DataFrame, int], None], checkpoint: str, every_s: float | None
 ) -> StreamingQuery:
-    """The query that hands each batch of a stream on, with its number: those there are now, or for ever."""
+    """Start the query that passes each batch of a stream to `take`, with its number; once, or forever
+    with `every_s`.
+    """
     writer = source.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     if every_s is None:
         return writer.trigger(availableNow=True).start()
@@ -145,7 +149,10 @@ def follow_batches(
 
 
 def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) -> tuple[int, int]:
-    """Records written, and put into quarantine.  `schema`: the columns of the table, where it has such."""
+    """Numbers of records written, and of records in quarantine.
+
+    `schema`: the columns of the table, if it has any.
+    """
     from pyspark.sql import Observation
 
     frame.sparkSession.conf.set(*TIMES)
@@ -169,12 +176,15 @@ def _write(frame: DataFrame, table: str, batch: int, schema: StructType | None) 
 
 
 def directory_of(batch: int) -> str:
-    """Below the table."""
+    """Directory of a batch below the table."""
     return f"batch={batch:09d}"
 
 
 def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
-    """The Delta log to write; None: a table without one.  Raises SourceOptionError: the table is another."""
+    """The Delta log to write; None: a table without one.
+
+    Raises SourceOptionError: the table is of the other kind.
+    """
     if form == "parquet" and is_delta(table):
         raise SourceOptionError(f"{table} is a Delta table", hint="--format delta")
     if form == "delta" and not is_delta(table) and is_there(f"{checkpoint.rstrip('/')}/commits"):
@@ -184,7 +194,7 @@ def log_of(table: str, checkpoint: str, form: str) -> DeltaLog | None:
 
 
 def check_checkpoint(table: str, checkpoint: str) -> None:
-    """Raises SourceOptionError: the table has batches, and this checkpoint has never begun one."""
+    """Raise SourceOptionError if the table has batches and this checkpoint is new."""
     if is_there(table, "batch=") and not is_there(f"{checkpoint.rstrip('/')}/offsets"):
         raise SourceOptionError(
             f"{table} has batches already, and {checkpoint} is new: numbers of batches would be given twice",
@@ -193,7 +203,7 @@ def check_checkpoint(table: str, checkpoint: str) -> None:
 
 
 def forget(directory: str, name: str) -> None:
-    """`name` is no longer there.  Where only Spark can look, it stays."""
+    """Delete `name`. If only Spark can reach the directory, it stays."""
     with suppress(pa.ArrowInvalid, OSError):
         filesystem, path = opened(directory)
         filesystem.delete_dir(f"{path}/{name}")
@@ -217,7 +227,10 @@ def job(argv: Sequence[str] | None) -> int:
 
 
 def ingest_as(application: str, given: argparse.Namespace, **options: str) -> int:
-    """What the arguments of a command line ask for, with more options of the source: the exit status."""
+    """Run the job for the arguments of a command line, with more options of the source.
+
+    Returns the exit status.
+    """
     options = {**pairs(given.option, "--option"), **options}
     check_source(given.root, options)
     spark = session(application, master=given.master, settings=pairs(given.conf, "--conf"))
@@ -234,7 +247,7 @@ def ingest_as(application: str, given: argparse.Namespace, **options: str) -> in
 
 
 def finish(query: StreamingQuery, outcome: Outcome, *, as_json: bool, what: str = "records") -> int:
-    """Waits for the end of the query, and tells what it has done: the exit status."""
+    """Wait for the end of the query, and print its result. Returns the exit status."""
     follow(query)
     if as_json:
         print(json.dumps(asdict(outcome)))

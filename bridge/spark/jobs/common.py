@@ -1,4 +1,4 @@
-"""What the command lines of the jobs have in common."""
+"""Common parts of the command lines of the jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parq
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    """--master and --conf, for who does not come by spark-submit."""
+    """--master and --conf, for jobs that are not started by spark-submit."""
     parser.add_argument(
         "--master", default="", help="where Spark runs; default: on this machine, or as submitted"
     )
@@ -47,7 +47,7 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a job takes that reads a stream into a table."""
+    """Arguments of a job that reads a stream into a table."""
     parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
     parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
     parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
@@ -60,9 +60,9 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def follow(query: StreamingQuery) -> None:
-    """Waits until the query has ended, or somebody ends it with Ctrl-C.
+    """Wait until the query has ended, or is ended with Ctrl-C.
 
-    On a terminal it says meanwhile, on standard error, how far it is.
+    On a terminal, print the progress to standard error meanwhile.
     """
     try:
         if not sys.stderr.isatty():
@@ -90,7 +90,10 @@ def pairs(given: Sequence[str], what: str) -> dict[str, str]:
 
 
 def check_source(root: str, options: Mapping[str, str]) -> None:
-    """Say what is wrong with them before Spark starts, which takes long.  Raises SourceOptionError."""
+    """Check path and options before Spark is started, because its start takes seconds.
+
+    Raises SourceOptionError.
+    """
     Options.read({"path": root, **options})
     Landing(root).check()
 
@@ -103,7 +106,7 @@ def reason_of(frame: DataFrame) -> Column:
 
 
 def run(job: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
-    """The exit status of a job; errors that a person can mend are one line each, status 2."""
+    """The exit status of a job. An error that the user can correct is one line, with status 2."""
     try:
         return job(argv)
     except BridgeError as error:
@@ -120,7 +123,7 @@ def run(job: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) 
 
 
 def _in_spark(error: Exception) -> tuple[str, str] | None:
-    """What Spark has wrapped into an error of its own, and its hint; None: no mistake that it knows."""
+    """Text and hint of an error that Spark has wrapped; None: not an error that the user can correct."""
     if not type(error).__module__.startswith("pyspark."):
         return None
     if found := OURS.search(str(error)):

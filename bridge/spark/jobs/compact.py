@@ -1,21 +1,26 @@
-"""Compact: many small batches of a bronze or silver table into one, sorted, nothing lost or doubled.
+"""Compact: many small batches of a bronze or silver table into one, sorted, without loss or doubles.
 
     python -m bridge.spark.jobs.compact /srv/bronze                # all but the newest two batches
     python -m bridge.spark.jobs.compact /srv/bronze --keep 100
 
 Batches 0 .. B become batch=B, sorted by edge, stream, partition, epoch and offset, in files of about --file
-bytes.  The newest --keep batches stay as they are, two at least: the ingest may still write the last of them
-again, and decides by its checkpoint, not by directories.  Compact again and again: what was compacted before
-is taken in only when as much new has come.
+bytes. The newest --keep batches stay, at least two: the ingest may still write the last of them again, and it
+uses its checkpoint, not directories. Compaction can be repeated. A batch that was compacted before is
+included only if the new batches have as many bytes.
 
-Steps, each of which can be repeated: the new directory is written beside the table (TABLE/_compact, which
-readers pass over) and counted; a note says which directories it replaces, and by which files; what they hold
-is deleted; the files are moved into their place, one by one, as object stores know no directories; the note
-is deleted.  Killed anywhere, the next run goes on with the note, or, without one, begins anew.  While
-directories are replaced readers do not see all of them: run it when nobody minds.
+Each step can be repeated:
 
-Of a Delta table it is one commit of the deltalake package: small files become large ones, and readers notice
-nothing.  What they were stays until deltalake's `vacuum`.
+1. Write the new directory below TABLE/_compact, which readers ignore, and count its records.
+2. Write a note with the directories that it replaces, and its files.
+3. Delete the content of these directories.
+4. Move the files into their place one by one, because object stores have no directories.
+5. Delete the note.
+
+After a kill the next run continues with the note, or starts again without one. While directories are
+replaced, readers do not see all records: run it when no reader is active.
+
+For a Delta table it is one commit of the deltalake package: small files become large ones, and readers are
+not affected. The old files stay until deltalake's `vacuum`.
 """
 
 from __future__ import annotations
@@ -47,19 +52,22 @@ WORK, NOTE = "_compact", "replaces.json"
 
 @dataclass
 class Outcome:
-    """What one run has done."""
+    """Result of one run."""
 
     table: str
-    batches: int = 0  # that became one
+    batches: int = 0  # number of batches that became one
     records: int = 0
     files: int = 0
-    finished: bool = False  # what a run before had left
+    finished: bool = False  # an earlier run was completed
 
 
 def compact(
     spark: SparkSession, table: str, *, keep: int = KEEP_LEAST, file_bytes: int = 128 << 20
 ) -> Outcome:
-    """Raises SourceOptionError, and BridgeError when what was written is not what was read."""
+    """Compact a table.
+
+    Raises SourceOptionError; BridgeError if the written records are not those that were read.
+    """
     try:
         filesystem, root = opened(table)
     except (pa.ArrowInvalid, OSError) as error:
@@ -75,7 +83,7 @@ def compact(
     target = f"{table.rstrip('/')}/{WORK}/{batches[-1]}"
     paths = [f"{table.rstrip('/')}/{batch}" for batch in batches]
     length = sum(_length(filesystem, f"{root}/{batch}") for batch in batches)
-    frame = spark.read.option("mergeSchema", True).parquet(*paths)  # else later columns are lost
+    frame = spark.read.option("mergeSchema", True).parquet(*paths)  # otherwise later columns are lost
     parts = max(1, -(-length // file_bytes))
     ordered = frame.repartitionByRange(parts, *SORTED_BY).sortWithinPartitions(*SORTED_BY)
     ordered.write.mode("overwrite").option("compression", "zstd").parquet(target)
@@ -95,7 +103,10 @@ def compact(
 
 
 def replaced(filesystem: Any, root: str) -> bool:
-    """Does what the note says, if there is one; else removes what was begun."""
+    """Complete the replacement in the note, if there is one; otherwise remove unfinished files.
+
+    Returns True if there was a note.
+    """
     note = f"{root}/{WORK}/{NOTE}"
     if filesystem.get_file_info(note).type == fs.FileType.NotFound:
         if filesystem.get_file_info(f"{root}/{WORK}").type == fs.FileType.Directory:
@@ -118,19 +129,19 @@ def replaced(filesystem: Any, root: str) -> bool:
 
 
 def _files(filesystem: Any, directory: str) -> list[str]:
-    """Names of the files in it."""
+    """Names of the files in a directory."""
     found = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
     return sorted(it.base_name for it in found if it.type == fs.FileType.File)
 
 
 def _batches(filesystem: Any, root: str) -> list[str]:
-    """Names of the directories of batches, in order."""
+    """Names of the batch directories, in order."""
     found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
     return sorted(it.base_name for it in found if it.base_name.startswith("batch="))
 
 
 def _worth(filesystem: Any, root: str, batches: Sequence[str]) -> bool:
-    """Whether the first, which may be a compacted one, is not most of it all."""
+    """True if the first batch, maybe a compacted one, has at most half of the bytes, or if many follow."""
     first, *others = (_length(filesystem, f"{root}/{batch}") for batch in batches)
     return first <= sum(others) or len(others) > 100
 

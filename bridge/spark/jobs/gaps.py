@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TableAccount", "facts_of", "landing_account", "main", "table_account"]
 
-READERS = 16  # of footers at once: object stores answer slowly, and in parallel
+READERS = 16  # footers read at once: object stores answer slowly, and in parallel
 SHOWN = 20  # ranges of a kind
 
 
 class TableAccount(NamedTuple):
-    """One epoch of one partition in the table, beside the files."""
+    """One epoch of one partition in the table, compared with the files."""
 
     epoch: Epoch
     records: int
@@ -78,7 +78,7 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
     try:
         _, aside = _islands(spark.read.parquet(f"{table.rstrip('/')}/_quarantine"))
     except AnalysisException:
-        aside = {}  # nothing was ever put there
+        aside = {}  # no quarantine was ever written
     found = []
     drained = {it.epoch: it.present for it in files.epochs}
     for epoch in sorted({*drained, *there}):
@@ -97,7 +97,7 @@ def table_account(spark: SparkSession, table: str, files: Account) -> list[Table
 
 
 def _islands(frame: DataFrame) -> tuple[dict[Epoch, int], dict[Epoch, Ranges]]:
-    """Rows, and ranges of different offsets without a gap, by epoch.  Only ranges come to the driver."""
+    """Rows, and contiguous ranges of different offsets, by epoch. Only ranges are sent to the driver."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -118,7 +118,7 @@ def _islands(frame: DataFrame) -> tuple[dict[Epoch, int], dict[Epoch, Ranges]]:
     return rows, {epoch: union(ranges) for epoch, ranges in found.items()}
 
 
-# ---- what people see ----
+# ---- output ----
 
 
 def _shown(ranges: Ranges) -> str:

@@ -1,14 +1,14 @@
-"""Latest: the last record of each device, out of a bronze or silver table.
+"""Latest: the last record of each device, from a bronze or silver table.
 
     python -m bridge.spark.jobs.latest /srv/bronze --to /srv/latest
     python -m bridge.spark.jobs.latest /srv/silver --edge 'plant-*'          # only shown
 
-A device is a topic of an edge.  One row each, with all columns of its last record: the one with the greatest
-timestamp, and of equal ones the greatest epoch and offset; so records that came late change nothing, and the
-outcome is the same in whatever order batches came.  Also `records`, how many there were, and `first_seen`.
+A device is a topic of an edge. It has one row, with all columns of its last record: the record with the
+greatest timestamp; of equal ones, the greatest epoch and offset. So late records change nothing, and the
+order of batches does not matter. Further columns: `records`, the number of records, and `first_seen`.
 
-It is computed from the table as a whole: a state that a stream keeps would have to be kept for as long as
-data may be late, and be made anew whenever the table is mended.
+It is computed from the whole table. A stream would have to keep its state as long as data may be late, and to
+rebuild it after each repair of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ORDER = ("timestamp", "epoch", "offset")
 
 
 def latest(records: DataFrame) -> DataFrame:
-    """A row for each edge and topic of `records`."""
+    """One row for each edge and topic of `records`."""
     others = [name for name in records.columns if name not in {"edge", "topic"}]
     last = f.max_by(f.struct(*others), f.struct(*ORDER)).alias("last")
     found = records.groupBy("edge", "topic").agg(

@@ -1,26 +1,26 @@
-"""Live: from the files as they come, by device and minute: how many values, least, mean and greatest.
+"""Live: count, minimum, mean and maximum by device and minute, from the files as they arrive.
 
     python -m bridge.spark.jobs.live /srv/lake --to /srv/minutes --field temp --delay 600 --every 10
     spark-submit .../live.py s3://bucket/lake --to s3a://bucket/minutes --field temp
 
-What windows.py computes from a table, as a stream: a minute is written once, when it is over, to
-TABLE/batch=000000012, with the columns edge, device, minute, count, min, avg, max, undecodable.  It is over
-when its edge has sent a record that was taken --delay seconds after its end: each edge has a watermark of its
-own, so that one that was offline for a week finds its minutes still open.  (Spark's own watermark is one for
-all edges: it would drop that week.)
+The figures of windows.py as a stream. A minute is written once, when it is closed, to TABLE/batch=000000012,
+with the columns edge, device, minute, count, min, avg, max, undecodable. A minute is closed when its edge has
+sent a record that was taken --delay seconds after its end. Each edge has its own watermark, so an edge that
+was offline for a week finds its minutes still open. (Spark's own watermark is one for all edges: it would
+drop that week.)
 
-What comes for a minute that is over is not lost: it is counted in TABLE/_late/batch=..., with the same
-columns and `late_s`, how long after the end of its minute its edge already was.  Both together, once more by
-edge, device and minute, are what windows.py says (a mean weighs as its count does).  A bridge that has a
-backlog drains what comes in first, so --delay should be as long as outages that shall not show in _late.
-A watermark is never more than AHEAD_S ahead of the clock of the driver: an edge whose clock was in the future
-once would have all its later minutes in _late.  What is stamped later than that is counted (`ahead`), and its
-minute is over when its time has come.
+Records for a closed minute are not lost. They are counted in TABLE/_late/batch=..., with the same columns and
+`late_s`, the seconds from the end of the minute to the watermark of the edge. Both tables together, grouped
+once more by edge, device and minute, equal the figures of windows.py (a mean is weighted by its count). A
+bridge with a backlog drains new records first. So --delay should be as long as the outages that shall not
+appear in _late. A watermark is at most AHEAD_S ahead of the clock of the driver: otherwise an edge whose
+clock was once in the future would have all its later minutes in _late. Records with a later time are counted
+(`ahead`), and their minute is closed when its time has come.
 
-State: TABLE/_open/batch=..., the minutes that are not over, and TABLE/_marks/batch=..., how far each edge is;
-each for the end of that batch.  A batch that is run again, after whatever death, begins with the state of the
-one before it and replaces what it wrote, so every record is counted once.  There are as many open minutes as
-devices sent in, within the delay.  Records that do not verify are left out here: bronze.py keeps them.
+State: TABLE/_open/batch=..., the open minutes, and TABLE/_marks/batch=..., the watermark of each edge; both
+for the end of that batch. A batch that is run again after a crash begins with the state of the batch before,
+and replaces its output, so every record is counted once. There is one open minute per minute and device
+within the delay. Records that do not verify are left out here: bronze.py keeps them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["OPEN", "Outcome", "Step", "ingest", "main", "shown", "step"]
 
 DELAY_S = 600.0
-AHEAD_S = 60.0  # of an edge's clock before the driver's: what clocks differ by that are kept right, and more
+AHEAD_S = 60.0  # of an edge's clock before the driver's: more than clocks that are kept right differ by
 KEPT = 3  # batches of state
 OPEN = (
     "edge string, device string, minute timestamp, over timestamp, "
@@ -57,17 +57,17 @@ KEY = ("edge", "device", "minute", "over")
 
 
 class Step(NamedTuple):
-    """What a batch has done."""
+    """Result of one batch."""
 
-    ended: int  # minutes that are over
-    ahead: int  # values stamped so late that they say nothing about the time
+    ended: int  # closed minutes
+    ahead: int  # values with a time too far in the future to advance the watermark
 
 
 @dataclass
 class Outcome(bronze.Outcome):
-    """What one run has done; `records` are minutes that are over."""
+    """Result of one run; `records` are closed minutes."""
 
-    ahead: int = 0  # values, see Step
+    ahead: int = 0  # values; see Step
 
 
 def ingest(
@@ -82,7 +82,7 @@ def ingest(
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[StreamingQuery, Outcome]:
-    """As bronze.ingest(); the outcome counts minutes that are over, and among them none that is late.
+    """As bronze.ingest(). The result counts closed minutes, without late ones.
 
     Raises SourceOptionError.
     """
@@ -160,18 +160,18 @@ def _count_behind(latest: Column) -> Column:
 
 
 def _is_over(seen: str, delay_s: float) -> Column:
-    """Whether a minute has ended so long ago, for an edge that is so far."""
+    """True if a minute ended at least --delay seconds before the watermark of its edge."""
     return f.unix_micros("over") + round(delay_s * 1e6) <= f.unix_micros(seen)
 
 
 def shown(minutes: DataFrame, *more: Column) -> DataFrame:
-    """Open minutes with the columns of the table, and more."""
+    """Open minutes with the columns of the table, and further ones."""
     mean = (f.col("sum") / f.nullif(f.col("count"), f.lit(0))).alias("avg")
     return minutes.select("edge", "device", "minute", "count", "min", mean, "max", "undecodable", *more)
 
 
 class _Places:
-    """What a batch reads and writes: directories of its own."""
+    """Directories that a batch reads and writes."""
 
     def __init__(self, table: str, batch: int) -> None:
         self._table, self._batch = table.rstrip("/"), batch
@@ -181,13 +181,13 @@ class _Places:
         return f"{self._table}{'/' if name else ''}{name}/batch={number:09d}"
 
     def before(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
-        """The state that the batch before has left."""
+        """The state after the previous batch."""
         if self._batch == 0:
             return spark.createDataFrame([], schema)
         return spark.read.schema(schema).parquet(self.path(name, self._batch - 1))
 
     def write(self, frame: DataFrame, name: str) -> None:
-        """In the place of what this batch wrote when it was run before."""
+        """Write a frame, replacing the output of an earlier run of this batch."""
         few = frame.coalesce(1) if name.startswith("_") else frame
         few.write.mode("overwrite").option("compression", bronze.COMPRESSION).parquet(self.path(name))
         if name in {"_marks", "_open"}:

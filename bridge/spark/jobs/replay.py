@@ -1,13 +1,14 @@
-"""Replay: a range of drained files into a table, again or for the first time; also to fill what is missing.
+"""Replay: a range of drained files into a table, again or for the first time; also to fill in missing
+records.
 
     python -m bridge.spark.jobs.replay /srv/lake --to /srv/again --since 2026-01-31 --until 2026-02-01
     python -m bridge.spark.jobs.replay /srv/lake --to /srv/again --option edge=kiln --option offsets=100-199
     python -m bridge.spark.jobs.replay /srv/lake --to /srv/mended --payloads payloads.toml --since ...
 
-What the range is, options of the source say (options.py): edge, stream, partition, offsets, since, until,
-topic, startingOffsets, endingOffsets.  It goes to TABLE/range=NAME, where NAME follows from them alone: the
-same range replaces what it wrote before, another one stands beside it.  So it may be run again whenever it
-has failed, and ranges that do not overlap make a table in which each record is once.
+Options of the source define the range (options.py): edge, stream, partition, offsets, since, until, topic,
+startingOffsets, endingOffsets. It is written to TABLE/range=NAME, and NAME depends only on these options. The
+same range replaces its earlier output; another range is stored next to it. So a failed replay can be run
+again. Ranges that do not overlap make a table in which each record is once.
 
 Records that do not verify, or whose payloads do not decode, are left out and counted: bronze.py and silver.py
 have put them into quarantine.
@@ -37,13 +38,13 @@ __all__ = ["main", "range_name", "replay"]
 
 
 def range_name(options: Mapping[str, str]) -> str:
-    """Of the directory of these options, whatever their order."""
+    """Name of the directory of these options, whatever their order."""
     text = json.dumps(dict(options), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def replay(spark: SparkSession, root: str, table: str, options: Mapping[str, str]) -> tuple[str, int, int]:
-    """Where the records are now, how many, and how many were left out."""
+    """Write the range. Returns the directory, the number of records, and the number left out."""
     from pyspark.sql import Observation
 
     frame = spark.read.format("brim").options(**{**options, "mode": "PERMISSIVE"}).load(root)

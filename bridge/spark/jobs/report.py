@@ -50,7 +50,7 @@ LATE_S = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What one topic of an edge has sent."""
+    """Records of one topic of an edge."""
 
     edge: str
     topic: str
@@ -60,7 +60,7 @@ class Device:
 
 
 def devices_of(spark: SparkSession, table: str) -> tuple[list[Device], int]:
-    """Those with most bytes, and how many there are."""
+    """The devices with most bytes, and the number of all devices."""
     from pyspark.sql import functions as f
 
     records = read_table(spark, table)
@@ -156,7 +156,7 @@ def _coverage(made: Account) -> Iterator[str]:
 
 
 def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
-    """Records by the time at which they were taken, of each edge."""
+    """Records of each edge by the time at which the broker took them."""
     yield "<h2>Volume</h2><p class=note>records by the time the broker took them</p>"
     times = [
         (it.footer.first_timestamp_ns / 1e9, it.footer.last_timestamp_ns / 1e9) for it in known if it.footer
@@ -182,7 +182,7 @@ def _volume(known: Sequence[FileFacts]) -> Iterator[str]:
 
 def _spread(buckets: list[float], first: float, last: float, records: int) -> None:
     """Add a file's records evenly to the buckets from `first` to `last`, which may be fractions."""
-    if last <= first:  # of one moment, or its clock was set back
+    if last <= first:  # of one moment, or the clock was set back
         buckets[int(first)] += records
         return
     for bucket in range(int(first), int(last) + 1):
@@ -191,7 +191,7 @@ def _spread(buckets: list[float], first: float, last: float, records: int) -> No
 
 
 def _lag(known: Sequence[FileFacts]) -> Iterator[str]:
-    """How long records were on their way."""
+    """Time from taking a record to the arrival of its file."""
     yield "<h2>Lag and late data</h2>"
     yield "<p class=note>from when a record was taken to when its file was there</p>"
     dated = [it for it in known if it.footer is not None and it.file.modified_s > 0]
@@ -249,7 +249,7 @@ def _records(facts: FileFacts) -> int:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The highest of each of BUCKETS times."""
+    """The maximum in each of BUCKETS intervals."""
     low, high = min(points)[0], max(points)[0]
     step = max((high - low) / BUCKETS, 1e-9)
     kept: dict[int, tuple[float, float]] = {}

@@ -1,18 +1,18 @@
-"""Silver: drained files into a table of typed columns, payloads decoded as a payload schema says.
+"""Silver: drained files into a table of typed columns, with payloads decoded by a payload schema.
 
     python -m bridge.spark.jobs.silver /srv/lake --to /srv/silver --payloads payloads.toml
     spark-submit .../silver.py s3://bucket/lake --to s3a://bucket/silver --payloads payloads.toml --every 60
 
-Each record exactly once, as bronze.py has it: the same directories of batches, checkpoint and quarantine.
-The columns are those of a record without properties and payload, those of the schema (payloads.py: JSON,
-msgpack, CBOR, Sparkplug B, text), and _undecoded.
+Each record exactly once, as in bronze.py: the same directories of batches, checkpoint and quarantine. The
+columns are those of a record without properties and payload, those of the schema (payloads.py: JSON, msgpack,
+CBOR, Sparkplug B, text), and _undecoded.
 
-A value that does not fit its column goes to _undecoded, with the name of the column and the reason; the
+A value that does not fit its column goes to _undecoded, with the name of the column and the reason. The
 record stays in the table with its other fields.
 
-What does not decode at all, or has a topic that no entry of the schema matches, goes to TABLE/_quarantine
-with its identity, time, topic, the payload (_raw) and the reason (_corrupt_record).  When the schema has been
-mended, replay.py reads the range again.
+A payload that does not decode at all, or whose topic no entry of the schema matches, goes to
+TABLE/_quarantine with its identity, time, topic, the payload (_raw) and the reason (_corrupt_record). After
+the schema is corrected, replay.py reads the range again.
 """
 
 from __future__ import annotations

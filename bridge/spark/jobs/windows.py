@@ -1,16 +1,16 @@
-"""Windows: from the bronze table, by device and minute, how many values, the least, the mean, the greatest.
+"""Windows: from the bronze table, by device and minute, the count, minimum, mean and maximum of values.
 
     python -m bridge.spark.jobs.windows /srv/bronze --to /srv/minutes --payload json --field temp
 
-A device is a topic.  Columns: edge, device, minute, count, min, avg, max, undecodable (payloads of that
-minute in which there is no number), and the directory column dt (date of the minute).
+A device is a topic. Columns: edge, device, minute, count, min, avg, max, undecodable (payloads of that minute
+without a number), and the directory column dt (date of the minute).
 
-It is computed from the table and not on the stream: after an outage data is days late, and a stream would
-have to keep state for as long, or drop it.  Days that are computed again replace what was there, so it may
-be run as often as one likes; --since keeps to the newest days.
+It is computed from the table and not from the stream: after an outage data is days late, and a stream would
+have to keep state for that time, or drop the data. Days that are computed again replace their earlier output,
+so the job may be run at any time. --since limits it to the newest days.
 
-Payloads: json (a number, or an object with a number at FIELD; a dot leads into objects), msgpack (the same),
-text (a number in characters).
+Payloads: json (a number, or an object with a number at FIELD; a dot selects a key in an object), msgpack (the
+same), text (a number in characters).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def by_minute(
 
 
 def with_value(records: DataFrame, payload: str, field: str) -> DataFrame:
-    """`records` with a column value double instead of payload; null where there is no number.
+    """`records` with a column value double instead of payload; null without a number.
 
     Raises SourceOptionError.
     """
@@ -86,7 +86,7 @@ def _number(payload: Column, kind: str, field: str) -> Column:
 
 
 def _finite(value: Column) -> Column:
-    """The value, or null for what is no number or without end: one of them would spoil every mean."""
+    """The value; null for NaN and infinities, because one of them would spoil every mean."""
     return f.when(~f.isnan(value) & (f.abs(value) != float("inf")), value)
 
 
@@ -96,7 +96,7 @@ def _packed(payload: Column, field: str) -> Column:
     def decode(payloads: pa.Array) -> pa.Array:
         return pa.array((_packed_number(it, path) for it in payloads.to_pylist()), pa.float64())
 
-    make: Any = arrow_udf  # and not mapInArrow, which wants pandas
+    make: Any = arrow_udf  # not mapInArrow, which needs pandas
     made: Column = make(decode, "double")(payload)
     return made
 
