@@ -1,8 +1,8 @@
 """Payloads into typed columns, by the entries of a payload schema (payloads.py).
 
-msgpack is unpacked by the compiled core (ringbuf/c/unpack.c), JSON read by pyarrow, text cast by it; both a
-batch at a time.  A batch in which they find a mistake is halved until what is wrong stands alone, so one bad
-payload costs its neighbours little.  CBOR and Sparkplug are decoded one by one, by their libraries.
+msgpack is unpacked by the compiled core (ringbuf/c/unpack.c). JSON is read by pyarrow and text is converted
+by it, both a batch at a time. A batch with an invalid payload is halved until that payload is isolated, so it
+costs its neighbours little. CBOR and Sparkplug are decoded one by one, by their libraries.
 
 A value that does not fit its column leaves that column null, and goes to `_undecoded` (drift.py). The other
 fields of the payload keep their values. A payload that is not in its format is not decoded at all. Only the

@@ -28,7 +28,7 @@ TYPES = {
 
 
 def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
-    """The fields of msgpack payloads; no payload is null."""
+    """Decode the fields of msgpack payloads; no payload is null."""
     rows, (_, ends, payloads) = len(data), data.buffers()
     if rows == 0:
         return Typed({field.column: pa.nulls(0, KINDS[field.kind]) for field in fields})
@@ -52,7 +52,7 @@ def unpack(data: pa.Array, fields: Sequence[Field]) -> Typed:
 
 
 def _prepared(out: Any, field: Field, rows: int, total: int) -> tuple[list[pa.Buffer], Any]:
-    """Room for one column, and what keeps its path alive."""
+    """Memory for one column, and the objects that keep its path alive."""
     bits, text = (rows + 7) // 8, field.kind in {"string", "binary"}
     path = ffi.from_buffer(b"".join(bytes([len(key)]) + key for key in map(str.encode, field.path)))
     valid = pa.allocate_buffer(bits)
