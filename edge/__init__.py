@@ -1,4 +1,4 @@
-"""The broker process: MQTT in, rings in the middle, local subscribers out.
+"""The broker process: receives MQTT, stores records in rings, serves local subscribers.
 
-Importing this package loads nothing, so that `edge.mqtt` costs its users nothing else.
+Importing this package loads nothing, so that using only `edge.mqtt` costs nothing else.
 """

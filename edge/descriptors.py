@@ -1,14 +1,14 @@
-"""Descriptor budget: how many of the files that this process may open each part gets.
+"""Descriptor budget: the number of open files that each part of the broker gets.
 
 Owns the numbers, the soft limit of the process (RLIMIT_NOFILE) and the size of its table of descriptors.
 
 A broker without descriptors cannot seal a segment, write a checkpoint or answer `brim status`, and libzmq
-ends the process when accept() on its Unix socket fails for lack of one.  So clients get only what the other
+ends the process when accept() on its Unix socket fails for lack of one. So clients get only what the other
 parts leave:
 
     open at the start | kept for the broker's own files | control, metrics, ZeroMQ, producers | clients
 
-Invariant: what budget() gives to all parts together, with what is open already, is within the limit.
+Invariant: all that budget() gives, together with the descriptors already open, is within the limit.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 REMEDY = "raise LimitNOFILE= of the service, or `ulimit -Hn`"
 
-START = 64  # open before clients come: interpreter, event loops, locks
+START = 64  # open before clients connect: interpreter, event loops, locks
 OF_RING = 10  # files, locks and readers of one ring
-OWN_MIN = 20  # sockets that are opened behind the clients' start, one checkpoint, one segment, one lookup
+OWN_MIN = 20  # sockets that are opened after the clients' start, one checkpoint, one segment, one lookup
 OF_ENDPOINT = 10  # of ZeroMQ: its threads, its socket, a cursor over one ring
 OF_LOG = 6  # the next segment, its footer, the directory, one read
-OF_BRIDGE = 24  # its checkpoint, and what `window` transfers to a store take
+OF_BRIDGE = 24  # its checkpoint, and `window` transfers to a store
 METRICS = 64
 PEERS = 1_024  # of each ZeroMQ endpoint
-OTHERS_SHARE = 8  # each part but the clients gets an eighth at most where not all can have all
+OTHERS_SHARE = 8  # if not all can have the maximum, each part except the clients gets an eighth at most
 SHARE_MIN = 2
 
 
@@ -54,16 +54,17 @@ class Budget:
 
 
 def open_now() -> int:
-    """Descriptors that this process has open.  Raises OSError: there is none left to look with."""
+    """Number of open descriptors of this process. Raises OSError if none is left to count them."""
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # that of the directory itself
+        return len(os.listdir("/proc/self/fd")) - 1  # without the descriptor of the directory itself
     except FileNotFoundError:  # without /proc
         return START
 
 
 def check(config: Config, allowed: int) -> None:
-    """Raise EdgeError, or OSError, if ZeroMQ cannot be started: libzmq ends a process that has no descriptor
-    for it.
+    """Check that ZeroMQ can be started: libzmq ends a process that has no descriptor for it.
+
+    Raises EdgeError, or OSError.
     """
     opened = open_now()
     needed = _own(config) + OF_ENDPOINT * _endpoints(config)
@@ -72,7 +73,7 @@ def check(config: Config, allowed: int) -> None:
 
 
 def allow(config: Config) -> int:
-    """Raise the soft limit as far as the broker needs and the hard limit allows.  The limit from now on."""
+    """Raise the soft limit to the broker's need, within the hard limit. Returns the limit from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _wanted(config)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -83,10 +84,10 @@ def allow(config: Config) -> int:
 
 
 def make_table(config: Config, allowed: int) -> None:
-    """Give the kernel's table of descriptors the size that it may need; call it before threads begin.
+    """Enlarge the kernel's table of descriptors at once. Must be called before threads begin.
 
-    In a process with threads the kernel waits for all processors when it doubles the table: each of the
-    doublings while clients connect stopped the MQTT thread for 5 to 24 ms.
+    In a process with threads the kernel waits for all processors when it doubles the table. Each doubling
+    while clients connected stopped the MQTT thread for 5 to 24 ms.
     """
     last = min(allowed, _wanted(config)) - 1
     with contextlib.suppress(OSError), open(os.devnull, "rb") as file:
@@ -94,9 +95,9 @@ def make_table(config: Config, allowed: int) -> None:
 
 
 def budget(config: Config, allowed: int, opened: int) -> Budget:
-    """Divide what is left of `allowed` descriptors when `opened` are in use.
+    """Divide the rest of `allowed` descriptors when `opened` are in use.
 
-    Raises EdgeError: not one client could connect.
+    Raises EdgeError if not one client could connect.
     """
     left = allowed - opened - _own(config)
     most = _most(config)
@@ -119,23 +120,23 @@ def budget(config: Config, allowed: int, opened: int) -> Budget:
 
 
 def refusal(reason: object) -> EdgeError:
-    """The error of a start that finds too few descriptors."""
+    """The error of a start with too few descriptors."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return EdgeError(f"{allowed} files may be open, too few to start: {reason}", hint=REMEDY)
 
 
 def _of_client(config: Config) -> int:
-    """Three where TLS or WebSocket is unwrapped: a socket and a pair."""
+    """Descriptors of one client: three if TLS or WebSocket is unwrapped (a socket and a pair)."""
     return 3 if any(it.scheme in {"tls", "ws", "wss"} for it in config.listener) else 1
 
 
 def _endpoints(config: Config) -> int:
-    """Of ZeroMQ."""
+    """Number of ZeroMQ endpoints."""
     return config.zmq.enabled + config.consumers.enabled
 
 
 def _most(config: Config) -> Budget:
-    """As much as each part may ever take."""
+    """The maximum of each part."""
     return Budget(
         clients=config.limits.connections_max,
         local=config.local.connections_max,
@@ -146,7 +147,7 @@ def _most(config: Config) -> Budget:
 
 
 def _taken(config: Config, given: Budget) -> int:
-    """Descriptors for all of that."""
+    """Descriptors that a budget takes."""
     others = given.local + given.metrics + given.peers * _endpoints(config) + given.producers * OF_RING
     return others + given.clients * _of_client(config)
 
@@ -155,12 +156,12 @@ def _own(config: Config) -> int:
     """Files that the broker opens later for itself."""
     logged = [stream for stream in config.stream if stream.durability != "process"]
     isolated = sum(stream.partitions for stream in logged if stream.isolated)
-    logs = config.log.workers + isolated + 1 if logged else 0  # and that of sessions
+    logs = config.log.workers + isolated + 1 if logged else 0  # the last one is that of the sessions
     bridges = sum(it.in_broker for it in config.bridge)
     return OWN_MIN + logs * OF_LOG + bridges * OF_BRIDGE
 
 
 def _wanted(config: Config) -> int:
-    """Descriptors with which every part may take as much as it is configured to."""
-    rings = sum(stream.partitions for stream in config.stream) + 1  # and the journal of sessions
+    """Descriptors with which every part may have its configured maximum."""
+    rings = sum(stream.partitions for stream in config.stream) + 1  # the last one is the journal of sessions
     return START + rings * OF_RING + _own(config) + _taken(config, _most(config))

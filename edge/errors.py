@@ -1,17 +1,17 @@
-"""What can go wrong in the broker, as classes.
+"""Errors of the broker.
 
-    EdgeError                 .hint: what to do about it, or ""
+    EdgeError                 .hint: a remedy, or ""
         ConfigError           .problems: every mistake in the file, each with its line
         DirectoryBusy         another broker runs on this directory; .pid
         PortTaken             another program listens there
-        RingsUnavailable      shared memory is full, or the rings are somebody else's
+        RingsUnavailable      shared memory is full, or the rings belong to another user
         BrokerUnreachable     no broker answers on the control socket
             AccessDenied      this user may not connect to the control socket
-        Refused               the broker answered: no
-        ControlError          a request or answer on the control socket that cannot be understood
-        FrameError            a ZeroMQ message that cannot be understood
+        Refused               the broker refused the request
+        ControlError          an invalid request or answer on the control socket
+        FrameError            an invalid ZeroMQ message
 
-Every message names the thing, the value, the limit and the remedy.  Bugs are assertions, never these.
+Every message names the thing, the value, the limit and the remedy. Defects are assertions, never these.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = [
 
 
 class EdgeError(Exception):
-    """Something the person who runs or uses the broker can do something about."""
+    """An error that the user or operator of the broker can correct."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
         if hint:
-            self.add_note(hint)  # a traceback shows it, too
+            self.add_note(hint)  # so that a traceback shows the hint, too
 
 
 class ConfigError(EdgeError):
-    """The configuration cannot be used.  `problems`: `file:line: key: ...` each, in the order of the file."""
+    """The configuration is invalid. `problems`: `file:line: key: ...` each, in the order of the file."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -51,7 +51,7 @@ class ConfigError(EdgeError):
 
 
 class DirectoryBusy(EdgeError):
-    """Another broker runs on this directory.  `pid` is its process, 0 if it has not said so yet."""
+    """Another broker runs on this directory. `pid` is its process, 0 if it is not known yet."""
 
     def __init__(self, message: str, *, pid: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -63,24 +63,24 @@ class PortTaken(EdgeError):
 
 
 class RingsUnavailable(EdgeError):
-    """A ring cannot be made or taken over: no room in shared memory, or no right to the file."""
+    """A ring cannot be created or taken over: no room in shared memory, or no right to the file."""
 
 
 class BrokerUnreachable(EdgeError):
-    """Nobody answers on the control socket."""
+    """No broker answers on the control socket."""
 
 
 class AccessDenied(BrokerUnreachable):
-    """The control socket is there, and this user may not connect to it."""
+    """The control socket exists, but this user may not connect to it."""
 
 
 class Refused(EdgeError):
-    """The broker understood the request and says no."""
+    """The broker understood the request and refused it."""
 
 
 class ControlError(EdgeError):
-    """A datagram on the control socket that cannot be understood."""
+    """An invalid datagram on the control socket."""
 
 
 class FrameError(EdgeError):
-    """A ZeroMQ message that cannot be understood."""
+    """An invalid ZeroMQ message."""

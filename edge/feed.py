@@ -1,11 +1,11 @@
-"""Feed: what local producers write into their rings, on its way to MQTT subscribers.
+"""Producer feed: passes records of local producers from their rings to MQTT subscribers.
 
-Owns the readers that the MQTT loop routes from, one a ring, and for each a second one that only listens:
-the loop sleeps in epoll and not on rings, so somebody has to tell it that there is something.
+Owns two readers for each ring: one that the MQTT loop routes from, and one that only listens. The loop waits
+in epoll and not on rings, so the listening reader wakes it for new records.
 
-A ring made in this life is routed from its first record on.  One that an earlier broker has left is routed
-from where that one was, if sessions of its were kept (edge/state/restoring.py), else from its end: whoever
-subscribed there has gone with that broker.
+A ring created in this run is routed from its first record on. A ring of an earlier broker is routed from that
+broker's position, if it kept sessions (edge/state/restoring.py), otherwise from its end: the subscribers of
+that broker are gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Feed:
-    """From start() of the listener to close(), which comes after its stop()."""
+    """Feed of all producer rings. close() must be called after the listener's stop()."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -32,9 +32,9 @@ class Feed:
         self._readers: list[Reader] = []
 
     def add(self, added: ProducerRing, *, left_behind: bool = False, resumed: bool = False) -> None:
-        """Route the records of a producer's ring.  Any thread; one that is `left_behind`, before start().
+        """Route the records of a producer's ring. Any thread; a ring that is `left_behind` before start().
 
-        `resumed`: a restart will say from where on (Engine.restore_resume()).
+        `resumed`: the recovery will set the first position (Engine.restore_resume()).
         """
         routed = added.ring.reader(
             name="mqtt",
@@ -51,7 +51,7 @@ class Feed:
         self._ring(listening)
 
     def close(self) -> None:
-        """Lets go of the rings."""
+        """Close all readers."""
         self._bell.close()
         for reader in self._readers:
             reader.close()
@@ -63,7 +63,7 @@ class Feed:
         log.info("local ring routed %s", pairs(name=added.name, source=source))
 
     def _ring(self, listening: Reader) -> None:
-        """There may be something; again when more comes.  On the bell's thread, but for the first time."""
+        """Wake the loop, and watch for the next record. On the bell's thread, except for the first call."""
         listening.seek_latest()
         self._listener.wake()
         self._bell.watch(listening, partial(self._ring, listening))

@@ -1,7 +1,7 @@
 """Host names: the values of an HTTP Host header that an address of this machine may have.
 
-A web page can resolve a name of its own to this machine (DNS rebinding).  The browser then takes the page and
-the broker for one host, and only the Host header shows that the name is not the broker's.
+A web page can resolve its own name to this machine (DNS rebinding). The browser then treats the page and the
+broker as one host, and only the Host header shows that the name is not the broker's.
 
     bound to loopback          localhost, 127.0.0.0/8, ::1
     bound to another address   that address, and the machine's host name

@@ -1,14 +1,14 @@
-"""What the broker says about itself, on standard error: one line an event, for people or for machines.
+"""Logging setup: the broker's log on standard error, one line per event, for people or for machines.
 
     2026-11-21 07:46:31.123 INFO  edge.streams: ring re-attached name=default-0 offset=5120
 
-Owns the format.  Modules log through logging.getLogger(__name__) with a constant message and key=value pairs,
-never once per record.  Topics, client ids and paths are other people's text: control characters in them are
-escaped, so that a client cannot write to the terminal or forge a line.
+Owns the format. Modules log through logging.getLogger(__name__) with a constant message and key=value pairs,
+never once per record. Topics, client ids and paths are untrusted text: their control characters are escaped,
+so that a client cannot control the terminal or forge a line.
 
-Who logs is often the thread that serves every client, and what is logged is often a client's doing.  So
-lines of one kind are limited to LINES_PER_S, with a count of what was left out; and behind detached() nobody
-who logs waits for who reads: a terminal that is stopped, or a pipe that is full, costs lines and no message.
+The thread that serves every client also logs, and a client often causes the line. So lines of one kind are
+limited to LINES_PER_S, with a count of the others. Inside detached() no logging thread waits for the reader
+of the log: a stopped terminal or a full pipe costs lines, but delays no message.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["FORMATS", "LEVELS", "LINES_PER_S", "configure", "detached", "pairs"]
 FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-LINES_PER_S = 50  # of one kind: one place in the code
+LINES_PER_S = 50  # of one kind: lines of one place in the code
 KINDS_MAX = 1_000
 WAITING_MAX = 10_000  # lines
-FLUSH_S = 2.0  # what is still waited for at the end, when nobody reads
+FLUSH_S = 2.0  # time to write waiting lines at the end, if the reader is slow
 
 _NEEDS_QUOTES = re.compile(r'[\s"=]|^$')
 
 
 def pairs(**values: object) -> str:
-    """`key=value key="with space"`, safe to print."""
+    """Text of `key=value key="with space"` pairs, safe to print."""
     return " ".join(f"{key}={_quoted(str(value))}" for key, value in values.items())
 
 
@@ -74,15 +74,15 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Limit(logging.Filter):
-    """Lets LINES_PER_S lines of a kind through; the first of the next second says how many were left out."""
+    """Filter for LINES_PER_S lines of each kind. The next line after an excess has the number left out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[tuple[str, str], list[int]] = {}  # second, lines in it, left out: one each kind
+        self._kinds: dict[tuple[str, str], list[int]] = {}  # kind -> [second, lines in it, lines left out]
 
     def filter(self, record: logging.LogRecord) -> bool:
         second = int(record.created)
-        if len(self._kinds) >= KINDS_MAX:  # a library that puts values into its messages
+        if len(self._kinds) >= KINDS_MAX:  # a library that puts values into its messages has unbounded kinds
             self._kinds.clear()
         kind = self._kinds.setdefault((record.name, str(record.msg)), [second, 0, 0])
         if kind[0] != second:
@@ -96,7 +96,7 @@ class _Limit(logging.Filter):
 
 
 class _Waiting(logging.Handler):
-    """Puts records into a queue; when it is full they are counted instead."""
+    """Handler that queues records; if the queue is full they are counted instead."""
 
     def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
         super().__init__()
@@ -112,13 +112,13 @@ class _Waiting(logging.Handler):
 
 @contextlib.contextmanager
 def detached() -> Iterator[None]:
-    """Within it, what is logged is written by a thread of its own, in order."""
+    """Context in which a separate thread writes the log, in order."""
     root = logging.getLogger()
     outputs = root.handlers[:]
     waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_MAX)
     taker = _Waiting(waiting)
     for output in outputs:
-        for limit in output.filters:  # what is left out need not be queued
+        for limit in output.filters:  # lines over the limit need not be queued
             taker.addFilter(limit)
 
     def write() -> None:
@@ -131,7 +131,7 @@ def detached() -> Iterator[None]:
 
     writer = threading.Thread(
         target=write, name="brim-log", daemon=True
-    )  # it may be stuck in a write for ever
+    )  # daemon: a write may block for ever
     writer.start()
     root.handlers[:] = [taker]
     try:
@@ -146,7 +146,7 @@ def detached() -> Iterator[None]:
 def configure(
     level: str = "info", form: Literal["text", "json"] = "text", stream: TextIO | None = None
 ) -> None:
-    """Sends the log of the whole process to `stream` (standard error), in place of what was set before."""
+    """Send the log of the whole process to `stream` (standard error), replacing earlier settings."""
     output = logging.StreamHandler(stream or sys.stderr)
     output.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     output.addFilter(_Limit())

@@ -1,10 +1,10 @@
-"""GET /metrics, for a Prometheus server on this machine: HTTP/1.1 as far as that needs it.
+"""HTTP endpoint for metrics: GET /metrics for a Prometheus server on this machine, a minimal HTTP/1.1.
 
-Owns one listening socket of the broker's own event loop, off by default.  It serves one page, made anew for
-each request, and nothing that changes anything.  A request is read up to the end of its headers, bounded in
-bytes and time; every answer closes its connection.
+Owns one listening socket on the broker's event loop, off by default. It serves one page, created for each
+request, and changes nothing. A request is read up to the end of its headers, bounded in bytes and time; every
+answer closes its connection.
 
-Serves every program that can reach the loopback interface.  A request whose Host is not a name of that
+Serves every program that can reach the loopback interface. A request whose Host is not a name of that
 interface (host_names.py) is refused: a web page that resolves its own name to 127.0.0.1 could otherwise read
 the numbers in a browser.
 """
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 REQUEST_MAX_BYTES = 8192
 REQUEST_S = 5.0
-AT_ONCE_MAX = 8  # a page costs a look at every session
-OPEN_MAX = METRICS  # beyond it connections are closed unheard
-LINGER_S = 1.0  # for who still sends: a socket that is closed with something unread takes the answer along
+AT_ONCE_MAX = 8  # a page reads every session
+OPEN_MAX = METRICS  # further connections are closed without reading
+LINGER_S = 1.0  # for clients that still send: closing a socket with unread input would discard the answer
 LINGER_MAX_BYTES = 1 << 20
 
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -39,7 +39,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 4
 
 
 class MetricsEndpoint:
-    """Serves what `page` returns at `listen`, "HOST:PORT", from start() to stop()."""
+    """Serves the result of `page` at `listen`, "HOST:PORT", from start() to stop()."""
 
     def __init__(
         self, listen: str, page: Callable[[], Awaitable[str]], connections_max: int = OPEN_MAX
@@ -53,7 +53,7 @@ class MetricsEndpoint:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Raises PortTaken, EdgeError."""
+        """Bind and serve. Raises PortTaken, EdgeError."""
         try:
             self._server = await asyncio.start_server(
                 self._accept, self._host, self._port, limit=REQUEST_MAX_BYTES
@@ -65,14 +65,14 @@ class MetricsEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it is served, once it is."""
+        """URL of the page, after start()."""
         if self._server is None:
             raise EdgeError("metrics are not served")
         host, port, *_ = self._server.sockets[0].getsockname()
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
     async def stop(self) -> None:
-        """Ends what is under way."""
+        """Stop serving, and end requests under way."""
         if self._server is not None:
             self._server.close()
             for task in self._serving:
@@ -96,7 +96,8 @@ class MetricsEndpoint:
                 await writer.drain()
             writer.write_eof()
             await _let_finish(reader)
-        except (OSError, TimeoutError, asyncio.CancelledError):  # it has left, or does not read; or stop()
+        # the client has closed, or does not read; or stop()
+        except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
             self._serving.discard(task)
@@ -129,7 +130,7 @@ class MetricsEndpoint:
 
 
 async def _let_finish(reader: asyncio.StreamReader) -> None:
-    """Takes what a client still sends, up to its end."""
+    """Read and ignore further input of a client, up to its end."""
     left = LINGER_MAX_BYTES
     async with asyncio.timeout(LINGER_S):
         while left > 0 and (data := await reader.read(REQUEST_MAX_BYTES)):
@@ -137,6 +138,6 @@ async def _let_finish(reader: asyncio.StreamReader) -> None:
 
 
 def _header(headers: list[str], name: str) -> list[str]:
-    """The values of all headers of that name."""
+    """Values of all headers with that name."""
     split = (it.partition(":") for it in headers)
     return [value.strip() for key, _, value in split if key.strip().lower() == name]

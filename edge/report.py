@@ -1,8 +1,8 @@
-"""What the broker says about itself: the one dictionary behind `brim status`, with and without --json.
+"""Status report: the dictionary of `brim status`, with and without --json.
 
-Gathers, counts nothing.  Everything is there that answers "is anything being lost, where, and why": each
-drop by its cause, how full each ring is, who reads it and how far behind, what the log and the bridges wait
-for.  Bounded: of many clients and readers those are shown that are in trouble, and how many were left out.
+Only gathers, counts nothing. It shows every loss with its place and cause: each drop by cause, the fill level
+of each ring, its readers and their lag, and the work that log and bridges have left. Bounded: of many clients
+and readers it shows those in trouble, and the number of the others.
 """
 
 from __future__ import annotations
@@ -40,12 +40,10 @@ __all__ = ["Reporter", "Status"]
 Status = dict[str, Any]
 T = TypeVar("T")
 
-SAMPLE_S = (
-    2.0  # rates are over the last such interval: short enough to watch, and costs no wake-ups to speak of
-)
+SAMPLE_S = 2.0  # interval of the rates: short enough to watch, with hardly any cost
 CLIENTS_SHOWN = 100
 CLIENTS_PAGE = 500  # sessions in one turn of the MQTT thread: about a millisecond
-ANSWER_S = 2.0  # of the MQTT thread
+ANSWER_S = 2.0  # time for the MQTT thread to answer
 READERS_SHOWN = 16  # of one ring
 _REFUSED = {
     "full": "the ring was full",
@@ -62,7 +60,7 @@ _RATED = ("published", "sourced", "delivered", "bytes_in", "bytes_out")
 
 @dataclass
 class Reporter:
-    """The parts of a running broker, as far as they have something to say."""
+    """The parts of a running broker that contribute to the report."""
 
     config: Config
     version: str
@@ -71,9 +69,9 @@ class Reporter:
     listener: Listener
     stats: Stats
     zmq: ZmqPublisher | None
-    log: Callable[[], Status] | None = None  # looks at files; see log_totals for what does not
+    log: Callable[[], Status] | None = None  # reads files; log_totals does not
     log_totals: Callable[[], dict[str, int]] | None = None
-    consumers: Callable[[], list[Status]] | None = None  # named ones: how far each is
+    consumers: Callable[[], list[Status]] | None = None  # consumer groups with their progress
     watchdog: Callable[[], Status] = dict
     upstream: Callable[[], Status] = dict
     bridges: Sequence[Callable[[], Status]] = ()
@@ -85,7 +83,7 @@ class Reporter:
     _spill: SpillReport = field(default_factory=SpillReport)
 
     async def sample(self) -> None:
-        """Keeps the rates, until it is cancelled."""
+        """Compute the rates, until cancelled."""
         before, at = self._totals(), time.monotonic()
         while True:
             await asyncio.sleep(SAMPLE_S)
@@ -96,22 +94,22 @@ class Reporter:
             self._spill.look(self.stats.snapshot(), self.config.limits.spill_max_bytes)
 
     def _totals(self) -> dict[str, int]:
-        """What there is a rate of."""
+        """Totals that have a rate."""
         mqtt = self.stats.totals()
         written = self.log_totals() if self.log_totals else {}
         return {name: mqtt[name] for name in _RATED} | {f"log_{name}": it for name, it in written.items()}
 
     async def report(self) -> Status:
-        """Everything, as it stands, as far as it fits an answer."""
+        """The whole report, shortened to fit an answer."""
         return _fitting(await self.gathered())
 
     async def gathered(self) -> Status:
-        """Everything, as it stands."""
+        """The whole report."""
         nothing: tuple[dict[str, int], Status] = ({}, {})
         counts, owners = await self._ask(self._of_broker, nothing)
         clients, not_shown = await self._clients()
         mqtt = self.stats.snapshot() | counts
-        # Of users: $SYS is the broker's own, and "retained" does not count it either.
+        # Topics of users: the $SYS topics are the broker's, and "retained" does not count them either.
         mqtt["topics"] = max(0, mqtt["topics"] - counts.get("sys_topics", 0))
         status: Status = {
             "version": self.version,
@@ -126,7 +124,7 @@ class Reporter:
             "owners": owners,
             "clients": [dataclasses.asdict(row) for row in clients],
             "clients_not_shown": not_shown,
-            # Directories and files removed or replaced under the broker: key, path and remedy of each.
+            # Directories and files of the broker that were removed or replaced: key, path and remedy of each.
             "missing": [it._asdict() for it in self.missing()],
             "rings": [*self._partitions(), *self._producers()],
             "metrics": self.metrics_url,
@@ -134,7 +132,7 @@ class Reporter:
             "local": self._local(),
             "log": await asyncio.to_thread(self.log) if self.log else None,
             "consumers": self.consumers() if self.consumers else [],
-            # Of rings whose publishers wait for sinks: up to which offset each bridge has them.
+            # Rings whose publishers wait for sinks: the offset that each bridge has reached.
             "upstream": self.upstream(),
             "bridges": [bridge() for bridge in self.bridges],
         }
@@ -142,20 +140,22 @@ class Reporter:
         return status
 
     async def _ask(self, function: Callable[[], T], otherwise: T) -> T:
-        """The answer of the MQTT thread; `otherwise`, if it is stuck, which the watchdog reports."""
+        """Result of `function` on the MQTT thread; `otherwise` if that is stuck, which the
+        watchdog reports.
+        """
         answer = asyncio.wrap_future(self.listener.ask(function))
         await asyncio.wait([answer], timeout=ANSWER_S)
         return answer.result() if answer.done() else otherwise
 
     def _of_broker(self) -> tuple[dict[str, int], Status]:
-        """On the MQTT thread."""
+        """Counters and owners. On the MQTT thread."""
         broker = self.listener.broker
         return broker.counts(), broker.owners.top()
 
     async def _clients(self) -> tuple[list[ClientRow], int]:
-        """Clients in trouble first, and how many others there are.
+        """Clients in trouble first, and the number of the others.
 
-        The MQTT thread gives a page of sessions at a time, between which it serves clients.
+        The MQTT thread gives a page of sessions at a time, and serves clients in between.
         """
         shown: dict[str, ClientRow] = {}
         none: list[ClientRow] = []
@@ -169,30 +169,31 @@ class Reporter:
         return list(shown.values()), max(0, seen - CLIENTS_SHOWN)
 
     def _page(self, first: int) -> list[ClientRow]:
-        """On the MQTT thread."""
+        """One page of sessions. On the MQTT thread."""
         sessions = self.listener.broker.sessions.all()
         return self.stats.clients(islice(sessions, first, first + CLIENTS_PAGE))
 
     def _partitions(self) -> Iterable[Status]:
         for partition in self.streams.all():
             facts = _ring_facts(partition.ring)
-            if self.zmq is not None and not self.zmq.stats.prefixes:  # it stands still, and lacks nothing
+            # it does not read now, and misses nothing
+            if self.zmq is not None and not self.zmq.stats.prefixes:
                 facts["readers"] = [reader for reader in facts["readers"] if reader["name"] != "zmq"]
             facts["stream"] = partition.stream
             facts["durability"] = partition.durability
             facts["visible"] = partition.visible
             facts["rejected"] = partition.writer.rejected
-            facts["damaged"] = records_lost(partition.ring.check)  # by the check at the start
+            facts["damaged"] = records_lost(partition.ring.check)  # at the check of the start
             yield facts
 
     def _producers(self) -> Iterable[Status]:
         for producer in self.producers.all():
-            with suppress(Corrupt):  # The header is another process's, which may have damaged it.
+            with suppress(Corrupt):  # another process owns the header, and may have damaged it
                 yield {
                     **_ring_facts(producer.ring),
                     "stream": producer.stream.name,
                     "producer": producer.producer,
-                    "refused": producer.ring.refused(),  # since the ring was made
+                    "refused": producer.ring.refused(),  # since the ring was created
                 }
 
     def _zmq(self) -> Status | None:
@@ -224,17 +225,17 @@ def _ring_facts(ring: Ring) -> Status:
         "oldest_offset": extremes.oldest_offset,
         "end_offset": extremes.end_offset,
         "bytes": extremes.end_position - extremes.oldest_position,
-        # What readers that are waited for have not read yet: at 1 the writer waits.
+        # Part of the ring that gating readers have not read: at 1 the writer waits.
         "held": round(min(1.0, max(0, held) / ring.capacity_bytes), 4),
         "not_durable_bytes": max(0, extremes.end_position - extremes.durable_position),
         "readers": [_reader_facts(slot, extremes.end_offset) for slot in slots[:READERS_SHOWN]],
         "readers_not_shown": max(0, len(slots) - READERS_SHOWN),
-        "shortened": ring.faults,  # how often another process has cut one of its files
+        "shortened": ring.faults,  # times that another process has truncated one of its files
     }
 
 
 def _reader_facts(slot: SlotFacts, end_offset: int) -> Status:
-    # The slot is its reader's to write: a lag that cannot be is shown as none, and its name is escaped.
+    # The reader's process writes the slot: an impossible lag is shown as 0, and the name is escaped.
     lag = end_offset - slot.offset
     return {
         "name": escaped(slot.name),
@@ -247,7 +248,7 @@ def _reader_facts(slot: SlotFacts, end_offset: int) -> Status:
 
 
 def _lost(status: Status) -> dict[str, int]:
-    """Everything that somebody did not get, by who and why; only what has happened."""
+    """All losses by place and cause; only those that have happened."""
     lost: Counter[str] = Counter()
     for cause, count in status["mqtt"]["dropped"].items():
         lost[f"mqtt: {cause}"] += count
@@ -273,7 +274,7 @@ def _lost(status: Status) -> dict[str, int]:
 
 
 def _fitting(status: Status) -> Status:
-    """`status`, without details where it would not fit one answer."""
+    """`status`, without some details if it would not fit one answer."""
     shortened: list[str] = []
     for what, shorten in (
         ("readers", lambda: [ring.update(readers=[]) for ring in status["rings"]]),

@@ -1,4 +1,6 @@
-"""Other people's text on a terminal: topics and payloads may hold escape sequences, and must not act."""
+"""Terminal escapes: makes untrusted text safe to print, because topics and payloads may hold escape
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ import re
 
 __all__ = ["escaped", "escaped_payload"]
 
-# Control characters, and those that turn the direction of text or break lines.
+# Control characters, and those that change the direction of text or break lines.
 _ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]")
 
 
 def escaped(text: str) -> str:
-    r"""`text` on one line, with what could act on a terminal as \n, \x1b, \u202e."""
+    r"""Return `text` on one line, with active characters as \n, \x1b, \u202e."""
     return _ACTS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def escaped_payload(payload: bytes | memoryview) -> str:
-    r"""As escaped(); bytes that are no UTF-8 as \xff."""
+    r"""As escaped(), for bytes; invalid UTF-8 as \xff."""
     return escaped(str(payload, "utf-8", "backslashreplace"))

@@ -1,20 +1,20 @@
-"""Watchdog: reports, and ends, a state in which clients wait and none is served.
+"""Watchdog: detects, reports and ends a state in which clients wait and none is served.
 
-Owns one thread, which looks once a second (ringbuf/c/mqtt/watch.c, without the GIL), and what was seen since
-the start.  Touches no socket and nothing of the hot path.
+Owns one thread, which checks once a second (ringbuf/c/mqtt/watch.c, without the GIL), and its results since
+the start. Touches no socket and nothing of the hot path.
 
-    stuck      the MQTT thread is in one round, in C or in Python, for Ticks.report.  All stacks go to the
-               log; after Ticks.exit the process ends with EXIT_STALLED.  If it continues before, that is
+    stuck      the MQTT thread is in one round, in C or in Python, for Ticks.report. All stacks go to the log;
+               after Ticks.exit the process ends with EXIT_STALLED. If the thread continues before, that is
                logged.
-    unserved   clients wait, nothing is read or sent for Ticks.serve, and only the broker can end that.  The
-               state of engine and checkpoint goes to the log, and a checkpoint is begun.  If that does not
+    unserved   clients wait, nothing is read or sent for Ticks.serve, and only the broker can end that. The
+               state of engine and checkpoint goes to the log, and a checkpoint is started. If that does not
                help for Ticks.exit, the process ends, too.
 
-An end is like kill -9: rings keep what was acknowledged, the service manager starts the broker again, and
-the next start finds it.  A disk that does not work, and is reported, or that is slow is no reason to end:
-the next start would find the same disk.
+Such an end is like kill -9: rings keep acknowledged records, the service manager restarts the broker, and the
+next start finds them. A failing disk, which is reported, or a slow one is no reason to end: the next start
+would find the same disk.
 
-Time is counted in turns of the watchdog's thread: see watch.c for machines that are stopped or overloaded.
+Time is counted in turns of the watchdog's thread: see watch.c for stopped or overloaded machines.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ __all__ = ["EXIT_STALLED", "Ticks", "Watchdog"]
 
 log = logging.getLogger(__name__)
 
-EXIT_STALLED = 4  # of the process
+EXIT_STALLED = 4  # exit status of the process
 STDERR = 2
-STATE_S = 2.0  # for the MQTT thread to report its state
-FLUSH_S = 0.5  # for the last lines of the log
+STATE_S = 2.0  # time for the MQTT thread to report its state
+FLUSH_S = 0.5  # time for the last lines of the log
 JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Patience, in ticks of `tick_ms`."""
+    """Time limits, in ticks of `tick_ms`."""
 
     tick_ms: int = 1_000
     serve: int = 5
@@ -62,16 +62,16 @@ class Ticks:
 
 
 class Watchdog:
-    """start() when the MQTT thread runs, stop() before that is stopped."""
+    """Call start() after the MQTT thread has started, and stop() before it stops."""
 
     def __init__(self, engine: Engine, listener: Listener, ticks: Ticks | None = None) -> None:
-        self.stalls = 0  # since the start
-        self.last = ""  # reason of the last one
-        self.last_s = 0.0  # wall clock, s since 1970
+        self.stalls = 0  # since the start of the broker
+        self.last = ""  # reason of the last stall
+        self.last_s = 0.0  # time of the last stall, wall clock, s since 1970
         self._engine, self._listener = engine, listener
         self._broker: Broker = listener.broker
         self._ticks = ticks = ticks or Ticks()
-        self._reports = 0  # of this stall
+        self._reports = 0  # in the current stall
         self._thread: threading.Thread | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         terms = {"serve_ticks": ticks.serve, "report_ticks": ticks.report, "exit_ticks": ticks.exit}
@@ -79,13 +79,13 @@ class Watchdog:
         self._dog: Any = ffi.new("mq_watchdog *", {"tick_ms": ticks.tick_ms, **terms, **process})
 
     def start(self) -> None:
-        """Watch, on a thread of its own."""
+        """Start the watching thread."""
         faulthandler.register(signal.SIGUSR2, file=STDERR, all_threads=True)
         self._thread = threading.Thread(target=self._run, name="brim-watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching.  May be called twice."""
+        """Stop watching. May be called twice."""
         if self._over < 0:
             return
         os.eventfd_write(self._over, 1)
@@ -97,14 +97,14 @@ class Watchdog:
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which no client has been served; 0: clients are served, or the disk is at fault."""
+        """Seconds for which no client was served; 0 while clients are served, and for faults of the disk."""
         dog, tick_s = self._dog, self._ticks.tick_ms / 1000
         stuck = dog.stuck_ticks if dog.stuck_ticks >= self._ticks.report else 0
         unserved = 0 if self._excuse() else dog.unserved_since_ticks
         return float(max(stuck, unserved) * tick_s)
 
     def status(self) -> dict[str, Any]:
-        """For `brim status` and metrics."""
+        """Values for `brim status` and the metrics."""
         return {
             "stalls": self.stalls,
             "stalled_s": self.stalled_s,
@@ -142,7 +142,7 @@ class Watchdog:
         self._reports = 0
 
     def _excuse(self) -> str:
-        """Why it is no stall: the disk is at fault, and that was reported."""
+        """Reason that excludes a stall: a fault of the disk, which was reported; "" if there is none."""
         return self._broker.keeper.trouble or self._broker.keeper.failure
 
     def _unserved(self) -> None:
@@ -153,14 +153,14 @@ class Watchdog:
         self._reports += 1
         if self._reports == 1:
             self._count("a session checkpoint takes long" if writing else "clients were not served")
-        if self._reports & (self._reports - 1) == 0:  # the first, second, fourth ...
+        if self._reports & (self._reports - 1) == 0:  # the first, second, fourth ... report
             self._report(waited_s)
         self._listener.call(self._broker.keeper.checkpoint)
         if self._dog.unserved_since_ticks >= self._ticks.exit and not writing:
             self._end(waited_s)
 
     def _report(self, waited_s: float) -> None:
-        """The state goes to the log; stacks too, since what the threads do is the question."""
+        """Log the state and the stacks of all threads."""
         state: dict[str, object] = {"engine": "no answer"}
         with suppress(CancelledError, TimeoutError):
             state = self._listener.ask(self._state).result(STATE_S)
@@ -170,7 +170,7 @@ class Watchdog:
         faulthandler.dump_traceback(STDERR, all_threads=True)
 
     def _state(self) -> dict[str, object]:
-        """On the MQTT thread."""
+        """State of engine and checkpoint. On the MQTT thread."""
         keeper = self._broker.keeper
         return {
             **self._engine.state(),
