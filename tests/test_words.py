@@ -30,6 +30,13 @@ FINISHED: dict[str, frozenset[str]] = {
     "CONTRIBUTING.md": EVERYTHING,
     "README.md": EVERYTHING,
     "docs": EVERYTHING,
+    "edge/auth": PROSE,
+    "edge/client": PROSE,
+    "edge/consumers": PROSE,
+    "edge/load": PROSE,
+    "edge/mqtt": PROSE,
+    "edge/state": PROSE,
+    "edge/transports": PROSE,
 }
 
 

@@ -1,17 +1,17 @@
-"""An MQTT client for asyncio: publish, subscribe, and come back when the connection breaks.
+"""MQTT client for asyncio: publishes, subscribes, and reconnects.
 
     async with edge.client.connect("mqtt://127.0.0.1:1883") as client:
         await client.publish("plant/1/temp", b"21.5", qos=1)      # returns when the broker has it
         async for message in client.subscribe("plant/+/temp", qos=1):
             print(message.topic, message.payload)
 
-    client.py         Client: publishes, keeps what is in flight, reconnects
-    subscriptions.py  Subscription: messages of some filters, in a bounded queue; Router: which get which
+    client.py         Client: publishes, keeps messages in flight, reconnects
+    subscriptions.py  Subscription: messages of filters in a bounded queue; Router: subscriptions by topic
     link.py           Link: one network connection, asyncio streams around edge.mqtt.Connection
-    options.py        what can be chosen, with its default; URLs; Reconnect
-    errors.py         what can go wrong, and what to do about it
+    options.py        options with their defaults; URLs; Reconnect
+    errors.py         errors with remedies
 
-The protocol is edge.mqtt's; nothing here knows bytes.  Any MQTT 3.1.1 or 5 broker will do.
+edge.mqtt owns the protocol; no module here parses bytes. Works with any MQTT 3.1.1 or 5 broker.
 """
 
 from edge.client.client import Client, connect

@@ -1,11 +1,12 @@
-"""The client: publishes, subscribes, keeps what is in flight, and makes the connection anew when it breaks.
+"""Client: publishes, subscribes, keeps messages in flight, and reconnects when the connection breaks.
 
-One task serves the connection; the caller's tasks publish and iterate.  All on one event loop, no threads.
+One task serves the connection; the caller's tasks publish and iterate. Everything runs on one event loop,
+without threads.
 
-What outlives a connection is here: the two windows (edge.mqtt.inflight), the messages that wait for room in
-one, requests that wait for their answer, and the router of subscriptions.  After a reconnect, in this order:
-everything unacknowledged is sent again with DUP and its old identifier, then what the broker has forgotten is
-subscribed to again, then requests are repeated, and only then new messages follow.
+Owns the state that outlives a connection: the two windows (edge.mqtt.inflight), the messages that wait for
+room in one, requests without an answer, and the router of subscriptions. After a reconnect the order is:
+unacknowledged messages with DUP and their old identifiers, then lost subscriptions, then open requests, then
+new messages.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ log = logging.getLogger(__name__)
 Payload = bytes | bytearray | memoryview | str
 _T = TypeVar("_T")
 
-STEADY_S = 10.0  # a connection that has lived so long was a good one: delays begin anew
+STEADY_S = 10.0  # a connection that lived so long resets the delays of reconnecting
 
 
 def connect(url: str = DEFAULT_URL, **options: Unpack[OptionFields]) -> Client:
-    """A client of the broker at `url`, connected inside `async with`.
+    """Create a client of the broker at `url`, which connects inside `async with`.
 
-    mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path.  Options: see Options.  Entering
+    mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path. Options: see Options. Entering
     raises CannotConnect or ConnectRefused.
     """
     return Client(url, Options(**options))
@@ -82,23 +83,24 @@ def connect(url: str = DEFAULT_URL, **options: Unpack[OptionFields]) -> Client:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message at QoS 1 or 2 on its way."""
+    """A message at QoS 1 or 2 in flight."""
 
     packet: Publish
-    admitted: asyncio.Future[None]  # it has room in the window, and was sent if there is a connection
+    # done when it has room in the window, and was sent if there is a connection
+    admitted: asyncio.Future[None]
     delivered: asyncio.Future[None]
 
 
 @dataclass(slots=True)
 class _Request:
-    """A SUBSCRIBE or UNSUBSCRIBE that waits for its answer."""
+    """A SUBSCRIBE or UNSUBSCRIBE without an answer yet."""
 
     packet: Subscribe | Unsubscribe
     answer: asyncio.Future[SubAck | UnsubAck]
 
 
 class Client:
-    """A connection to a broker that looks, to its user, like one that never breaks.  Made by connect()."""
+    """A connection to a broker that survives reconnects. Created by connect()."""
 
     def __init__(self, url: str, options: Options) -> None:
         target = parse_url(url)
@@ -111,7 +113,7 @@ class Client:
             password=target.password if options.password is None else options.password,
         )
         self.client_id = options.client_id or random_client_id()
-        self.session_present = False  # the broker knew this client when it last connected
+        self.session_present = False  # True if the broker knew this client at the last connect
         self.reconnects = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
         self._sending = SendWindow(options.window, self._identifiers)
@@ -121,12 +123,12 @@ class Client:
         self._outgoing: dict[int, _Outgoing] = {}
         self._requests: dict[int, _Request] = {}
         self._link: Link | None = None
-        self._changed = asyncio.Event()  # there is a link, or never will be again
+        self._changed = asyncio.Event()  # set when there is a link, or never will be again
         self._delays = iter(options.reconnect.delays() if options.reconnect else ())
         self._over: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # ---- what users do --------------------------------------------------------------------------
+    # ---- API -------------------------------------------------------------------------------------
 
     async def publish(
         self,
@@ -137,10 +139,11 @@ class Client:
         *,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Returns when the message is on its way (QoS 0) or the broker has acknowledged it (QoS 1, 2).
+        """Publish a message. Returns when it was sent (QoS 0) or acknowledged (QoS 1, 2).
 
-        Waits for room in the window and, while reconnecting, for the connection.  Text is sent as UTF-8.
-        Raises ProtocolError for what may not be published, PublishRefused, DeliveryUnknown, ConnectionLost.
+        Waits for room in the window and, while reconnecting, for the connection. Text is sent as UTF-8.
+        Raises ProtocolError for an invalid topic or property, PublishRefused, DeliveryUnknown,
+        ConnectionLost.
         """
         await (await self.submit(topic, payload, qos, retain, properties=properties))
 
@@ -155,8 +158,8 @@ class Client:
     ) -> asyncio.Future[None]:
         """As publish(), but returns when the message is in the window.
 
-        The future ends with its acknowledgement, and need not be awaited: so one task keeps a whole window
-        in flight.  What goes wrong later is in the future.
+        The future ends with the acknowledgement, and need not be awaited: so one task can keep a whole window
+        in flight. Later errors are in the future.
         """
         check_name(topic, self._version)
         packet = Publish(topic, payload_bytes(payload), qos, retain, properties=properties)
@@ -172,10 +175,10 @@ class Client:
         return outgoing.delivered
 
     def subscribe(self, *filters: str, qos: int = 0) -> Subscription:
-        """The messages to come that match one of `filters`, at most at `qos`, as an asynchronous iterator.
+        """Subscribe to new messages that match one of `filters`, at most at `qos`: an asynchronous iterator.
 
-        Retained messages come first.  A message that two subscriptions of one client match may come to each
-        as often as the broker sends it.  Raises ProtocolError for a filter that may not be.
+        Retained messages come first. A message that matches two subscriptions of one client may reach each of
+        them as often as the broker sends it. Raises ProtocolError for an invalid filter.
         """
         if not filters:
             raise ValueError("subscribe() needs at least one topic filter")
@@ -198,7 +201,9 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Says goodbye: the broker discards the will.  Subscriptions end; what is unacknowledged fails."""
+        """Disconnect normally: the broker discards the will. Subscriptions end;
+        unacknowledged messages fail.
+        """
         self._finish(None)
         if self._link is not None:
             await self._link.close()
@@ -208,17 +213,17 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection at the moment."""
+        """True if there is a connection at the moment."""
         return self._link is not None
 
     @property
     def in_flight(self) -> int:
-        """Messages at QoS 1 and 2 that the broker has not acknowledged."""
+        """Number of messages at QoS 1 and 2 that the broker has not acknowledged."""
         return len(self._sending) + len(self._waiting)
 
     @property
     def dropped(self) -> int:
-        """Messages received for which no subscription had room, or that none wanted."""
+        """Number of received messages without room in a subscription, or without a subscription."""
         return self._router.dropped
 
     async def _open_first(self) -> tuple[Link, ConnAck]:
@@ -236,7 +241,9 @@ class Client:
         return await Link.open(self._address, self._tls, self._options, connect_packet)
 
     async def _open_again(self, lost: Exception | None) -> tuple[Link, ConnAck] | None:
-        """A connection, after as many attempts as it takes; None when it is over.  `lost`: why again."""
+        """Connect, with as many attempts as necessary; None if the client has ended. `lost`: cause of the
+        reconnect.
+        """
         for delay_s in self._delays:
             if lost is not None:
                 facts = pairs(broker=self._address, retry_in_s=f"{delay_s:.2f}", error=lost)
@@ -254,7 +261,7 @@ class Client:
         return None
 
     async def _run(self, link: Link) -> None:
-        """Serves one connection after the other, until it is over."""
+        """Serve one connection after the other, until the client ends."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -278,7 +285,9 @@ class Client:
             self._resume(*opened)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for the task: whatever ended it must reach those who wait for messages."""
+        """Pass an exception of the task to the callers that wait for messages: no other code
+        awaits the task.
+        """
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._finish(
@@ -286,7 +295,7 @@ class Client:
             )
 
     def _finish(self, error: Exception | None) -> None:
-        """It is over: with `error`, or None if this side has closed.  Only the first call counts."""
+        """End the client: with `error`, or None if this side has closed. Only the first call counts."""
         if self._over is not None:
             return
         over = self._over = error or ConnectionLost("the client is closed")
@@ -309,7 +318,7 @@ class Client:
         self._changed.set()
 
     def _resume(self, link: Link, connack: ConnAck) -> None:
-        """Goes on where the last connection broke."""
+        """Continue the work of the last connection."""
         self._receiving.reconnected(session_present=connack.session_present)
         self._router.reconnected(session_present=connack.session_present)
         if not connack.session_present:
@@ -325,7 +334,7 @@ class Client:
         self._pump()
 
     async def _serve(self, link: Link) -> Exception:
-        """Handles what comes, until the connection ends; why it did."""
+        """Handle received packets until the connection ends. Returns the cause."""
         try:
             while True:
                 for packet in await link.receive():
@@ -365,7 +374,7 @@ class Client:
         self._acknowledge()
 
     def taken(self, receipt: Receipt) -> None:
-        """For subscriptions: a message at QoS 1 or 2 may be acknowledged."""
+        """Acknowledge a message at QoS 1 or 2. Called by subscriptions."""
         self._receiving.done(receipt)
         self._acknowledge()
 
@@ -374,10 +383,10 @@ class Client:
             for packet in self._receiving.acknowledgements():
                 self._link.send(packet)
 
-    # ---- messages on their way ------------------------------------------------------------------
+    # ---- sending messages ------------------------------------------------------------------------
 
     async def _connected_link(self) -> Link:
-        """The connection, once there is one."""
+        """The connection, as soon as there is one."""
         while True:
             if self._over is not None:
                 raise self._over
@@ -388,7 +397,7 @@ class Client:
             await self._changed.wait()
 
     async def _admit(self, outgoing: _Outgoing) -> None:
-        """Returns when the message is in the window."""
+        """Wait until the message is in the window."""
         if self._over is not None or self._task is None:
             await self._connected_link()  # raises
         self._waiting.append(outgoing)
@@ -404,14 +413,14 @@ class Client:
             await outgoing.admitted
 
     def _pump(self) -> None:
-        """Lets waiting messages into the window while there is room, and sends them."""
+        """Move waiting messages into the window while there is room, and send them."""
         while self._waiting and self._link is not None and not self._sending.full:
             outgoing = self._waiting.popleft()
             packet = self._sending.admit(outgoing.packet)
             assert packet is not None, "the window is not full"
             try:
                 self._link.send(packet)
-            except ProtocolError as error:  # larger than the broker takes, and the like
+            except ProtocolError as error:  # larger than the broker accepts, for example
                 self._sending.withdraw(packet.packet_id)
                 _fail(outgoing.admitted, error)
                 continue
@@ -434,7 +443,7 @@ class Client:
     # ---- subscriptions --------------------------------------------------------------------------
 
     async def begin(self, subscription: Subscription) -> None:
-        """For subscriptions: returns when the broker has granted all filters.  Raises SubscribeRefused."""
+        """Wait until the broker has granted all filters. Raises SubscribeRefused. Called by subscriptions."""
         await self._connected_link()
         wanted = tuple(Wanted(one, qos) for one, qos in self._router.add(subscription).items())
         try:
@@ -449,7 +458,7 @@ class Client:
             raise refused
 
     async def end(self, subscription: Subscription) -> None:
-        """For subscriptions: returns when the broker sends no more for it, or has gone."""
+        """Wait until the broker sends no more for a subscription, or has gone. Called by subscriptions."""
         filters = tuple(self._router.remove(subscription))
         if not filters or self._over is not None:
             return
@@ -468,7 +477,7 @@ class Client:
         return await request.answer
 
     def _new_request(self, packet: Subscribe | Unsubscribe) -> _Request:
-        """`packet` with an identifier.  It is sent again after a reconnect, until it is answered."""
+        """Give `packet` an identifier. It is sent again after a reconnect, until it is answered."""
         packet_id = self._identifiers.take()
         if packet_id is None:
             raise ClientError(
@@ -479,7 +488,7 @@ class Client:
         return request
 
     def _subscribe_again(self) -> None:
-        """Queues a request for all filters of which no request is on its way."""
+        """Queue a request for all filters that no open request contains."""
         packets = [request.packet for request in self._requests.values()]
         asked = {one.topic_filter for p in packets if isinstance(p, Subscribe) for one in p.subscriptions}
         wanted = tuple(Wanted(one, qos) for one, qos in self._router.filters().items() if one not in asked)
@@ -504,7 +513,7 @@ class Client:
 
 
 def _fail(future: asyncio.Future[_T], error: Exception) -> None:
-    """Ends `future` with `error`; nobody need ask for it."""
+    """End `future` with `error`; no caller needs to retrieve it."""
     if not future.done():
         future.set_exception(error)
         future.exception()

@@ -1,13 +1,13 @@
-"""What can go wrong for a client, as classes.
+"""Errors of the MQTT client.
 
-    EdgeError                   .hint: what to do about it, or ""
+    EdgeError                   .hint: a remedy, or ""
         ClientError
-            CannotConnect       nobody is there who speaks MQTT
-            ConnectRefused      the broker answered CONNECT: no; .reason_code, .temporary
-            ConnectionLost      the connection has ended, and is not to be made again
-                TakenOver       because another client came with this client identifier (MQTT 5 only)
-            PublishRefused      the broker does not want a message; .reason_code (MQTT 5 only)
-            SubscribeRefused    nor give a subscription; .topic_filter, .reason_code
+            CannotConnect       no MQTT broker answers there
+            ConnectRefused      the broker refused CONNECT; .reason_code, .temporary
+            ConnectionLost      the connection has ended, without a reconnect
+                TakenOver       because another client has connected with this client identifier (MQTT 5 only)
+            PublishRefused      the broker refused a message; .reason_code (MQTT 5 only)
+            SubscribeRefused    the broker refused a subscription; .topic_filter, .reason_code
             DeliveryUnknown     a QoS 2 message whose session was lost half-way
 
 A topic or filter that the specification does not allow is an edge.mqtt.ProtocolError; nothing is sent then.
@@ -31,11 +31,11 @@ __all__ = [
 
 
 class ClientError(EdgeError):
-    """Something between this client and its broker."""
+    """An error between this client and its broker."""
 
 
 class CannotConnect(ClientError):
-    """There is no connection to be had: nobody listens, or not for MQTT."""
+    """No connection is possible: no process listens, or not for MQTT."""
 
 
 _HINTS = {
@@ -61,7 +61,7 @@ _TEMPORARY = {
 
 
 class ConnectRefused(ClientError):
-    """The broker is there, and does not want this client.  `temporary`: a later attempt may succeed."""
+    """The broker refused this client. `temporary`: a later attempt may succeed."""
 
     def __init__(self, address: str, reason_code: ReasonCode, reason_string: str = "") -> None:
         why = f"{reason_code.words}, {reason_string!a}" if reason_string else reason_code.words
@@ -75,11 +75,13 @@ class ConnectionLost(ClientError):
 
 
 class TakenOver(ConnectionLost):
-    """Another client has come with this client identifier.  Coming back would only throw out that one."""
+    """Another client has connected with this client identifier. A reconnect would only
+    disconnect that one.
+    """
 
 
 class PublishRefused(ClientError):
-    """The broker has received a message and does not take it."""
+    """The broker has received a message and refused it."""
 
     def __init__(self, topic: str, reason_code: ReasonCode) -> None:
         super().__init__(f"the message to {topic!a} was refused: {reason_code.words}")
@@ -88,7 +90,7 @@ class PublishRefused(ClientError):
 
 
 class SubscribeRefused(ClientError):
-    """The broker does not give a subscription."""
+    """The broker refused a subscription."""
 
     def __init__(self, topic_filter: str, reason_code: ReasonCode) -> None:
         super().__init__(
@@ -100,4 +102,4 @@ class SubscribeRefused(ClientError):
 
 
 class DeliveryUnknown(ClientError):
-    """A QoS 2 message had arrived when the broker lost the session: it may or may not have been handed on."""
+    """The broker lost the session after it had received a QoS 2 message: its delivery is unknown."""

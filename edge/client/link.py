@@ -1,7 +1,7 @@
-"""One network connection to a broker: asyncio streams around the engine.
+"""Connection to a broker: asyncio streams around the protocol state of edge.mqtt.
 
-Owns the socket, the engine of this connection and the timer that its deadlines need.  Knows no sessions: what
-outlives the connection is the client's.  Packets sent in one turn of the event loop leave in one write.
+Owns the socket, the edge.mqtt.Connection and the timer for its deadlines. Knows no sessions: the client owns
+the state that outlives the connection. Packets of one turn of the event loop are sent in one write.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from edge.mqtt import ConnAck, Connect, Connection, Disconnect, Packet, Protocol
 __all__ = ["Link"]
 
 READ_BYTES = 65_536
-FLUSH_BYTES = 65_536  # queued beyond this, a writer's turn ends: the socket decides how fast it goes on
-CLOSE_TIMEOUT_S = 2.0  # for the last bytes to leave
+FLUSH_BYTES = 65_536  # with more queued, a writer's turn ends, so that the socket limits its speed
+CLOSE_TIMEOUT_S = 2.0  # for the last bytes to be sent
 
 
 class Link:
-    """An accepted connection.  Made by open()."""
+    """An accepted connection. Created by open()."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._flush_is_due = False
         self._turn_is_over = False
-        self._early: list[Packet] = []  # came in one chunk with CONNACK
+        self._early: list[Packet] = []  # received in one chunk with CONNACK
         self._error: ProtocolError | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,7 +49,7 @@ class Link:
     async def open(
         cls, address: Address, tls: ssl.SSLContext | None, options: Options, connect: Connect
     ) -> tuple[Self, ConnAck]:
-        """A connection that the broker has accepted, and how.  Raises CannotConnect, ConnectRefused."""
+        """Connect; returns the accepted connection and CONNACK. Raises CannotConnect, ConnectRefused."""
         try:
             async with asyncio.timeout(options.connect_timeout_s):
                 reader, writer = await _open_streams(address, tls)
@@ -74,7 +74,8 @@ class Link:
             connack, *self._early = await self.receive()
         except ConnectionLost as error:
             raise _no_answer(error, self._address) from error
-        if not isinstance(connack, ConnAck):  # the engine lets only AUTH be the other
+        # the only other packet that the protocol state accepts here is AUTH
+        if not isinstance(connack, ConnAck):
             raise CannotConnect(
                 f"{self._address} wants an extended authentication, which this client has not"
             )
@@ -86,10 +87,10 @@ class Link:
         return connack
 
     def send(self, packet: Packet) -> None:
-        """Queues `packet`; it leaves with others at the end of this turn of the event loop.
+        """Queue `packet`; it is sent with others at the end of this turn of the event loop.
 
-        Raises ProtocolError if it may not be sent; nothing has changed then.  On a connection that is over it
-        goes nowhere: receive() tells.
+        Raises ProtocolError if the packet must not be sent; nothing has changed then. On an ended connection
+        it is dropped; receive() reports the end.
         """
         if self._connection.state is State.CLOSED:
             return
@@ -102,22 +103,23 @@ class Link:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hands what is queued to the socket."""
+        """Write queued bytes to the socket."""
         self._flush_is_due = False
         data = self._connection.data_to_send()
         if data and not self._writer.is_closing():
             self._writer.writelines(data)
 
     async def drain(self) -> None:
-        """Returns when there is room for more: at once, unless much was sent in this turn."""
+        """Wait until there is room for more: immediately, unless much was sent in this turn."""
         if self._turn_is_over:
             self._turn_is_over = False
-            with suppress(ConnectionError):  # receive() tells
+            with suppress(ConnectionError):  # receive() reports it
                 await self._writer.drain()
-            await asyncio.sleep(0)  # drain() returns at once while the kernel takes all: let others run
+            # drain() returns at once while the kernel accepts everything: let other tasks run
+            await asyncio.sleep(0)
 
     async def receive(self) -> list[Packet]:
-        """The next packets, at least one.  Raises ConnectionLost at the end."""
+        """The next packets, at least one. Raises ConnectionLost at the end."""
         if self._early:
             early, self._early = self._early, []
             return early
@@ -139,7 +141,7 @@ class Link:
                 packets.append(packet)
             self._connection.handle_deadline(self._loop.time())
         except ProtocolError as error:
-            self._error = self._error or error  # told by the next receive(): first what came before it
+            self._error = self._error or error  # raised by the next receive(), after the packets before it
         self.flush()
         return packets
 
@@ -150,7 +152,9 @@ class Link:
             raise ConnectionLost(f"{self._address} closed the connection")
 
     def _arm(self) -> None:
-        """Sets the timer for the next deadline.  Receiving puts that off, and the timer finds out itself."""
+        """Set the timer for the next deadline. Received packets postpone the deadline; the
+        timer checks that.
+        """
         due = self._connection.next_deadline()
         self._timer = None if due is None else self._loop.call_at(due, self._tick)
 
@@ -159,20 +163,20 @@ class Link:
             self._connection.handle_deadline(self._loop.time())
         except ProtocolError as error:
             self._error = error
-            self.abort()  # ends receive(), which tells
+            self.abort()  # ends receive(), which reports the error
         else:
             self.flush()
             self._arm()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Tells the broker what it did wrong, in MQTT 5.  To be aborted next."""
+        """Send the protocol error to the broker, in MQTT 5. Call abort() afterwards."""
         goodbye = farewell(error, self._connection.state, Role.CLIENT)
         if goodbye is not None:
             self.send(goodbye)
             self.flush()
 
     async def close(self) -> None:
-        """Says goodbye and waits until that has left, for a while."""
+        """Send DISCONNECT and close, waiting CLOSE_TIMEOUT_S for the last bytes."""
         if self._connection.state is State.CONNECTED:
             self.send(Disconnect())
         self.flush()
@@ -181,11 +185,11 @@ class Link:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._writer.wait_closed()
-        except OSError:  # and TimeoutError: the broker does not read, or has gone
+        except OSError:  # also TimeoutError: the broker does not read, or has gone
             self.abort()
 
     def abort(self) -> None:
-        """Closes at once; what is queued may be lost.  May be called twice."""
+        """Close at once; queued bytes may be lost. May be called twice."""
         self._stop_timer()
         self._writer.transport.abort()
 
@@ -202,11 +206,11 @@ async def _open_streams(
         return await asyncio.open_unix_connection(address.path)
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
     peer: socket.socket = writer.get_extra_info("socket")
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # we batch; do not wait for more
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # packets are batched here already
     return reader, writer
 
 
-# Errors of a TLS handshake with a port of plain MQTT: the connection is closed, or the answer is no TLS.
+# Errors of a TLS handshake with a port of plain MQTT: the connection is closed, or the answer is not TLS.
 _NO_TLS = {None, "UNEXPECTED_EOF_WHILE_READING", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 _PLAIN = (
     "a port of plain MQTT (usually 1883) needs mqtt://, or `brim` without --tls; TLS is usually port 8883"
@@ -214,7 +218,7 @@ _PLAIN = (
 
 
 def _explained(error: OSError, address: Address, timeout_s: float, *, secure: bool) -> CannotConnect:
-    """In words, with what to try."""
+    """Error with an explanation and a remedy."""
     say = f"cannot connect to {address}"
     if isinstance(error, TimeoutError):
         hint = "is the address right?  A firewall, or a listener that does not speak MQTT, is silent"

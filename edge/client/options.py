@@ -1,4 +1,4 @@
-"""What can be chosen of a connection, each with its default and reason; and URLs."""
+"""Options of a connection, each with its default and reason; and URLs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from edge.mqtt import Connect, Properties, Version, Will, payload_bytes
 __all__ = ["NEVER_S", "Address", "Options", "Reconnect"]
 
 DEFAULT_URL = "mqtt://127.0.0.1:1883"
-NEVER_S = 0xFFFFFFFF  # a Session Expiry Interval that never ends
+NEVER_S = 0xFFFFFFFF  # a Session Expiry Interval without end
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconnect:
-    """When to try again after a connection has broken: after a random time up to a growing limit.
+    """Delays between reconnects: random times up to a growing limit.
 
-    Random from 0, so that a thousand clients of a broker that comes back do not all come at once.
+    Random from 0, so that a thousand clients of a restarted broker do not all connect at once.
     """
 
-    first_s: float = 0.5  # the limit of the first delay; doubled by each failure
-    most_s: float = 30.0  # and never above this
-    attempts: int | None = None  # in a row; None: for ever
-    at_start: bool = False  # whether connecting the first time is tried again, too
+    first_s: float = 0.5  # limit of the first delay; doubled by each failure
+    most_s: float = 30.0  # upper bound of the limit
+    attempts: int | None = None  # in a row; None: no bound
+    at_start: bool = False  # True if the first connect is repeated too
 
     def delays(self) -> Iterator[float]:
         """Seconds to wait before each attempt in a row."""
@@ -43,7 +43,7 @@ class Reconnect:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker is: a host and port, or the path of a Unix socket."""
+    """Address of the broker: a host and port, or the path of a Unix socket."""
 
     host: str
     port: int
@@ -57,7 +57,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All about a client but its address.  Given to edge.client.connect() as keywords."""
+    """Everything about a client except its address. Passed to edge.client.connect() as keywords."""
 
     client_id: str = ""  # "": a random one, of the characters that every broker must accept
     clean_start: bool = True  # False: the broker keeps the session of this client_id, and resumes it
@@ -66,24 +66,24 @@ class Options:
     password: str | bytes | None = None
     will: Will | None = None
     version: Version | int = Version.V311  # or its number: 3 (MQTT 3.1), 4 (3.1.1), 5
-    # MQTT 5: seconds that the broker keeps the session after the connection ends; NEVER_S: for ever.  None:
-    # for ever with clean_start=False, as in MQTT 3.1.1, otherwise 0.  The broker may keep it for less.
+    # MQTT 5: seconds that the broker keeps the session after the connection ends; NEVER_S: no limit. None: no
+    # limit with clean_start=False, as in MQTT 3.1.1, otherwise 0. The broker may keep it for less.
     session_expiry_s: int | None = None
     properties: Properties | None = None  # of CONNECT, MQTT 5; fields that are None are filled in from here
-    tls: ssl.SSLContext | None = None  # mqtts:// without one: the system's certificate authorities
-    connect_timeout_s: float = 10.0  # for the whole of it: name, TCP, TLS, CONNACK
-    # QoS 1 and 2 messages sent and not yet acknowledged, at most; in MQTT 5 what the broker says, if less.
-    # Brokers have a limit of their own, 20 by default in mosquitto, whose 2.0.11 acknowledges QoS 2 messages
-    # beyond it and loses them (seen).  At QoS 1 more is safe, and faster over long lines.
+    tls: ssl.SSLContext | None = None  # None with mqtts://: the system's certificate authorities
+    connect_timeout_s: float = 10.0  # for everything: name, TCP, TLS, CONNACK
+    # QoS 1 and 2 messages sent and not yet acknowledged, at most; in MQTT 5 also at most the broker's limit.
+    # Other brokers have a limit too, 20 by default in mosquitto, whose version 2.0.11 acknowledges QoS 2
+    # messages above it and loses them (observed). At QoS 1 more is safe, and faster over long lines.
     window: int = 20
-    receive_maximum: int = 4096  # and received, at most
+    receive_maximum: int = 4096  # the same for received messages
     queue_limit: int = 10_000  # messages waiting in one subscription
     queue_limit_bytes: int = 64 << 20
-    max_packet_bytes: int = 16 << 20  # received; a camera's picture fits
+    max_packet_bytes: int = 16 << 20  # received; large enough for a camera's picture
     reconnect: Reconnect | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what could not be sent, before there is a connection."""
+        """Check the options before there is a connection."""
         if self.version not in list(Version):
             hint = "3 is MQTT 3.1, 4 is MQTT 3.1.1, 5 is MQTT 5"
             raise ClientError(f"invalid version {self.version!r} (allowed: 3, 4, 5)", hint=hint)
@@ -106,7 +106,7 @@ class Options:
                 raise ClientError(f"{name} {value} is not in {low}..{high}")
 
     def connect_packet(self, client_id: str) -> Connect:
-        """The CONNECT packet of these options."""
+        """CONNECT packet of these options."""
         return Connect(
             client_id=client_id,
             clean_start=self.clean_start,
@@ -125,7 +125,7 @@ class Options:
             return properties
         expiry_s = self.session_expiry_s
         if expiry_s is None and not self.clean_start:
-            expiry_s = NEVER_S  # Without an interval the session would end with the connection.
+            expiry_s = NEVER_S  # without an interval the session would end with the connection
         return replace(
             properties,
             session_expiry_interval_s=_given(properties.session_expiry_interval_s, expiry_s or None),
@@ -161,13 +161,13 @@ class OptionFields(TypedDict, total=False):
 
 
 def random_client_id() -> str:
-    """20 letters and digits: [MQTT-3.1.3-5] promises that every broker takes up to 23."""
+    """Random client identifier of 20 letters and digits; every broker accepts up to 23 [MQTT-3.1.3-5]."""
     return f"brim{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL says."""
+    """Content of a URL."""
 
     address: Address
     tls: bool
@@ -176,7 +176,7 @@ class Target:
 
 
 def parse_url(url: str) -> Target:
-    """mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path; raises ClientError."""
+    """Parse mqtt://[user[:password]@]host[:port], mqtts:// for TLS, unix:///path. Raises ClientError."""
     usual = "write it like mqtt://127.0.0.1:1883, mqtts://broker.example or unix:///run/brim/mqtt.sock"
     try:
         parts = urlsplit(url)

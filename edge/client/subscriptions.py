@@ -1,11 +1,11 @@
-"""Messages of some topic filters, in a bounded queue; and which message goes to which queue.
+"""Subscriptions: messages of topic filters in bounded queues, and the queues of each message.
 
-A queue that is full never stops the connection, or acknowledgements that its own reader waits for could not
-come in.  Instead a QoS 0 message is dropped and counted, and one of QoS 1 or 2 is kept aside and not
-acknowledged before there is room: the broker's in-flight window then holds the rest back.
+A full queue never stops the connection, because acknowledgements that its own reader awaits could then not
+arrive. Instead a QoS 0 message is dropped and counted. A QoS 1 or 2 message is held and acknowledged only
+when there is room: the broker's in-flight window then holds the rest back.
 
-Messages of a resumed session may come before anybody has subscribed.  They wait, unacknowledged, for a
-subscription they match; beyond UNCLAIMED_LIMIT the oldest is dropped and counted.
+Messages of a resumed session may arrive before a subscription exists. They wait, unacknowledged, for a
+matching subscription; above UNCLAIMED_LIMIT the oldest is dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from edge.mqtt.properties import NO_PROPERTIES
 __all__ = ["Message", "Router", "Subscription"]
 
 UNCLAIMED_LIMIT = 1000
-ROUTES_LIMIT = 10_000  # topics whose subscriptions are remembered
+ROUTES_LIMIT = 10_000  # topics whose subscriptions are cached
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was received.  `retain`: it was retained before this client subscribed."""
+    """A received message. `retain`: it was retained before this client subscribed."""
 
     topic: str
     payload: bytes
@@ -41,12 +41,12 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8; what is none becomes U+FFFD."""
+        """The payload as UTF-8; invalid bytes become U+FFFD."""
         return self.payload.decode(errors="replace")
 
 
 class Held:
-    """A message at QoS 1 or 2 that some queue has no room for: acknowledged when all have taken it."""
+    """A message at QoS 1 or 2 that some queues have no room for: acknowledged when all have taken it."""
 
     __slots__ = ("parties", "receipt")
 
@@ -56,24 +56,24 @@ class Held:
 
 
 class Subscriber(Protocol):
-    """What a subscription asks of its client."""
+    """The part of a client that a subscription uses."""
 
     async def begin(self, subscription: Subscription) -> None:
-        """Returns when the broker has granted all filters."""
+        """Wait until the broker has granted all filters."""
 
     async def end(self, subscription: Subscription) -> None:
-        """Returns when the broker sends no more for it."""
+        """Wait until the broker sends no more for the subscription."""
 
     def taken(self, receipt: Receipt) -> None:
-        """The message may be acknowledged."""
+        """Report that the message may be acknowledged."""
 
 
 class Subscription:
-    """Messages that match `filters`, as an asynchronous iterator.  Made by Client.subscribe().
+    """Messages that match `filters`, as an asynchronous iterator. Created by Client.subscribe().
 
-    It begins with the first message asked for, or with `async with`, which also ends it: leaving a loop does
-    not.  Iteration ends when the client is closed, and raises ConnectionLost when the connection is lost for
-    good.  One task iterates.  `dropped` counts QoS 0 messages for which there was no room.
+    Begins with the first requested message, or with `async with`, which also ends it: leaving a loop does
+    not. Iteration ends when the client is closed, and raises ConnectionLost when the connection is lost
+    without a reconnect. Only one task may iterate. `dropped` counts QoS 0 messages without room.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class Subscription:
         self._error: Exception | None = None
 
     def __len__(self) -> int:
-        """Messages that wait to be taken."""
+        """Number of messages that wait to be taken."""
         return len(self._queue) + len(self._late)
 
     @property
     def crowded(self) -> bool:
-        """Whether the queue is more than half full: its reader should be let run."""
+        """True if the queue is more than half full: its reader should run."""
         return 2 * len(self._queue) > self._limit or 2 * self._queued_bytes > self._limit_bytes
 
     async def start(self) -> None:
-        """Subscribes, unless that is done.  Raises SubscribeRefused, and then gets nothing."""
+        """Subscribe, unless done already. Raises SubscribeRefused; no messages arrive then."""
         if not self._started:
             self._started = True
             await self._client.begin(self)
 
     async def close(self) -> None:
-        """Unsubscribes.  What waits may still be taken; then iteration ends."""
+        """Unsubscribe. Waiting messages may still be taken; then iteration ends."""
         if self._started and not self._over:
             self.finish(None)
             await self._client.end(self)
@@ -139,7 +139,7 @@ class Subscription:
         return self.take()
 
     def take(self) -> Message:
-        """The next message, without waiting.  Raises IndexError when there is none."""
+        """The next message, without waiting. Raises IndexError if there is none."""
         message = self._queue.popleft()
         self._queued_bytes -= len(message.payload)
         while self._late and self._has_room(self._late[0][0]):
@@ -151,7 +151,7 @@ class Subscription:
         return message
 
     def offer(self, message: Message, held: Held | None) -> None:
-        """Takes a message, or drops it (QoS 0), or keeps it aside and adds itself to held.parties."""
+        """Queue a message, or drop it (QoS 0), or hold it and count this queue in held.parties."""
         if not self._late and self._has_room(message):
             self._append(message)
         elif held is None:
@@ -161,18 +161,18 @@ class Subscription:
             self._late.append((message, held))
 
     def finish(self, error: Exception | None) -> None:
-        """No more will come; iteration ends, with `error` if there is one, after what is queued."""
+        """Accept no more messages. Iteration ends after the queued ones, with `error` if there is one."""
         self._over = True
         self._error = self._error or error
         self._wake()
 
     def forget_late(self) -> None:
-        """Drops QoS 1 messages kept aside: the broker has not been told of them, and sends them again."""
+        """Drop held QoS 1 messages: they were not acknowledged, so the broker sends them again."""
         self._late = deque((message, held) for message, held in self._late if message.qos == 2)
 
     def _has_room(self, message: Message) -> bool:
         if not self._queue:
-            return True  # else one larger than limit_bytes would never pass
+            return True  # otherwise one larger than limit_bytes would never pass
         return (
             len(self._queue) < self._limit and self._queued_bytes + len(message.payload) <= self._limit_bytes
         )
@@ -188,7 +188,7 @@ class Subscription:
 
 
 class Router:
-    """The subscriptions of a client: their filters together, and what each message goes to."""
+    """Subscriptions of a client: all their filters, and the queues for each message."""
 
     def __init__(self, taken: Callable[[Receipt], None], version: Version) -> None:
         self.unclaimed_dropped = 0
@@ -200,16 +200,16 @@ class Router:
 
     @property
     def crowded(self) -> bool:
-        """Whether some subscription's reader should be let run before more is handed out."""
+        """True if the reader of some subscription should run before more messages are queued."""
         return any(subscription.crowded for subscription in self._subscriptions)
 
     @property
     def dropped(self) -> int:
-        """QoS 0 messages for which there was no room, and messages that nobody claimed."""
+        """Number of QoS 0 messages without room, and of messages without a subscription."""
         return self.unclaimed_dropped + sum(one.dropped for one in self._subscriptions)
 
     def filters(self) -> dict[str, int]:
-        """All filters, each with the highest QoS that is wanted of it."""
+        """All filters, each with the highest requested QoS."""
         wanted: dict[str, int] = {}
         for subscription in self._subscriptions:
             for topic_filter in subscription.filters:
@@ -217,7 +217,7 @@ class Router:
         return wanted
 
     def add(self, subscription: Subscription) -> dict[str, int]:
-        """The filters to ask the broker for.  Hands over what was unclaimed."""
+        """Add a subscription, and deliver unclaimed messages to it. Returns the filters to subscribe to."""
         self._subscriptions.append(subscription)
         self._routes.clear()
         waiting, self._unclaimed = self._unclaimed, deque()
@@ -226,7 +226,7 @@ class Router:
         return {one: qos for one, qos in self.filters().items() if one in subscription.filters}
 
     def remove(self, subscription: Subscription) -> list[str]:
-        """The filters that nobody wants any more."""
+        """Remove a subscription. Returns the filters that no other subscription has."""
         if subscription not in self._subscriptions:
             return []
         self._subscriptions.remove(subscription)
@@ -235,7 +235,7 @@ class Router:
         return [one for one in dict.fromkeys(subscription.filters) if one not in still]
 
     def deliver(self, message: Message, receipt: Receipt | None) -> None:
-        """Offers a message to all it is for; acknowledges it when all have taken it."""
+        """Offer a message to all matching subscriptions; acknowledge it when all have taken it."""
         targets = self._targets(message.topic)
         if not targets:
             self._set_aside(message, receipt)
@@ -247,20 +247,20 @@ class Router:
             self._taken(held.receipt)
 
     def reconnected(self, *, session_present: bool) -> None:
-        """What the broker will send again is dropped here, so that it does not come twice."""
+        """Drop the messages that the broker will send again, so that they do not come twice."""
         if session_present:
             for subscription in self._subscriptions:
                 subscription.forget_late()
             self._unclaimed = deque((m, r) for m, r in self._unclaimed if m.qos != 1)
 
     def refuse(self, error: SubscribeRefused) -> None:
-        """Ends the subscriptions to a filter that the broker no longer grants."""
+        """End the subscriptions to a filter that the broker no longer grants."""
         for subscription in [one for one in self._subscriptions if error.topic_filter in one.filters]:
             subscription.finish(error)
             self.remove(subscription)
 
     def finish(self, error: Exception | None) -> None:
-        """Ends every subscription."""
+        """End every subscription."""
         for subscription in self._subscriptions:
             subscription.finish(error)
 
@@ -288,7 +288,7 @@ class Router:
 
 
 def message_of(packet: Publish) -> Message:
-    """A copy, so that a queue does not hold the chunks in which its messages came."""
+    """Copy the message, so that a queue does not keep received chunks in memory."""
     return Message(
         packet.topic, bytes(packet.payload), packet.qos, packet.retain, packet.dup, packet.properties
     )

@@ -1,6 +1,6 @@
-"""The load generator behind `brim bench mqtt`: a crowd of MQTT clients, what they saw, and what they cost.
+"""Load generator of `brim bench mqtt`: many MQTT clients, their results and their costs.
 
-Speaks to any broker.  Python makes the clients and tells the result; the clients themselves run in C
+Works with any broker. Python creates the clients and reports the result; the clients run in C
 (ringbuf/c/load).
 """
 

@@ -1,12 +1,12 @@
-"""What keeps a load from being made, as classes.
+"""Errors of the load generator.
 
     EdgeError
-        LoadError               an option that cannot be, a limit of this machine
+        LoadError               an invalid option, or a limit of this machine
             ClientsRefused      the broker refuses clients
         BrokerUnreachable
-            NothingListens      nobody accepts connections there
+            NothingListens      no process accepts connections there
 
-What goes wrong while it runs (losses, refused messages, connections that break) is part of the Result.
+Failures during a run (losses, refused messages, broken connections) are part of the Result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["ClientsRefused", "LoadError", "NothingListens"]
 
 
 class LoadError(EdgeError):
-    """What was asked for cannot be measured."""
+    """The requested load cannot be measured."""
 
 
 class ClientsRefused(LoadError, Refused):
@@ -25,4 +25,4 @@ class ClientsRefused(LoadError, Refused):
 
 
 class NothingListens(BrokerUnreachable):
-    """No broker is there."""
+    """There is no broker at that address."""

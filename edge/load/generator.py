@@ -1,12 +1,12 @@
-"""A crowd of clients: made here, run by C, phase after phase.
+"""Load generator: a set of clients, created here and run by C, phase after phase.
 
     with Generator(target, scenario) as crowd:
         crowd.connect()
         crowd.publish(duration_s)
         crowd.drain(patience_s)
 
-Owns the C run and nothing else; a phase is worked on in slices, between which `tick` is called and Ctrl-C is
-heard.  One thread.
+Owns only the C run. A phase is worked on in slices; between them `tick` is called and Ctrl-C is handled. One
+thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ringbuf.core import ffi, lib
 __all__ = ["Generator", "Tick"]
 
 SLICE_MS = 100
-SPIN_US = 50  # awake so long before a message of the schedule, where there is a core to spare
+SPIN_US = 50  # active waiting before each scheduled message, if there is a spare core
 DESCRIPTORS_BESIDE = 64
 SLOW_S = 5.0
 
@@ -39,7 +39,7 @@ Tick = Callable[["Generator"], object]
 
 
 class Generator:
-    """The clients of one scenario.  Raises LoadError, NothingListens, when they cannot be made or connect."""
+    """The clients of one scenario. Raises LoadError, NothingListens, if they cannot be created or connect."""
 
     def __init__(self, target: Target, scenario: Scenario, tick: Tick | None = None) -> None:
         scenario.check(target.version)
@@ -72,12 +72,12 @@ class Generator:
         self.close()
 
     def close(self) -> None:
-        """Disconnects all.  Twice is no mistake; nothing else may be called after it."""
+        """Disconnect all clients. May be called twice; no other method may be called afterwards."""
         run, self._run = self._run, ffi.NULL
         if run != ffi.NULL:
             lib.ld_close(run)
 
-    # ---- what it is made of ----
+    # ---- setup ----
 
     def _settings(self) -> Any:
         scenario = self.scenario
@@ -104,7 +104,7 @@ class Generator:
         )
 
     def _messages_of_schedule(self) -> int:
-        """Of each publisher, so that a schedule ends; 0: as many as it goes."""
+        """Messages of each publisher, which bound a schedule; 0: no bound."""
         if not self.scenario.rate or not self.scenario.publishers:
             return 0
         return max(1, round(self.scenario.rate * self.scenario.duration_s / self.scenario.publishers))
@@ -143,7 +143,7 @@ class Generator:
             if not groups or not shared:
                 groups.append(_checked(lib.ld_group_add(self._run, shared)))
             wanted = scenario.filter_of(number, self.number)
-            # Before MQTT 5 a shared filter is an extension; its bytes are the same.
+            # Before MQTT 5 a shared filter is an extension with the same bytes.
             packet = Subscribe(1, (Subscription(wanted, scenario.granted_qos),))
             self._client(self._hello("s", number), groups[-1], encode(packet, version), 1)
         return groups
@@ -151,7 +151,9 @@ class Generator:
     # ---- phases ----
 
     def connect(self, patience_s: float = 30.0) -> None:
-        """Connects and subscribes all.  Raises NothingListens, LoadError if that fails for any of them."""
+        """Connect and subscribe all clients. Raises NothingListens, LoadError if that fails
+        for any of them.
+        """
         scenario = self.scenario
         clients = scenario.publishers + scenario.subscribers
         if scenario.connect_rate:
@@ -201,15 +203,15 @@ class Generator:
         raise LoadError(text, hint=hints.get(number, ""))
 
     def publish(self, duration_s: float) -> None:
-        """Until `duration_s` is over, or everybody has sent all of its messages."""
+        """Publish until `duration_s` is over, or all publishers have sent all of their messages."""
         if self.scenario.rate:
-            duration_s += SLOW_S  # the schedule ends by itself; a broker that is too slow is given some time
+            duration_s += SLOW_S  # the schedule ends by itself; a slow broker gets additional time
         self._begun_ns = self._begin_ns(lib.LD_PUBLISHING)
         self._poll(time.monotonic() + duration_s)
         self.cpu_ns += self.counters.cpu_ns
 
     def drain(self, patience_s: float = 5.0) -> bool:
-        """Waits for all that is still to come; whether it came.  `patience_s` counts from the last packet."""
+        """Wait for all outstanding packets; True if all came. `patience_s` counts from the last packet."""
         begun_ns = self._begin_ns(lib.LD_DRAINING)
         done = False
         while not done and time.monotonic() < max(self.counters.moved_ns, begun_ns) / 1e9 + patience_s:
@@ -218,18 +220,18 @@ class Generator:
         return done
 
     def idle(self, duration_s: float) -> None:
-        """Keeps the connections, and counts those that break."""
+        """Keep the connections, and count those that break."""
         self._work(lib.LD_IDLE, duration_s)
 
     def listen(self, duration_s: float) -> None:
-        """Counts what others publish."""
+        """Count the messages of other publishers."""
         self._begun_ns = self._begin_ns(lib.LD_IDLE)
         self._poll(time.monotonic() + duration_s)
         self.cpu_ns += self.counters.cpu_ns
 
     @property
     def seconds(self) -> float:
-        """From the first message to the last packet; 0 before."""
+        """Seconds from the first message to the last packet; 0 before."""
         return max(1, self.counters.moved_ns - self._begun_ns) / 1e9 if self._begun_ns else 0.0
 
     def _begin_ns(self, phase: int) -> int:
@@ -241,7 +243,7 @@ class Generator:
         return self._poll(time.monotonic() + limit_s)
 
     def _poll(self, until: float) -> bool:
-        """Works until it is done, or `until` (time.monotonic()); which of them."""
+        """Work until the phase is done (True), or until `until` (time.monotonic(); False)."""
         while (left_ms := int((until - time.monotonic()) * 1000)) > 0:
             result = lib.ld_poll(self._run, min(SLICE_MS, left_ms))
             if result < 0:
@@ -251,15 +253,15 @@ class Generator:
                 return True
         return False
 
-    # ---- what it has seen ----
+    # ---- results ----
 
     @property
     def counters(self) -> Any:
-        """`ld_counters` of load_api.h: live, and gone after close()."""
+        """`ld_counters` of load_api.h: live, and invalid after close()."""
         return lib.ld_counters_of(self._run)
 
     def sent_by(self, publisher: int, qos: int) -> int:
-        """Messages of a publisher, from 0."""
+        """Number of messages of a publisher, numbered from 0."""
         return int(lib.ld_client_sent(self._run, self.publishers[publisher], qos))
 
     def tally(self, group: int) -> Any:
@@ -301,7 +303,7 @@ def _reason(code: int, version: Version, what: str) -> str:
 
 
 def _allow_descriptors(wanted: int) -> None:
-    """Raises the soft limit on open files if it has to be."""
+    """Raise the soft limit on open files if necessary."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted:
         return

@@ -1,7 +1,7 @@
-"""Times by how often they occurred: percentiles within 1 part in 128, and a picture.
+"""Histogram of durations: percentiles within 1 part in 128, and a text chart.
 
-The counts are made in C (ringbuf/c/load/load.c), one bucket for 1/128 of each power of two, so that what is
-kept does not grow with what is measured.  Nothing is sampled: every value is in.
+C counts the values (ringbuf/c/load/load.c), one bucket for 1/128 of each power of two, so that memory does
+not grow with the number of values. Every value is counted, without sampling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BAR = 40  # characters of the longest bar
 
 
 class Histogram:
-    """Of durations in ns.  `counts` by bucket; `least` and `most` are exact."""
+    """Durations in ns. `counts` by bucket; `least` and `most` are exact."""
 
     def __init__(self, counts: Sequence[int], least: int, most: int) -> None:
         self.counts = counts
@@ -26,7 +26,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Histogram:
-        """Of these durations."""
+        """Histogram of these durations."""
         values = list(values)
         counts = [0] * int(lib.LD_BUCKETS)
         for value in values:
@@ -34,7 +34,7 @@ class Histogram:
         return cls(counts, min(values, default=0), max(values, default=0))
 
     def percentile(self, percent: float) -> int:
-        """The least value that `percent` (0..100) of all do not exceed, in ns; 0 when there are none.
+        """The least value that `percent` (0..100) of all do not exceed, in ns; 0 if there are none.
 
         Too high by less than 1/128: it is the upper end of a bucket, or `most`.
         """
@@ -47,7 +47,7 @@ class Histogram:
         return self.most
 
     def as_dict(self) -> dict[str, float]:
-        """Microseconds, and how many there are."""
+        """Percentiles in microseconds, and the number of values."""
         if not self.total:
             return {"count": 0}
         ranks = {"p50_us": 50, "p90_us": 90, "p99_us": 99, "p99.9_us": 99.9}
@@ -55,7 +55,7 @@ class Histogram:
         return {"count": self.total, "min_us": self.least / 1000, **figures, "max_us": self.most / 1000}
 
     def lines(self) -> list[str]:
-        """A picture, one line for each power of two."""
+        """A text chart, one line for each power of two."""
         octaves: dict[int, int] = {}
         for bucket, count in enumerate(self.counts):
             if count:
@@ -72,7 +72,7 @@ class Histogram:
 
 
 def time_in_words(ns: float) -> str:
-    """`850 ns`, `12.3 µs`, `4.1 ms`, `2.5 s`."""
+    """Text of a duration: `850 ns`, `12.3 µs`, `4.1 ms`, `2.5 s`."""
     for unit, length in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if ns >= length:
             return f"{ns / length:.3g} {unit}" if ns < 1000 * length else f"{ns / length:,.0f} {unit}"

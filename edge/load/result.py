@@ -1,6 +1,6 @@
-"""What a measurement found: figures, what was lost, and whether the generator was the limit.
+"""Result of a measurement: figures, losses, and the generator's own limit.
 
-A value: made once from a Generator that has ended, then shown or written as JSON.
+A value: created once from a Generator that has ended, then shown or written as JSON.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ringbuf.core import lib
 
 __all__ = ["Result", "result_of"]
 
-NEAR_LIMIT = 0.8  # of the generator's own ceiling: then the broker may do more than was seen
+NEAR_LIMIT = 0.8  # share of the generator's own limit, above which the broker may do more than was measured
 NO_TIMES = Histogram((), 0, 0)
 
 
 @dataclass(slots=True)
 class Result:
-    """Counts are messages.  `lost` is of QoS 1 and 2 on both sides; `missing` is what QoS 0 allows."""
+    """Counts are messages. `lost` is of QoS 1 and 2 on both sides; `missing` is loss that QoS 0 allows."""
 
     scenario: str
     target: str
@@ -46,8 +46,8 @@ class Result:
     disconnects: int = 0
     protocol_errors: int = 0
     generator_busy: float = 0.0  # share of one core
-    generator_limit: float | None = None  # `rate` of the same scenario against nothing
-    generator_p50_us: float | None = None  # of its latency then
+    generator_limit: float | None = None  # `rate` of the same scenario against the sink
+    generator_p50_us: float | None = None  # p50 latency against the sink
     interrupted: bool = False
     latency: Histogram = field(default=NO_TIMES)
     acknowledged_in: Histogram = field(default=NO_TIMES)
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """What the scenario is about, a second: deliveries, or what was received, sent, or connected."""
+        """The scenario's main figure per second: deliveries, or messages received or sent, or connections."""
         if self.expected:
             return self.delivered / self.seconds
         if self.sent or self.received:
@@ -64,26 +64,26 @@ class Result:
 
     @property
     def rate_of(self) -> str:
-        """What `rate` counts."""
+        """The unit of `rate`."""
         if self.expected:
             return "deliveries"
         return "messages" if self.sent or self.received else "connections"
 
     @property
     def clean(self) -> bool:
-        """Whether nothing went wrong that QoS or order forbids."""
+        """True if nothing happened that QoS or order forbids."""
         wrong = (self.lost, self.duplicates, self.disordered, self.unacknowledged, self.refused, self.unsent)
         return not any((*wrong, self.disconnects, self.protocol_errors))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """All figures, for JSON."""
         times = ("latency", "acknowledged_in", "connected_in")
         plain = {name: getattr(self, name) for name in self.__slots__ if name not in times}
         found = {name: getattr(self, name).as_dict() for name in times if getattr(self, name).total}
         return {**plain, "rate": self.rate, "rate_of": self.rate_of, "clean": self.clean, **found}
 
     def remarks(self) -> list[str]:
-        """Sentences about what should be known."""
+        """Sentences about losses and limits of the measurement."""
         counts = {
             f"{self.lost:,} lost": self.lost,
             f"{self.missing:,} not delivered, as QoS 0 allows": self.missing,
@@ -104,7 +104,7 @@ class Result:
         return remarks
 
     def limit_in_words(self) -> str:
-        """`generator limit X, measured Y`."""
+        """Text: `generator limit X, measured Y`."""
         measured = f"measured {self.rate:,.0f} {self.rate_of}/s"
         if self.generator_p50_us is not None:
             floor = time_in_words(self.generator_p50_us * 1000)
@@ -115,7 +115,7 @@ class Result:
 
 
 def result_of(crowd: Generator, *, interrupted: bool = False) -> Result:
-    """What it has seen so far."""
+    """Result of a generator so far."""
     counters, scenario = crowd.counters, crowd.scenario
     failed = counters.failed
     seconds = crowd.seconds
@@ -152,7 +152,7 @@ def result_of(crowd: Generator, *, interrupted: bool = False) -> Result:
 
 
 def _audit(crowd: Generator, found: Result) -> None:
-    """Counts what each group of subscribers got against what was sent to it."""
+    """Compare the messages that each group of subscribers got with those sent to it."""
     scenario = crowd.scenario
     publishers = range(scenario.publishers)
     sent = [[crowd.sent_by(publisher, qos) for qos in range(3)] for publisher in publishers]

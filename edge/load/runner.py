@@ -1,4 +1,4 @@
-"""One measurement from beginning to end, and the calibration beside it."""
+"""Runner of one measurement, and of its calibration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PATIENCE_S = 5.0
 def measure(
     target: Target, scenario: Scenario, tick: Tick | None = None, *, patience_s: float = PATIENCE_S
 ) -> Result:
-    """Connects, publishes, waits for the rest, disconnects.
+    """Connect, publish, wait for the rest, disconnect.
 
-    What has not come `patience_s` after the last packet is taken for lost.  Ctrl-C ends it early: the result
-    so far, `interrupted`.  Raises LoadError, NothingListens.
+    A message that has not arrived `patience_s` after the last packet counts as lost. Ctrl-C ends the
+    measurement early: the result so far, `interrupted`. Raises LoadError, NothingListens.
     """
     with Generator(target, scenario, tick) as crowd:
         try:
@@ -40,12 +40,12 @@ def measure(
 
 
 def calibrate(scenario: Scenario, target: Target | None = None) -> Result:
-    """What the generator does against a sink in this process: its own ceiling for such a scenario."""
+    """Measure the generator against a sink in this process: its own limit for such a scenario."""
     version = (target or Target()).version
     changes: dict[str, object] = {"duration_s": CALIBRATION_S, "hold_s": 0.0, "topic_filter": ""}
     if scenario.messages:
         changes["messages"] = min(scenario.messages, 10_000)
-    if scenario.pairing in {"pairs", "shared"}:  # the sink knows no topics
+    if scenario.pairing in {"pairs", "shared"}:  # the sink ignores topics
         changes |= {"pairing": "everybody", "publishers": 1, "subscribers": 1}
     if not scenario.publishers:
         changes |= {"publishers": 1, "pairing": "everybody", "outstanding": 20_000, "messages": 0}

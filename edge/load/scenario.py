@@ -1,7 +1,7 @@
-"""What is measured: how many clients, who sends what how fast, who gets it.
+"""Load scenarios: the number of clients, their messages and rates, and the receivers.
 
-A Scenario is a value; SCENARIOS names the usual ones, whose fields are then changed by options.  Topics are
-PREFIX/PUBLISHER/TOPIC, 20 bytes with the default prefix.  Never touches a socket.
+A Scenario is a value; SCENARIOS names the usual ones, whose fields options can change. Topics are
+PREFIX/PUBLISHER/TOPIC, 20 bytes with the default prefix. Never touches a socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["SCENARIOS", "STAMP_BYTES", "TOUR", "Scenario", "Target", "qos_patter
 
 STAMP_BYTES = int(lib.LD_STAMP_BYTES)
 CLIENTS_MAX = 1_000_000
-STREAMS_MAX = 100_000_000  # (subscriber, topic) pairs of which sequence numbers are kept, if all come
+STREAMS_MAX = 100_000_000  # (subscriber, topic) pairs with a stored sequence number, if all are used
 
 Pairing = Literal["nobody", "everybody", "pairs", "shared"]
 
@@ -44,10 +44,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One measurement.  Of each publisher: `topics`, `window`, `outstanding`, `messages`.
+    """One measurement. Per publisher: `topics`, `window`, `outstanding`, `messages`.
 
-    `pairing`: every subscriber gets everything, or what one publisher sends, or its share.  `qos` is repeated
-    for message after message.  `rate` is of all together; 0: as fast as it goes.
+    `pairing`: every subscriber gets all messages, or those of one publisher, or its share. `qos` is a pattern
+    that repeats message by message. `rate` is of all publishers together; 0: as fast as possible.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Scenario:
     subscribers: int = 0
     pairing: Pairing = "everybody"
     qos: tuple[int, ...] = (0,)
-    subscribe_qos: int | None = None  # the highest of `qos`
-    topic_filter: str = ""  # what subscribers ask for instead of the publishers' topics
+    subscribe_qos: int | None = None  # None: the highest of `qos`
+    topic_filter: str = ""  # filter of the subscribers instead of the publishers' topics
     payload_bytes: int = 64
     topics: int = 1
     random_topics: bool = False
@@ -74,15 +74,15 @@ class Scenario:
 
     @property
     def granted_qos(self) -> int:
-        """What subscribers ask for."""
+        """QoS that subscribers request."""
         return max(self.qos) if self.subscribe_qos is None else self.subscribe_qos
 
     def topic_names(self, publisher: int) -> list[str]:
-        """What a publisher, from 0, publishes to."""
+        """Topics of a publisher, numbered from 0."""
         return [f"{self.prefix}/{publisher:05}/t{topic:02}" for topic in range(self.topics)]
 
     def filter_of(self, subscriber: int, run: int) -> str:
-        """What a subscriber, from 0, asks for."""
+        """Filter of a subscriber, numbered from 0."""
         wanted = self.topic_filter or f"{self.prefix}/#"
         if not self.topic_filter and self.pairing == "pairs":
             wanted = f"{self.prefix}/{subscriber:05}/" + ("t00" if self.topics == 1 else "#")
@@ -92,13 +92,13 @@ class Scenario:
 
     @property
     def fan(self) -> int:
-        """Groups of subscribers that get each message."""
+        """Number of subscriber groups that get each message."""
         if self.topic_filter:
-            return 0  # it may match anything
+            return 0  # its matches are unknown
         return {"nobody": 0, "everybody": self.subscribers}.get(self.pairing, min(self.subscribers, 1))
 
     def check(self, version: Version) -> None:
-        """Raises LoadError: it cannot be measured."""
+        """Check the scenario. Raises LoadError if it cannot be measured."""
         limits = {
             "publishers": (0, CLIENTS_MAX), "subscribers": (0, CLIENTS_MAX), "topics": (1, 10_000_000),
             "payload_bytes": (0, (1 << 28) - 70_000), "window": (1, 65535), "connecting": (1, CLIENTS_MAX),
@@ -130,7 +130,7 @@ class Scenario:
 
 
 def qos_pattern(text: str) -> tuple[int, ...]:
-    """`1` -> (1,); `0:90,1:10` -> nine of QoS 0 for one of QoS 1, evenly mixed.  Raises LoadError."""
+    """Parse `1` -> (1,); `0:90,1:10` -> nine of QoS 0 for one of QoS 1, evenly mixed. Raises LoadError."""
     parts = [part.partition(":") for part in text.split(",")]
     try:
         shares = {int(qos): int(share or 1) for qos, _, share in parts}
@@ -148,7 +148,7 @@ def qos_pattern(text: str) -> tuple[int, ...]:
 
 
 def _evenly(shares: dict[int, int]) -> tuple[int, ...]:
-    """Each as far apart from its like as it goes."""
+    """Mix the values so that equal ones are as far apart as possible."""
     places = [((turn + 0.5) / share, qos) for qos, share in shares.items() for turn in range(share)]
     return tuple(qos for _, qos in sorted(places))
 

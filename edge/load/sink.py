@@ -1,7 +1,7 @@
-"""The other side of a calibration: a server in a thread of this process that does as little as one can.
+"""Sink of a calibration: a minimal server in a thread of this process.
 
-It acknowledges everything and passes everything on to all who subscribed (ringbuf/c/load/load_sink.c), so
-what is measured against it is the generator's own ceiling.
+It acknowledges everything and sends everything to all subscribers (ringbuf/c/load/load_sink.c), so a
+measurement against it shows the generator's own limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLICE_MS = 50
 
 
 class Sink:
-    """A context manager; `port` is on 127.0.0.1."""
+    """The sink, as a context manager; `port` is on 127.0.0.1."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)

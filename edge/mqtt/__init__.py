@@ -1,12 +1,13 @@
-"""MQTT without I/O: packets as values, bytes to packets and back, one connection's state, what is in flight.
+"""MQTT without I/O: packets as values, decoding and encoding, the state of one connection, messages in
+flight.
 
-Imports the standard library only, opens no socket, reads no clock, writes no log.  MQTT 3.1, 3.1.1 and 5.
+Imports the standard library only, opens no socket, reads no clock, writes no log. MQTT 3.1, 3.1.1 and 5.
 
     packets.py                the control packets
-    decode.py, encode.py      bytes <-> packets; codec.py, properties.py, tables.py are what they stand on
+    decode.py, encode.py      bytes <-> packets; based on codec.py, properties.py, tables.py
     connection.py             Connection: one network connection from either side, with its deadlines
-    inflight.py               what survives a connection: unacknowledged messages, packet identifiers
-    topics.py                 names and filters: valid? match?
+    inflight.py               state that outlives a connection: unacknowledged messages, packet identifiers
+    topics.py                 validation and matching of topic names and filters
     errors.py, reasons.py     ProtocolError with the number of the broken statement; reason codes
 """
 

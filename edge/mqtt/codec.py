@@ -1,11 +1,11 @@
-"""The wire's alphabet: how numbers, strings and lengths stand in bytes.  Reads and writes no packets.
+"""Primitive types of the wire format: numbers, strings and lengths. Reads and writes no packets.
 
     byte, two-byte and four-byte integers   big-endian
     variable byte integer                   1..4 bytes of 7 bits, lowest first; bit 7: one more follows
     string                                  two-byte length, UTF-8 without U+0000 and surrogates
     binary data                             two-byte length, bytes
 
-Reading never looks beyond the end of what it was given: every step checks first and raises ProtocolError.
+Reading never goes beyond the end of its input: every step checks first and raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ UNLIMITED = PacketLimits(VARIABLE_INTEGER_MAX, VARIABLE_INTEGER_MAX)  # no packe
 
 
 class Body:
-    """A cursor over what follows the fixed header of one packet.
+    """A cursor over the part of one packet after the fixed header.
 
-    `rule` is what a packet breaks that ends too early or too late.
+    `rule` is the rule that a packet of the wrong length breaks.
     """
 
     __slots__ = ("_data", "_end", "_position", "limits", "rule", "version")
@@ -68,34 +68,34 @@ class Body:
         self.limits = limits
 
     def __len__(self) -> int:
-        """Bytes that have not been read."""
+        """Number of unread bytes."""
         return self._end - self._position
 
     def peek(self, length: int) -> bytes:
-        """A copy of the next `length` bytes, or of fewer if the body ends before; not read yet."""
+        """A copy of the next `length` bytes, or of fewer if the body ends before; they stay unread."""
         return bytes(self._data[self._position : min(self._position + length, self._end)])
 
     def skip(self, length: int) -> None:
-        """Bytes that were looked at already."""
+        """Skip bytes that were examined already."""
         self._take(length)
 
     def byte(self) -> int:
-        """0..255."""
+        """Read 0..255."""
         position = self._take(1)
         return self._data[position]
 
     def uint16(self) -> int:
-        """0..65535."""
+        """Read 0..65535."""
         position = self._take(2)
         return self._data[position] << 8 | self._data[position + 1]
 
     def uint32(self) -> int:
-        """0..4294967295."""
+        """Read 0..4294967295."""
         position = self._take(4)
         return int.from_bytes(self._data[position : position + 4])
 
     def variable_integer(self) -> int:
-        """0..268435455, in the shortest form.  MQTT 5 only: nothing before it has one in its body."""
+        """Read 0..268435455, in the shortest form. MQTT 5 only: older versions have none in their body."""
         if self._position < self._end and (byte := self._data[self._position]) < 0x80:
             self._position += 1
             return byte
@@ -111,10 +111,10 @@ class Body:
         return value
 
     def string(self) -> str:
-        """UTF-8, 0..65535 bytes; U+FEFF is a character like any other [MQTT-1.5.3-3]."""
+        """Read UTF-8, 0..65535 bytes; U+FEFF is a character like any other [MQTT-1.5.3-3]."""
         data, begin = self._data, self._position + 2
         if begin > self._end:
-            self._take(2)  # which says what is missing
+            self._take(2)  # raises, with the number of missing bytes
         end = begin + (data[begin - 2] << 8 | data[begin - 1])
         if end > self._end:
             self._take(end - begin + 2)
@@ -130,7 +130,7 @@ class Body:
         return text
 
     def binary(self) -> bytes:
-        """A copy of 0..65535 bytes."""
+        """Read a copy of 0..65535 bytes."""
         length = self.uint16()
         position = self._take(length)
         return bytes(self._data[position : position + length])
@@ -143,13 +143,13 @@ class Body:
         return part
 
     def rest(self) -> memoryview:
-        """All that is left, as a view of what the body was made of."""
+        """All unread bytes, as a view of the input."""
         view = memoryview(self._data)[self._position : self._end]
         self._position = self._end
         return view
 
     def finish(self) -> None:
-        """Returns if all was read."""
+        """Check that everything was read."""
         if len(self):
             raise ProtocolError(self.rule, f"{_bytes(len(self))} after the last field", self.version)
 
@@ -165,9 +165,9 @@ class Body:
 def decode_variable_integer(
     data: Buffer, position: int, end: int, version: Version = Version.V311
 ) -> tuple[int, int] | None:
-    """(value, bytes it takes) of the variable byte integer at `position`; None if it goes on beyond `end`.
+    """(value, size in bytes) of the variable byte integer at `position`; None if it continues beyond `end`.
 
-    Raises ProtocolError if a fifth byte would follow.  Does not ask for the shortest form.
+    Raises ProtocolError if a fifth byte would follow. Accepts forms that are not the shortest.
     """
     value = 0
     for size in range(1, 5):
@@ -181,12 +181,12 @@ def decode_variable_integer(
 
 
 def variable_integer_bytes(value: int) -> int:
-    """How many bytes `value` takes: 1..4."""
+    """Size of `value` in bytes: 1..4."""
     return 1 if value < 0x80 else 2 if value < 0x4000 else 3 if value < 0x20_0000 else 4
 
 
 def encode_variable_integer(value: int, version: Version = Version.V311) -> bytes:
-    """1..4 bytes, the shortest form."""
+    """Encode in 1..4 bytes, the shortest form."""
     if not 0 <= value <= VARIABLE_INTEGER_MAX:
         raise ProtocolError(
             Rule.VARIABLE_INTEGER_ENDS, f"{value} is not in 0..{VARIABLE_INTEGER_MAX}", version
@@ -200,21 +200,21 @@ def encode_variable_integer(value: int, version: Version = Version.V311) -> byte
 
 
 def encode_uint16(value: int, what: str, version: Version) -> bytes:
-    """Two bytes; `what` is the field's name, for the error."""
+    """Encode in two bytes; `what` is the field's name, for the error."""
     if not 0 <= value <= 0xFFFF:
         raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..65535", version)
     return value.to_bytes(2)
 
 
 def encode_uint32(value: int, what: str, version: Version) -> bytes:
-    """Four bytes."""
+    """Encode in four bytes."""
     if not 0 <= value <= 0xFFFF_FFFF:
         raise ProtocolError(Rule.VALUE_IS_IN_RANGE, f"{what} {value} is not in 0..4294967295", version)
     return value.to_bytes(4)
 
 
 def encode_string(text: str, version: Version) -> bytes:
-    """Length and UTF-8."""
+    """Encode as length and UTF-8."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -227,7 +227,7 @@ def encode_string(text: str, version: Version) -> bytes:
 
 
 def encode_binary(data: Buffer, version: Version) -> bytes:
-    """Length and bytes."""
+    """Encode as length and bytes."""
     if len(data) > STRING_MAX_BYTES:
         raise ProtocolError(
             Rule.STRING_FITS,

@@ -1,23 +1,23 @@
-"""One network connection, seen from either side: bytes in, packets out, and what may follow what.
+"""Protocol state of one network connection, from either side: bytes in, packets out, and their allowed order.
 
-Owns the receive buffer, the state of the connection, its limits and its keep-alive.  Does no I/O, reads no
-clock, and keeps nothing that outlives the connection (inflight.py does).  A shell around it does this:
+Owns the receive buffer, the state of the connection, its limits and its keep-alive. Does no I/O, reads no
+clock, and keeps nothing that outlives the connection (inflight.py does). The caller does this:
 
     connection.receive_data(chunk)                      b"" at end of file
     while (packet := connection.next_packet()): ...     may raise ProtocolError
     connection.send(answer)
-    transport.writelines(connection.data_to_send())     also after an error: it may say goodbye
+    transport.writelines(connection.data_to_send())     also after an error: it may contain DISCONNECT
     connection.handle_deadline(now)                     after each batch, and when next_deadline() is due
     close the transport when connection.state is State.CLOSED
 
-Both sides walk through the same states; the table says who may send what in which of them.
+Both sides go through the same states; the table defines the packets that each may send in them.
 
     OPENING     nothing was sent
-    CONNECTING  CONNECT was sent.  The client may go on at once; its server hands out nothing more
-                until it has answered, so that what follows a refused CONNECT has no effect [MQTT-3.1.4-5].
-                Stop reading from the network meanwhile: what arrives is kept.
+    CONNECTING  CONNECT was sent. The client may send more at once; its server returns no packet
+                until it has answered, so that packets after a refused CONNECT have no effect [MQTT-3.1.4-5].
+                Stop reading from the network meanwhile: arriving bytes are kept.
     CONNECTED   CONNACK accepted
-    CLOSED      CONNACK refused, DISCONNECT, end of file, or an error.  What still arrives is dropped
+    CLOSED      CONNACK refused, DISCONNECT, end of file, or an error. Later bytes are dropped
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from edge.mqtt.tables import REASONS, PacketType, check_flags
 
 __all__ = ["Connection", "Role", "State", "farewell"]
 
-MAX_CONNECT_BYTES = 65_536  # what a stranger may make us keep: client identifier, will, credentials
-MAX_PACKET_BYTES = 1_048_576  # mosquitto 2.1 takes 2 MB; the specification allows 256 MiB
-HANDSHAKE_TIMEOUT_S = 5.0  # for the whole CONNECT or CONNACK, however slowly it trickles in
-COPY_MAX_BYTES = 4096  # a payload beyond this is queued as it is, not copied behind its header
+MAX_CONNECT_BYTES = 65_536  # memory before authentication: client identifier, will, credentials
+MAX_PACKET_BYTES = 1_048_576  # mosquitto 2.1 accepts 2 MB; the specification allows 256 MiB
+HANDSHAKE_TIMEOUT_S = 5.0  # for the whole CONNECT or CONNACK, however slowly its bytes arrive
+COPY_MAX_BYTES = 4096  # a larger payload is queued without a copy
 
-# Of the keep alive: when the client pings, and when the server gives up [MQTT-3.1.2-24].
+# Parts of the keep alive: the client pings, and the server gives up [MQTT-3.1.2-24].
 PING_AFTER, PEER_IS_GONE_AFTER = 0.75, 1.5
 
 
 class Role(Enum):
-    """Which side of the connection this is."""
+    """The side of the connection."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -57,7 +57,7 @@ class Role(Enum):
 
 
 class State(Enum):
-    """How far the connection has got."""
+    """Progress of the connection."""
 
     OPENING = "opening"
     CONNECTING = "connecting"
@@ -74,7 +74,7 @@ _SERVER_PACKETS: tuple[type[p.Packet], ...] = (
 
 _ANSWERS = {PacketType.CONNACK, PacketType.AUTH}  # to CONNECT
 
-# (state, who sends) -> what may be sent -> the state after it.  What is not here is an error.
+# (state, sender) -> allowed packets -> the state after each. Everything else is an error.
 _TABLE: dict[tuple[State, Role], dict[type[p.Packet], State]] = {
     (State.OPENING, Role.CLIENT): {p.Connect: State.CONNECTING},
     (State.OPENING, Role.SERVER): {},
@@ -97,10 +97,10 @@ _TABLE: dict[tuple[State, Role], dict[type[p.Packet], State]] = {
 
 
 class Connection:
-    """The engine of one connection.  Not thread-safe; every method returns at once.
+    """Protocol state of one connection. Not thread-safe; every method returns at once.
 
     `max_connect_bytes` limits a received packet until CONNECT is accepted, `max_packet_bytes` from then on;
-    both count the fixed header.  `handshake_timeout_s` runs from the first handle_deadline().
+    both count the fixed header. `handshake_timeout_s` runs from the first handle_deadline().
     """
 
     def __init__(
@@ -113,31 +113,31 @@ class Connection:
     ) -> None:
         self.role = role
         self.state = State.OPENING
-        self.version = Version.V311  # until CONNECT says
+        self.version = Version.V311  # until CONNECT sets it
         self.keep_alive_s = 0
         self.max_packet_bytes = max_packet_bytes
         self.max_connect_bytes = min(max_connect_bytes, max_packet_bytes)
         self.bytes_to_send = 0
-        self._chunk = b""  # whole packets from _position on, perhaps; payloads are views of it
+        self._chunk = b""  # received bytes from _position on, whole packets first; payloads are views of it
         self._position = 0
-        self._partial = bytearray()  # the beginning of a packet that goes on in later chunks
-        self._needed = 2  # _partial is looked at again when it has so many bytes
+        self._partial = bytearray()  # beginning of a packet that continues in later chunks
+        self._needed = 2  # number of bytes at which _partial is examined again
         self._end_of_file = False
         self._out: list[Buffer] = []
-        self._peer_max_packet_bytes = 0  # MQTT 5: no limit but the protocol's when 0
+        self._peer_max_packet_bytes = 0  # MQTT 5; 0: only the protocol's limit
         self._peer_alias_maximum = 0
         self._authenticating = False
-        self._alias_maximum = 0  # what this side has announced
+        self._alias_maximum = 0  # announced by this side
         self._aliases: dict[int, str] = {}
         self._timing = _Timing(handshake_timeout_s)
 
     # ---- bytes in, packets out ------------------------------------------------------------------
 
     def receive_data(self, data: Buffer) -> None:
-        """Takes bytes from the peer; b"" is the end of the file.
+        """Add bytes from the peer; b"" is the end of the file.
 
-        Copied unless `data` is a `bytes`.  Call next_packet() until it returns None before giving more, or
-        the buffer grows.
+        Copied unless `data` is a `bytes`. Call next_packet() until it returns None before adding more,
+        otherwise the buffer grows.
         """
         if not data:
             self._end_of_file = True
@@ -154,7 +154,7 @@ class Connection:
     def next_packet(self) -> p.Packet | None:
         """The next packet from the peer; None: more bytes are needed, or this side must answer CONNECT first.
 
-        Raises ProtocolError, after which the connection is CLOSED; data_to_send() may still have something.
+        Raises ProtocolError, after which the connection is CLOSED; data_to_send() may still return bytes.
         """
         if self.state is State.CLOSED or self._holds_back():
             return None
@@ -173,7 +173,7 @@ class Connection:
         return self.role is Role.SERVER and self.state is State.CONNECTING and not self._authenticating
 
     def _next_frame(self) -> tuple[int, memoryview] | None:
-        """(first byte, body) of the next packet if all of it is there."""
+        """(first byte, body) of the next packet if it is complete."""
         if self._partial:
             if len(self._partial) < self._needed:
                 return None
@@ -198,12 +198,12 @@ class Connection:
         return chunk[start], memoryview(chunk)[body : body + remaining]
 
     def _set_aside(self, start: int, needed: int) -> None:
-        """Keeps the beginning of a packet until `needed` bytes of it are there."""
+        """Keep the beginning of a packet until `needed` bytes of it are there."""
         self._partial += memoryview(self._chunk)[start:]
         self._chunk, self._position, self._needed = b"", 0, max(needed, 2)
 
     def _check_header(self, first_byte: int, size: int) -> None:
-        """Refuses by its header alone what would be refused anyway: its body need not arrive."""
+        """Refuse a packet by its header if its body would be refused anyway."""
         packet_type = check_flags(first_byte, self.version)
         if self.state is State.OPENING and packet_type is not PacketType.CONNECT:
             raise ProtocolError(Rule.CONNECT_IS_FIRST, f"{packet_type.name} before CONNECT", self.version)
@@ -227,7 +227,7 @@ class Connection:
         return packet
 
     def _resolved(self, packet: p.Publish, alias: int) -> p.Publish:
-        """With its topic: known from an earlier PUBLISH of this connection, or to be known from now on."""
+        """Add the topic to a PUBLISH with an alias: learn it, or look it up from an earlier PUBLISH."""
         if packet.topic:
             self._aliases[alias] = packet.topic
             return packet
@@ -241,10 +241,10 @@ class Connection:
     # ---- packets in, bytes out ------------------------------------------------------------------
 
     def send(self, packet: p.Packet) -> None:
-        """Queues the bytes of `packet`.
+        """Queue the bytes of `packet`.
 
-        Raises ProtocolError if this side may not send it now, or not at all; nothing has changed then.
-        A large payload is queued as it is: leave it alone until data_to_send() has been written.
+        Raises ProtocolError if this side must not send it, now or at all; nothing has changed then. A large
+        payload is queued without a copy: do not change it until data_to_send() has been written.
         """
         self._check(packet, self.role)
         payload: Buffer = b""
@@ -267,7 +267,7 @@ class Connection:
         self._timing.sent = True
 
     def data_to_send(self) -> list[Buffer]:
-        """What is queued, for writelines(); the queue is empty afterwards."""
+        """Return queued bytes for writelines(), and empty the queue."""
         out, self._out, self.bytes_to_send = self._out, [], 0
         return out
 
@@ -306,7 +306,7 @@ class Connection:
             )
 
     def _advance(self, packet: p.Packet, sender: Role) -> None:
-        """What `packet`, checked, changes."""
+        """Apply a checked packet to the state."""
         self.state = _TABLE[self.state, sender][type(packet)]
         if isinstance(packet, p.Connect):
             self.version = packet.version
@@ -347,18 +347,18 @@ class Connection:
     # ---- time -----------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When handle_deadline() must be called at the latest; None while nothing is timed.
+        """Time at which handle_deadline() must be called at the latest; None while nothing is timed.
 
-        On the clock of handle_deadline(), in seconds.
+        In seconds, on the clock of handle_deadline().
         """
         return None if self.state is State.CLOSED else self._timing.deadline(self)
 
     def handle_deadline(self, now: float) -> None:
-        """Tells the time: any monotonic clock, in seconds.  Early calls are harmless.
+        """Apply the current time: any monotonic clock, in seconds. Early calls are harmless.
 
-        Packets sent and received count as of the call that follows them, so call it after each batch; and
-        once when the connection opens, from when the handshake is timed.  A client queues PINGREQ here.
-        Raises ProtocolError when the peer is gone [MQTT-3.1.2-24] or never came; the connection is CLOSED.
+        Packets count as sent or received at the following call, so call it after each batch. Call it once
+        when the connection opens, which starts the handshake timeout. A client queues PINGREQ here. Raises
+        ProtocolError when the peer is gone [MQTT-3.1.2-24] or never answered; the connection is CLOSED then.
         """
         if self.state is State.CLOSED:
             return
@@ -372,14 +372,14 @@ class Connection:
 
 
 class _Timing:
-    """When something was last heard and said, and what must happen when; in the time of handle_deadline."""
+    """Times of the last sent and received packets, and deadlines; on the clock of handle_deadline()."""
 
     def __init__(self, handshake_timeout_s: float) -> None:
         self.handshake_timeout_s = handshake_timeout_s
         self.started_at: float | None = None
         self.received = self.sent = False  # since the last handle()
         self.received_at = self.sent_at = 0.0
-        self.asking = False  # PINGREQ is unanswered
+        self.asking = False  # True while PINGREQ is unanswered
         self.asked_at = 0.0
 
     def pinged(self, *, asked: bool) -> None:
@@ -400,7 +400,7 @@ class _Timing:
         return min(self.sent_at, self.received_at) + PING_AFTER * keep_alive_s
 
     def handle(self, connection: Connection, now: float) -> bool:
-        """Whether the client must ping now.  Raises ProtocolError when the peer was silent for too long."""
+        """True if the client must ping now. Raises ProtocolError when the peer was silent for too long."""
         if self.started_at is None:
             self.started_at = self.received_at = self.sent_at = now
         if self.received:
@@ -429,10 +429,10 @@ _SAID_BY_RETURN_CODE = {ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, ReasonCode.CLIE
 
 
 def farewell(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Disconnect | None:
-    """What to send, in error.version, before closing because of `error`; None if there is no way to say it.
+    """The packet to send, in error.version, before closing because of `error`; None if there is none.
 
-    A server that has not accepted yet answers with CONNACK: in MQTT 5 always, before that if one of its
-    return codes says it.  Later both sides have DISCONNECT, in MQTT 5.
+    Before it has accepted, a server answers with CONNACK: in MQTT 5 always, in older versions if a return
+    code exists. Later both sides send DISCONNECT, in MQTT 5.
     """
     code, is_5 = error.reason_code, error.version == Version.V5
     if state in {State.OPENING, State.CONNECTING} and role is Role.SERVER:
@@ -444,7 +444,7 @@ def farewell(error: ProtocolError, state: State, role: Role) -> p.ConnAck | p.Di
 
 
 def _rejection(state: State, sender: Role, packet: p.Packet) -> tuple[Rule, str]:
-    """Which rule `packet` breaks in `state`, and words for it."""
+    """The rule that `packet` breaks in `state`, and a description."""
     name = type(packet).__name__
     if state is State.CLOSED:
         return Rule.NOTHING_AFTER_DISCONNECT, f"{name} on a closed connection"

@@ -1,6 +1,6 @@
-"""Bytes to packets: one function for each packet type, and the dispatch over them.
+"""Decoder: bytes to packets, one function for each packet type.
 
-Never reads beyond the body it is given, and raises nothing but ProtocolError, whatever the bytes are.
+Never reads beyond the given body, and raises nothing but ProtocolError, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _FILTERS = 64  # between two yields
 def decode_packet(
     first_byte: int, body: Buffer, version: Version = Version.V311, limits: PacketLimits = UNLIMITED
 ) -> p.Packet:
-    """The packet of which `first_byte` begins the fixed header, and `body` is all that follows that header.
+    """Decode a packet from the first byte of its fixed header and its `body`, everything after that header.
 
-    `version` is what CONNECT agreed on; CONNECT itself says it, and ignores the argument.  The payload of
-    a PUBLISH is a view of `body`; everything else is copied.  Takes time in proportion to the length.
-    Raises ProtocolError, with reason code 0x97 for a packet above one of `limits`.
+    `version` is the one of CONNECT; CONNECT itself ignores the argument. The payload of a PUBLISH is a view
+    of `body`; everything else is copied. Takes time in proportion to the length. Raises ProtocolError, with
+    reason code 0x97 for a packet above one of `limits`.
     """
     packet_type = check_flags(first_byte, version)
     return _DECODERS[packet_type](first_byte, Body(body, version, limits=limits))
@@ -55,21 +55,22 @@ def unsubscribe_steps(
 # The connect flags; bits 4-3 are Will QoS.
 _RESERVED, _CLEAN_START, _WILL, _WILL_RETAIN, _PASSWORD, _USERNAME = 1, 2, 4, 0x20, 0x40, 0x80
 
-_PROTOCOLS = {  # name and level, as CONNECT begins with them
+_PROTOCOLS = {  # name and level at the beginning of CONNECT
     b"\0\6MQIsdp\3": Version.V31,
     b"\0\4MQTT\4": Version.V311,
     b"\0\4MQTT\5": Version.V5,
 }
 _NAMES = {"MQTT", "MQIsdp"}
-_LEVEL_AT = 6  # of MQTT
+_LEVEL_AT = 6  # position of the level byte of MQTT
 
 
 def _connect(first_byte: int, body: Body) -> p.Connect:
     body.rule, body.version = Rule.CONNECT_CONFORMS, Version.V311
     body.version = version = _protocol(body)
-    if first_byte & 0xF and version != Version.V31:  # which does not use them
+    if first_byte & 0xF and version != Version.V31:  # MQTT 3.1 does not use them
         words = f"the flags of CONNECT are {first_byte & 0xF:04b}, and must be 0000"
-        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, words)  # no version: not worth an answer
+        # no version is known, so no CONNACK is sent
+        raise ProtocolError(FLAGS[PacketType.CONNECT].rule, words)
     flags = body.byte()
     if flags & ~_CLEAN_START:
         _check_connect_flags(flags, version)
@@ -84,7 +85,7 @@ def _connect(first_byte: int, body: Body) -> p.Connect:
             version,
         )
     will = _will(body, flags) if flags & _WILL else None
-    # MQTT 3.1, section 3.1: where CONNECT ends before them, their flags say nothing.
+    # MQTT 3.1, section 3.1: if CONNECT ends before them, their flags have no meaning.
     may_end = version == Version.V31
     username = body.string() if flags & _USERNAME and (body or not may_end) else None
     password = body.binary() if flags & _PASSWORD and (body or not may_end) else None
@@ -108,11 +109,11 @@ def _protocol(body: Body) -> Version:
 
 def _check_connect_flags(flags: int, version: Version) -> None:
     will_qos = flags >> 3 & 3
-    if flags & _RESERVED and version != Version.V31:  # which does not use it
+    if flags & _RESERVED and version != Version.V31:  # MQTT 3.1 does not use it
         raise ProtocolError(Rule.CONNECT_RESERVED_FLAG, "bit 0 of the connect flags is set", version)
     if flags & _WILL and will_qos == 3:
         raise ProtocolError(Rule.WILL_QOS, "Will QoS is 3", version)
-    # MQTT 3.1 ignores the bits of a will that is not there.
+    # MQTT 3.1 ignores the bits of an absent will.
     there_is_none = not flags & _WILL and version != Version.V31
     if there_is_none and will_qos:
         raise ProtocolError(Rule.NO_WILL_QOS_WITHOUT_WILL, f"Will QoS is {will_qos} without a will", version)
@@ -274,7 +275,7 @@ def _unsuback(_first_byte: int, body: Body) -> p.UnsubAck:
 
 
 def _codes(body: Body) -> bytes:
-    """The reason codes that end a packet: one for each topic filter."""
+    """The reason codes at the end of a packet: one for each topic filter."""
     codes = bytes(body.rest())
     if codes:
         _check_count(len(codes) - 1, body)
@@ -306,7 +307,7 @@ def _auth(_first_byte: int, body: Body) -> p.Auth:
 
 
 def _check_count(count: int, body: Body) -> None:
-    """Return if one more topic filter is allowed."""
+    """Check that one more topic filter is allowed."""
     if count >= (most := body.limits.filters_max):
         words = f"more than {most} topic filters in one packet; raise limits.packet_filters_max"
         raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
@@ -320,7 +321,7 @@ def _identifier(body: Body, rule: Rule = Rule.IDENTIFIER_IS_NOT_ZERO) -> int:
 
 
 def _reason_and_properties(body: Body, packet_type: PacketType, place: In) -> tuple[ReasonCode, Properties]:
-    """The last two fields of MQTT 5 acknowledgements, DISCONNECT and AUTH, which may end before either."""
+    """The last two fields of MQTT 5 acknowledgements, DISCONNECT and AUTH; either may be absent."""
     reason = checked_reason(body.byte(), packet_type) if body else ReasonCode.SUCCESS
     properties = decode_properties(body, place) if body else NO_PROPERTIES
     body.finish()

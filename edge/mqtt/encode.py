@@ -1,6 +1,6 @@
-"""Packets to bytes: one function for each packet type, and the dispatch over them.
+"""Encoder: packets to bytes, one function for each packet type.
 
-What decode.py would refuse is refused here too, with the same rule: nothing invalid leaves this side.
+Refuses everything that decode.py would refuse, with the same rule: nothing invalid is sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _V5 = Version.V5
 
 
 def encode(packet: p.Packet, version: Version = Version.V311) -> bytes:
-    """The bytes of `packet` in `version` (a CONNECT's own version counts instead).
+    """Encode `packet` in `version` (for a CONNECT, in its own version).
 
-    What `version` does not have is left out: properties, reason codes of acknowledgements; a CONNACK or
-    SUBACK failure becomes the nearest one there is.  Raises ProtocolError for a packet that may not be sent.
+    Fields that `version` does not have are left out: properties, reason codes of acknowledgements. A CONNACK
+    or SUBACK failure becomes the nearest existing one. Raises ProtocolError for an invalid packet.
     """
     if isinstance(packet, p.Publish):
         return encode_publish_head(packet, version) + packet.payload
@@ -41,7 +41,7 @@ def encode(packet: p.Packet, version: Version = Version.V311) -> bytes:
 
 
 def encode_publish_head(packet: p.Publish, version: Version = Version.V311) -> bytes:
-    """All of a PUBLISH but its payload, so that a large one need not be copied."""
+    """Encode a PUBLISH without its payload, so that a large one need not be copied."""
     _check_publish(packet, version)
     body = encode_string(packet.topic, version)
     if packet.qos:
@@ -202,9 +202,9 @@ def _auth(packet: p.Auth, version: Version) -> bytes:
 def _reason_and_properties(
     reason: ReasonCode, given: Properties, packet_type: PacketType, place: In
 ) -> bytes:
-    """As short as can be: nothing for success without properties, one byte for a code without properties.
+    """The shortest form: nothing for success without properties, one byte for a code without properties.
 
-    An AUTH with a code has its property length always: only the shortest form may leave it out.
+    An AUTH with a code always has its property length: only the shortest form may omit it.
     """
     code = checked_reason(reason, packet_type)
     if given == NO_PROPERTIES and packet_type is not PacketType.AUTH:

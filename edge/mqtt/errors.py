@@ -1,13 +1,13 @@
-"""What can be wrong with bytes or packets: one exception, and the table of rules it names.
+"""Protocol errors: one exception, and the table of rules that it names.
 
-    ProtocolError         .statement     "[MQTT-3.1.0-2]", of the version that was spoken
-                          .reason_code   what a CONNACK or DISCONNECT should say about it
+    ProtocolError         .statement     "[MQTT-3.1.0-2]", of the version in use
+                          .reason_code   reason code for CONNACK or DISCONNECT
                           .rule          the line of the table below
 
-A rule stands once, with its number in both specifications.  A number of the conformance appendix is
-written as there; where a requirement has none (a reserved packet type, bytes left over), the general
-statement stands in for it: [MQTT-4.8.0-1] in 3.1.1, [MQTT-4.13.1-1] in 5, both of which say that the
-connection must be closed.  MQTT 3.1 numbers nothing: its errors carry the numbers of 3.1.1.
+A rule stands once, with its number in both specifications. A number of the conformance appendix is written as
+there. Where a requirement has none (a reserved packet type, bytes left over), the general statement is used:
+[MQTT-4.8.0-1] in 3.1.1, [MQTT-4.13.1-1] in 5, both of which require that the connection is closed. MQTT 3.1
+has no numbers: its errors carry the numbers of 3.1.1.
 """
 # ruff: noqa: PIE796  Rule.__new__ makes members of equal lines distinct.
 
@@ -34,10 +34,12 @@ class Version(IntEnum):
 
 
 class Rule(Enum):
-    """(number in MQTT 3.1.1, number in MQTT 5, reason code).  The name says what must hold."""
+    """(number in MQTT 3.1.1, number in MQTT 5, reason code). The name is the requirement."""
 
     def __new__(cls, in_311: str, in_5: str, reason_code: ReasonCode) -> Self:
-        """A member whose value is its line in the table: several requirements share a number."""
+        """Create a member whose value is its line in the table, because several requirements
+        share a number.
+        """
         rule = object.__new__(cls)
         rule._value_ = len(cls.__members__)
         rule.in_311 = in_311
@@ -47,7 +49,7 @@ class Rule(Enum):
 
     in_311: str
     in_5: str
-    reason_code: ReasonCode  # what to tell the other side
+    reason_code: ReasonCode  # for the other side
 
     # Section 1.5, 2: bytes
     STRING_IS_UTF8 = ("1.5.3-1", "1.5.4-1", _MALFORMED)
@@ -125,8 +127,8 @@ class Rule(Enum):
     AUTH_CODE = ("4.8.0-1", "3.15.2-1", _PROTOCOL)
     AUTH_METHOD_STAYS = ("4.8.0-1", "4.12.0-5", _PROTOCOL)
 
-    # Section 4: topics, and what has no number of its own.  Reason codes 0x8F and 0x90 are for filters and
-    # names that are correctly formed, and are not accepted.
+    # Section 4: topics, and requirements without their own number. Reason codes 0x8F and 0x90 are for
+    # correctly formed filters and names that are not accepted.
     MULTI_LEVEL_WILDCARD_IS_LAST = ("4.7.1-2", "4.7.1-1", _MALFORMED)
     SINGLE_LEVEL_WILDCARD_IS_ALONE = ("4.7.1-3", "4.7.1-2", _MALFORMED)
     TOPIC_IS_NOT_EMPTY = ("4.7.3-1", "4.7.3-1", _MALFORMED)
@@ -149,7 +151,8 @@ class Rule(Enum):
 class ProtocolError(Exception):
     """Bytes or packets that the specification does not allow; the connection must be closed.
 
-    From receiving it is the peer's mistake, from sending or encoding the caller's: nothing was sent then.
+    Raised while receiving for the peer's mistakes; while sending or encoding for the caller's: nothing was
+    sent then.
     """
 
     def __init__(self, rule: Rule, detail: str, version: Version = Version.V311) -> None:
@@ -160,10 +163,10 @@ class ProtocolError(Exception):
 
     @property
     def statement(self) -> str:
-        """The number of the requirement that was broken, as in the conformance appendix."""
+        """Number of the broken requirement, as in the conformance appendix."""
         return self.rule.statement(self.version)
 
     @property
     def reason_code(self) -> ReasonCode:
-        """For the CONNACK or DISCONNECT that says why."""
+        """Reason code for CONNACK or DISCONNECT."""
         return self.rule.reason_code

@@ -1,11 +1,11 @@
-"""What is on its way and not yet acknowledged: the state that outlives a connection.
+"""Messages in flight: the state of QoS 1 and 2 that outlives a connection.
 
-    PacketIdentifiers   which of 1..65535 are in use by this side
+    PacketIdentifiers   the identifiers 1..65535 that this side uses
     SendWindow          messages sent at QoS 1 and 2, until the last acknowledgement; resent after a reconnect
-    ReceiveWindow       messages received at QoS 1 and 2: acknowledged in order, QoS 2 handed on once
+    ReceiveWindow       messages received at QoS 1 and 2: acknowledged in order, QoS 2 delivered once
 
-One of each for each session (client identifier) and side; a Connection dies with its socket, these do not.
-Nothing here waits: a full window says so, and the caller decides.
+One of each for each session (client identifier) and side. A Connection ends with its socket, these do not.
+Nothing here waits: a full window is reported, and the caller decides.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ IDENTIFIER_MAX = 65_535
 
 
 class PacketIdentifiers:
-    """Hands out identifiers that are not in use, in turn, so that one is reused as late as possible.
+    """Returns unused identifiers in turn, so that each is reused as late as possible.
 
-    A client that begins anew on a session the server has kept should start at a random one: the server may
-    still hold QoS 2 identifiers of its earlier life, and would take a new message under one for a repetition.
+    A client that starts with a session kept by the server should begin at a random one. The server may still
+    hold QoS 2 identifiers of the client's earlier run, and would treat a new message with one as a
+    repetition.
     """
 
     def __init__(self, first: int = 1) -> None:
@@ -36,11 +37,11 @@ class PacketIdentifiers:
         self._used: set[int] = set()
 
     def __len__(self) -> int:
-        """How many are in use."""
+        """Number of identifiers in use."""
         return len(self._used)
 
     def take(self) -> int | None:
-        """One that is not in use [MQTT-2.3.1-2], or None when all are."""
+        """An unused identifier [MQTT-2.3.1-2], or None if all are in use."""
         if len(self._used) == IDENTIFIER_MAX:
             return None
         while self._next in self._used:
@@ -51,13 +52,13 @@ class PacketIdentifiers:
         return taken
 
     def free(self, packet_id: int) -> None:
-        """Gives one back that is in use."""
+        """Release an identifier that is in use."""
         self._used.remove(packet_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The end of a message's way: the receiver has it, or (MQTT 5, a failure) does not want it."""
+    """The end of an exchange: the receiver has the message, or (MQTT 5, a failure) refused it."""
 
     packet_id: int
     reason_code: ReasonCode
@@ -66,7 +67,7 @@ class Settled:
 class SendWindow:
     """Messages sent and not yet acknowledged, at most `limit` of them (the receiver's Receive Maximum).
 
-    Payloads are kept as they were given, for as long as they may have to be sent again.
+    Payloads are stored as given, while they may have to be sent again.
     """
 
     def __init__(self, limit: int = 100, identifiers: PacketIdentifiers | None = None) -> None:
@@ -77,16 +78,16 @@ class SendWindow:
         self._unsettled: dict[int, Publish | PubRel] = {}  # as sent; PubRel: PUBREC was received
 
     def __len__(self) -> int:
-        """How many are in flight.  More than `limit` if a reconnect has made that smaller."""
+        """Number of messages in flight. More than `limit` if a reconnect has lowered that."""
         return len(self._unsettled)
 
     @property
     def full(self) -> bool:
-        """Whether admit() would return None."""
+        """True if admit() would return None."""
         return len(self._unsettled) >= self.limit or len(self.identifiers) == IDENTIFIER_MAX
 
     def admit(self, publish: Publish) -> Publish | None:
-        """`publish`, QoS 1 or 2, with an identifier, to be sent now; None if the window is full."""
+        """Give `publish`, QoS 1 or 2, an identifier; it must be sent now. None if the window is full."""
         packet_id = None if self.full else self.identifiers.take()
         if packet_id is None:
             return None
@@ -97,17 +98,17 @@ class SendWindow:
     def acknowledge(
         self, packet: PubAck | PubRec | PubComp, version: Version = Version.V311
     ) -> Settled | PubRel | None:
-        """What follows from an acknowledgement: the message is Settled, or PubRel must be sent, or nothing.
+        """Process an acknowledgement: the message is Settled, or PubRel must be sent, or nothing.
 
-        Nothing: an identifier that is not in flight, from before a restart of this side.  Raises
+        Nothing: the identifier is not in flight, for example from before a restart of this side. Raises
         ProtocolError for an acknowledgement of the other QoS.
         """
         waiting = self._unsettled.get(packet.packet_id)
         if waiting is None:
-            missing = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND  # lets the peer end its half
+            missing = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND  # so that the peer can end its exchange
             return PubRel(packet.packet_id, missing) if isinstance(packet, PubRec) else None
         if isinstance(packet, PubRec) and isinstance(waiting, PubRel):
-            return waiting  # said twice: the first PUBREL may not have arrived
+            return waiting  # repeated: the first PUBREL may not have arrived
         expected: type = PubComp if isinstance(waiting, PubRel) else PubAck if waiting.qos == 1 else PubRec
         if type(packet) is not expected:
             raise ProtocolError(
@@ -124,20 +125,21 @@ class SendWindow:
         return Settled(packet.packet_id, packet.reason_code)
 
     def resend(self) -> list[Publish | PubRel]:
-        """All that is unsettled, in order, with DUP: for a new connection to the session [MQTT-4.4.0-1]."""
+        """All unsettled packets, in order, with DUP: for a new connection to the session [MQTT-4.4.0-1]."""
         return [
             replace(one, dup=True) if isinstance(one, Publish) else one for one in self._unsettled.values()
         ]
 
     def withdraw(self, packet_id: int) -> None:
-        """Forgets a message that was admitted, as if it had never been."""
+        """Remove an admitted message as if it had never been admitted."""
         del self._unsettled[packet_id]
         self.identifiers.free(packet_id)
 
     def session_lost(self) -> list[int]:
-        """Forgets what only made sense in the session that the receiver has lost; resend() the rest.
+        """Remove the exchanges that cannot continue after the receiver has lost the session; resend() the
+        rest.
 
-        The identifiers of QoS 2 messages past PUBREC: whether they were handed on, nobody can say.
+        Returns the identifiers of QoS 2 messages after PUBREC, whose delivery is unknown.
         """
         unknown = [packet_id for packet_id, one in self._unsettled.items() if isinstance(one, PubRel)]
         for packet_id in unknown:
@@ -146,7 +148,7 @@ class SendWindow:
 
 
 class Receipt:
-    """That a message was received, to be given back when this side owns it."""
+    """Receipt of a message, for done() when this side owns the message."""
 
     __slots__ = ("_done", "packet_id", "qos")
 
@@ -159,8 +161,8 @@ class Receipt:
 class ReceiveWindow:
     """Messages received and not yet acknowledged, at most `limit` of them (this side's Receive Maximum).
 
-    Acknowledgements are sent in the order of receipt [MQTT-4.6.0-2]: one that is not done holds up those
-    behind it.
+    Acknowledgements are sent in the order of receipt [MQTT-4.6.0-2]: one that is not done delays those behind
+    it.
     """
 
     def __init__(self, limit: int = IDENTIFIER_MAX) -> None:
@@ -171,14 +173,15 @@ class ReceiveWindow:
         self._unreleased: set[int] = set()  # QoS 2: PUBLISH received, PUBREL not
 
     def __len__(self) -> int:
-        """How many the peer may believe to be in flight."""
+        """Number of messages that the peer may count as in flight."""
         unsent = sum(receipt.qos == 1 for receipt in self._unacknowledged)
         return unsent + len(self._unreleased)
 
     def accept(self, publish: Publish, version: Version = Version.V311) -> Receipt | None:
-        """A receipt for a new message, QoS 1 or 2; None for a repetition at QoS 2, not to be handed on.
+        """A receipt for a new message, QoS 1 or 2; None for a repetition at QoS 2, which must not be
+        delivered.
 
-        Raises ProtocolError when the peer has sent more than it may.
+        Raises ProtocolError when the peer has sent more than allowed.
         """
         if publish.qos == 2 and publish.packet_id in self._unreleased:
             if all(receipt.packet_id != publish.packet_id for receipt in self._unacknowledged):
@@ -197,11 +200,11 @@ class ReceiveWindow:
         return receipt
 
     def done(self, receipt: Receipt) -> None:
-        """Says that this side owns the message.  A receipt of an earlier connection changes nothing."""
+        """Report that this side owns the message. A receipt of an earlier connection has no effect."""
         receipt._done = True
 
     def acknowledgements(self) -> list[PubAck | PubRec]:
-        """What may be sent now, in order; each is returned once."""
+        """Acknowledgements that may be sent now, in order; each is returned once."""
         ready: list[PubAck | PubRec] = []
         while self._unacknowledged and self._unacknowledged[0]._done:
             receipt = self._unacknowledged.popleft()
@@ -209,16 +212,16 @@ class ReceiveWindow:
         return ready
 
     def release(self, packet: PubRel) -> PubComp:
-        """The answer to a PUBREL; its identifier may mean a new message from here on."""
+        """The answer to a PUBREL; afterwards its identifier may belong to a new message."""
         if packet.packet_id not in self._unreleased:
             return PubComp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
         self._unreleased.remove(packet.packet_id)
         return PubComp(packet.packet_id)
 
     def reconnected(self, *, session_present: bool) -> None:
-        """A new connection: what was not acknowledged comes again, if the peer kept the session.
+        """Begin a new connection: unacknowledged messages come again, if the peer kept the session.
 
-        QoS 2 identifiers stay known in a kept session: the message was handed on already.
+        QoS 2 identifiers stay known in a kept session: those messages were delivered already.
         """
         self._unacknowledged.clear()
         if not session_present:

@@ -1,6 +1,6 @@
-"""The control packets, as values: they are the events of a Connection, and what it sends.
+"""Control packets as values: the packets that a Connection receives and sends.
 
-Owns no bytes: decode.py and encode.py read and write them.  A packet is the same class in every version; a
+Owns no bytes: decode.py and encode.py read and write them. A packet has the same class in every version; a
 field that a version does not have keeps its default there (reason codes of acknowledgements, properties).
 
     class         3.1.1 section    sent by
@@ -55,19 +55,21 @@ __all__ = [
 
 
 def payload_bytes(payload: Buffer | str) -> bytes:
-    """A copy of `payload`; text as UTF-8.  Raises TypeError, which names the argument, for anything else."""
+    """A copy of `payload`; text as UTF-8. Raises TypeError, which names the argument, for other types."""
     if isinstance(payload, str):
         return payload.encode()
     try:
         view = memoryview(payload)
-    except TypeError:  # bytes() would make five zeros of the number 5
+    except TypeError:  # bytes(5) would be five zeros
         raise TypeError(f"payload must be bytes or str, not {type(payload).__name__}") from None
     return view.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """What the server publishes when the client goes without a DISCONNECT.  `payload` has 0..65535 bytes."""
+    """Message that the server publishes when the client ends without DISCONNECT. `payload` has 0..65535
+    bytes.
+    """
 
     topic: str
     payload: bytes = b""
@@ -80,8 +82,8 @@ class Will:
 class Connect:
     """The first packet of a connection.
 
-    `clean_start` is Clean Session in 3.1.1.  `keep_alive_s` 0 switches the keep-alive off; at most 65535.
-    `version` is what the peer speaks from here on.
+    `clean_start` is Clean Session in 3.1.1. `keep_alive_s` 0 switches the keep-alive off; at most 65535.
+    `version` is the protocol version of the connection.
     """
 
     client_id: str = ""
@@ -96,7 +98,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class ConnAck:
-    """The answer to CONNECT.  Return codes 1..5 of 3.1.1 are their equivalents in ReasonCode."""
+    """The answer to CONNECT. Return codes 1..5 of 3.1.1 become their equivalents in ReasonCode."""
 
     session_present: bool = False
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -105,11 +107,11 @@ class ConnAck:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message on its way.  `packet_id` is 1..65535, and 0 at QoS 0.
+    """An application message. `packet_id` is 1..65535, and 0 at QoS 0.
 
-    `payload` of a received packet is a view of the received bytes, not a copy: it is valid as long as the
-    bytes are that were decoded (a Connection never reuses them, so there it keeps a whole chunk alive).  Copy
-    to keep.  In MQTT 5 `topic` is empty when a topic alias stands for it.
+    `payload` of a received packet is a view of the received bytes, not a copy: it is valid as long as those
+    bytes (a Connection never reuses them, so the view keeps a whole chunk in memory). Copy it to store it. In
+    MQTT 5 `topic` is empty if a topic alias replaces it.
     """
 
     topic: str
@@ -123,7 +125,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class PubAck:
-    """The receiver owns a QoS 1 message, or (MQTT 5, a failure) does not want it."""
+    """The receiver owns a QoS 1 message, or (MQTT 5, a failure) refuses it."""
 
     packet_id: int
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -132,7 +134,7 @@ class PubAck:
 
 @dataclass(frozen=True, slots=True)
 class PubRec:
-    """The receiver owns a QoS 2 message, or (MQTT 5, a failure) does not want it."""
+    """The receiver owns a QoS 2 message, or (MQTT 5, a failure) refuses it."""
 
     packet_id: int
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -159,7 +161,7 @@ class PubComp:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic filter and what is wanted of it.  All but `qos` are MQTT 5.
+    """A topic filter with its options. All options except `qos` are MQTT 5.
 
     `retain_handling`: retained messages are sent 0 at every SUBSCRIBE, 1 at a new one, 2 never.
     """
@@ -173,7 +175,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Asks for one or more subscriptions."""
+    """Request for one or more subscriptions."""
 
     packet_id: int
     subscriptions: tuple[Subscription, ...]
@@ -182,7 +184,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubAck:
-    """One code for each subscription, in order: the QoS granted, or a failure (0x80 before MQTT 5)."""
+    """One code for each subscription, in order: the granted QoS, or a failure (0x80 before MQTT 5)."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...]
@@ -191,7 +193,7 @@ class SubAck:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Ends one or more subscriptions, named by their filters."""
+    """Request to end one or more subscriptions, by their filters."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -200,7 +202,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class UnsubAck:
-    """One code for each filter, in order; none at all before MQTT 5."""
+    """One code for each filter, in order; none before MQTT 5."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...] = ()
@@ -214,7 +216,7 @@ class PingReq:
 
 @dataclass(frozen=True, slots=True)
 class PingResp:
-    """So is the server."""
+    """Answer to PINGREQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """A step of an extended authentication.  MQTT 5 only."""
+    """A step of an enhanced authentication. MQTT 5 only."""
 
     reason_code: ReasonCode = ReasonCode.SUCCESS
     properties: Properties = NO_PROPERTIES

@@ -1,11 +1,11 @@
-"""The properties of MQTT 5: one table, from which reading, writing and checking follow.
+"""Properties of MQTT 5: one table for decoding, encoding and validation.
 
-    property set   variable byte integer: length of what follows | (identifier | value) ...
+    property set   variable byte integer: length of the rest | (identifier | value) ...
     identifier     variable byte integer; all assigned ones take one byte
-    value          of the type that the table gives
+    value          of the type in the table
 
-Every property may stand once, except User Property, and Subscription Identifier in a PUBLISH.  Which packet
-may carry which property is the table's last column (section 2.2.2.2 of MQTT 5).
+Every property may occur once, except User Property, and Subscription Identifier in a PUBLISH. The last column
+of the table has the packets of each property (section 2.2.2.2 of MQTT 5).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Properties:
-    """What an MQTT 5 packet or will carries beside its fields; None (or empty) is absent.
+    """Properties of an MQTT 5 packet or will; None (or empty) is absent.
 
-    `user` and `subscription_identifiers` keep their order.  Ranges are those of the specification.
+    `user` and `subscription_identifiers` keep their order. Ranges are those of the specification.
     """
 
     payload_format_indicator: int | None = None  # 0 bytes, 1 UTF-8
@@ -72,7 +72,7 @@ class Properties:
     shared_subscription_available: int | None = None  # 0 or 1; absent is 1
 
     def __repr__(self) -> str:
-        """Only what is given."""
+        """Text with the given properties only."""
         given = (
             f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default
         )
@@ -83,7 +83,7 @@ NO_PROPERTIES = Properties()
 
 
 class In(IntFlag):
-    """Where a property may stand."""
+    """Packets that a property may occur in."""
 
     CONNECT = auto()
     CONNACK = auto()
@@ -123,11 +123,11 @@ _PAIR = _Kind(
 
 class _Entry(NamedTuple):
     identifier: int
-    name: str  # the field of Properties
+    name: str  # field of Properties
     kind: _Kind
     allowed: In
     low: int = 0  # the smallest number
-    many: In = In(0)  # where it may stand more than once
+    many: In = In(0)  # packets where it may occur more than once
 
 
 _MESSAGE = In.PUBLISH | In.WILL
@@ -171,9 +171,9 @@ assert {entry.name for entry in _TABLE} == {f.name for f in fields(Properties)},
 
 
 def decode_properties(body: Body, place: In) -> Properties:
-    """The property set at the cursor of `body`, whose packet (or will) is `place`.
+    """Decode the property set at the cursor of `body`, whose packet (or will) is `place`.
 
-    Takes time in proportion to its length.  Raises ProtocolError, with reason code 0x97 for more user
+    Takes time in proportion to its length. Raises ProtocolError, with reason code 0x97 for more user
     properties than `body.limits` allows.
     """
     length = body.variable_integer()
@@ -184,7 +184,7 @@ def decode_properties(body: Body, place: In) -> Properties:
     user: list[tuple[str, str]] = []
     while part:
         identifier = part.variable_integer()
-        if identifier == _USER_PROPERTY:  # belongs everywhere, any number of times
+        if identifier == _USER_PROPERTY:  # allowed everywhere, any number of times
             _check_count(len(user), body)
             user.append((part.string(), part.string()))
         else:
@@ -213,14 +213,14 @@ def _decode_one(part: Body, identifier: int, place: In, found: dict[str, Any]) -
 
 
 def _check_count(count: int, body: Body) -> None:
-    """Return if one more user property is allowed."""
+    """Check that one more user property is allowed."""
     if count >= (most := body.limits.user_properties_max):
         words = f"more than {most} user properties in one packet; raise limits.user_properties_max"
         raise ProtocolError(Rule.COUNTS_ARE_ALLOWED, words, body.version)
 
 
 def encode_properties(properties: Properties, place: In) -> bytes:
-    """The property set in wire form, its length first; in the order of the identifiers."""
+    """Encode the property set with its length, in the order of the identifiers."""
     if properties is NO_PROPERTIES:
         return b"\0"
     out = []
@@ -244,9 +244,9 @@ def encode_properties(properties: Properties, place: In) -> bytes:
 
 
 def record_properties(properties: Properties) -> bytes:
-    """Those of a message in the form that records keep: as in PUBLISH, but Message Expiry Interval first.
+    """Encode the properties of a message for a record: as in PUBLISH, but Message Expiry Interval first.
 
-    b"" for none.  There it is at a fixed place for who rewrites it.  What belongs to one delivery, Topic
+    b"" for none. At that fixed place the interval can be rewritten. The properties of one delivery, Topic
     Alias and Subscription Identifiers, must not be given.
     """
     if properties == NO_PROPERTIES:
@@ -262,7 +262,7 @@ def record_properties(properties: Properties) -> bytes:
 
 
 def _length_bytes(data: bytes) -> int:
-    """How many bytes the Variable Byte Integer takes that `data` begins with."""
+    """Size of the Variable Byte Integer at the beginning of `data`."""
     return next(i for i, byte in enumerate(data, 1) if byte < 0x80)
 
 

@@ -1,8 +1,8 @@
-"""Reason codes: what one side tells the other about success or failure, as numbers and as words.
+"""Reason codes: success or failure of a request, as numbers and as words.
 
-The vocabulary is that of MQTT 5 (section 2.4).  MQTT 3.1.1 knows five CONNACK return codes and one SUBACK
-failure; they are read as, and written from, their MQTT 5 equivalents, so that nothing above the codec
-asks which version is spoken.
+The codes are those of MQTT 5 (section 2.4). MQTT 3.1.1 has five CONNACK return codes and one SUBACK failure.
+They are decoded to, and encoded from, their MQTT 5 equivalents, so that only the codec depends on the
+version.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ __all__ = ["CONNACK_RETURN_CODES", "ReasonCode", "connack_return_code"]
 
 @unique
 class ReasonCode(IntEnum):
-    """Section 2.4 of MQTT 5.  0x80 and above: it failed.
+    """Section 2.4 of MQTT 5. 0x80 and above are failures.
 
-    0x00 is also Normal disconnection and Granted QoS 0; 0x04 is a DISCONNECT that wants its will published.
+    0x00 is also Normal disconnection and Granted QoS 0; 0x04 is a DISCONNECT that requests publication of the
+    will.
     """
 
     SUCCESS = 0x00
@@ -65,12 +66,12 @@ class ReasonCode(IntEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether the code says that it did not work."""
+        """True if the code is a failure."""
         return self >= 0x80
 
     @property
     def words(self) -> str:
-        """For people: `not authorized`."""
+        """Text for people: `not authorized`."""
         return self.name.replace("_", " ").lower()
 
 
@@ -92,5 +93,5 @@ _NEAREST_RETURN_CODE = {
 
 
 def connack_return_code(reason: ReasonCode) -> int:
-    """The return code of MQTT 3.1.1 that comes nearest: 0..5; a failure without an equivalent is 3."""
+    """The nearest return code of MQTT 3.1.1: 0..5; 3 for a failure without an equivalent."""
     return _NEAREST_RETURN_CODE.get(reason, 3)

@@ -1,8 +1,8 @@
-"""What reading and writing must agree on: the type, flags and reason codes of each packet.
+"""Packet types: type, flags and reason codes of each packet, for decoder and encoder.
 
     fixed header   byte 1: type << 4 | flags   then the remaining length, a variable byte integer
 
-PUBLISH is the one packet whose flags mean something: DUP 8 | QoS 6 | RETAIN 1.
+Only the flags of PUBLISH have a meaning: DUP 8 | QoS 6 | RETAIN 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FLAGS", "REASONS", "PacketType", "check_flags", "checked_reason", "c
 
 @unique
 class PacketType(IntEnum):
-    """Bits 7-4 of the first byte.  0 is reserved, and 15 was before MQTT 5."""
+    """Bits 7-4 of the first byte. 0 is reserved, and 15 is reserved before MQTT 5."""
 
     CONNECT = 1
     CONNACK = 2
@@ -38,7 +38,7 @@ class PacketType(IntEnum):
 
 
 class Flags(NamedTuple):
-    """Bits 3-0 of the first byte, and what another value breaks."""
+    """Bits 3-0 of the first byte, and the rule that another value breaks."""
 
     value: int
     rule: Rule
@@ -64,12 +64,12 @@ FLAGS = {
 }
 
 
-# Whole first bytes that are right in every version, by far the most that come.
+# First bytes that are valid in every version: by far the most frequent ones.
 _USUAL = {kind << 4 | flags.value: kind for kind, flags in FLAGS.items() if kind is not PacketType.AUTH}
 
 
 class Reasons(NamedTuple):
-    """The codes that a packet may carry in MQTT 5, and what another breaks."""
+    """The codes that a packet may carry in MQTT 5, and the rule that another code breaks."""
 
     codes: frozenset[int]
     rule: Rule
@@ -97,14 +97,14 @@ REASONS = {
 }
 
 
-_QOS, _QOS_1 = 6, 2  # the bits of QoS in the first byte
+_QOS, _QOS_1 = 6, 2  # bits of QoS in the first byte
 
 
 def check_flags(first_byte: int, version: Version) -> PacketType:
-    """The type of a packet whose first byte is `first_byte`, once its flags are what they must be.
+    """Type of a packet with this first byte, after a check of its flags.
 
     MQTT 3.1 (sections 3.6, 3.8, 3.10) has DUP on PUBREL, SUBSCRIBE and UNSUBSCRIBE, and does not use RETAIN
-    there.  Those of CONNECT are checked by its decoder: the version stands in the body.
+    there. The decoder of CONNECT checks its flags, because the body contains the version.
     """
     if (usual := _USUAL.get(first_byte)) is not None:
         return usual
@@ -131,11 +131,11 @@ def checked_reasons(codes: bytes, packet_type: PacketType) -> tuple[ReasonCode, 
     try:
         return tuple(map(_KNOWN[packet_type].__getitem__, codes))
     except KeyError as unknown:
-        return (checked_reason(unknown.args[0], packet_type),)  # which raises
+        return (checked_reason(unknown.args[0], packet_type),)  # raises
 
 
 def checked_reason(code: int, packet_type: PacketType) -> ReasonCode:
-    """`code` as a ReasonCode, once `packet_type` may carry it in MQTT 5."""
+    """`code` as a ReasonCode, if `packet_type` may carry it in MQTT 5."""
     allowed = REASONS[packet_type]
     if code not in allowed.codes:
         raise ProtocolError(allowed.rule, f"{packet_type.name} cannot carry code 0x{code:02x}", Version.V5)

@@ -1,7 +1,7 @@
-"""Topic names and topic filters: which are valid, and which filter matches which name.
+"""Topic names and topic filters: validation and matching.
 
-Pure functions on strings.  Owns no subscriptions: a tree of them is the broker's.  Limits beyond those of
-the specification (levels, length) are policy, and not here.
+Pure functions on strings. Owns no subscriptions: the broker has a tree of them. Limits beyond those of the
+specification (levels, length) are policy, and not here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SHARE_PREFIX = "$share/"
 
 
 def check_name(name: str, version: Version = Version.V311) -> None:
-    """Returns if a message may be published to `name`; raises ProtocolError else.
+    """Check that a message may be published to `name`. Raises ProtocolError.
 
-    A name has 1..65535 bytes, no NUL, no wildcard.  An empty name with a topic alias (MQTT 5) is not a name.
+    A name has 1..65535 bytes, no NUL, no wildcard. An empty name with a topic alias (MQTT 5) is not a name.
     """
     if not name:
         raise ProtocolError(Rule.TOPIC_IS_NOT_EMPTY, "a topic name has at least one character", version)
@@ -31,10 +31,10 @@ def check_name(name: str, version: Version = Version.V311) -> None:
 
 
 def check_filter(topic_filter: str, version: Version = Version.V311) -> None:
-    """Returns if a client may subscribe to `topic_filter`; raises ProtocolError else.
+    """Check that a client may subscribe to `topic_filter`. Raises ProtocolError.
 
-    In MQTT 5 a filter that begins with `$share/` must be `$share/{group}/{filter}`; before, it is a filter
-    like any other.
+    In MQTT 5 a filter that begins with `$share/` must be `$share/{group}/{filter}`; in older versions it is a
+    normal filter.
     """
     if version == Version.V5 and topic_filter.startswith(SHARE_PREFIX):
         topic_filter = _checked_share(topic_filter, version)
@@ -58,11 +58,11 @@ def check_filter(topic_filter: str, version: Version = Version.V311) -> None:
 
 
 def matches(topic_filter: str, name: str) -> bool:
-    """Whether a message published to `name` is for a subscription to `topic_filter`.  Both must be valid.
+    """True if a message to `name` matches a subscription to `topic_filter`. Both must be valid.
 
-    `sport/#` also matches `sport`.  A filter that begins with a wildcard does not match a name that begins
-    with `$` [MQTT-4.7.2-1].  Names are compared as they are, without normalization [MQTT-4.7.3-4].  Of a
-    shared filter pass what split_share() gives.
+    `sport/#` also matches `sport`. A filter that begins with a wildcard does not match a name that begins
+    with `$` [MQTT-4.7.2-1]. Names are compared without normalization [MQTT-4.7.3-4]. For a shared filter pass
+    the result of split_share().
     """
     if topic_filter == name:
         return True
