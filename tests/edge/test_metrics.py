@@ -19,6 +19,7 @@ from bridge.drain import Totals
 from bridge.state import BridgeState
 from edge.config import parse
 from edge.errors import ConfigError, PortTaken
+from edge.metric_families import METRICS
 from edge.metrics import page
 from edge.metrics_http import AT_ONCE_MAX, MetricsEndpoint
 from edge.report import _ring_facts
@@ -315,3 +316,38 @@ def test_a_broker_serves_its_numbers(runtime_directory: Path, tmp_path: Path) ->
     assert found["brim_log_disk_used_bytes", ()] > 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(told["metrics"], timeout=20)
+
+
+UPKEEP = {
+    "bytes_by_state": {"sealed": 4}, "bytes_by_stream": {"press": 4}, "early_records": {"press": 1},
+    "unread_records": {"billing": 2}, "archive": {"ratio": 10.5}, "scrub": {"read_bytes": 5, "damaged": 0},
+}  # fmt: skip
+
+
+def everything() -> dict[str, Any]:
+    """A report in which no key of the table is missing."""
+    found = status()
+    for name, metric in METRICS.items():
+        section, _, key = metric.json.rpartition(".")
+        if section in {"mqtt", "log"}:
+            value = times((64, 1), count=1, total_us=50) if metric.kind == "histogram" else 1
+            found[section].setdefault(key, value)
+        assert metric.about, name
+    ring = {**found["rings"][0], "damaged": 1, "refused": {"full": 1}}
+    bridge = found["bridges"][0] | dict.fromkeys(("buffer_left_s", "last_ack_age_s", "stalled_s"), 1.0)
+    loss = {"stream": "press", "partition": 0, "lost_by": {"retention": 4}, "skipped_records": 7}
+    found["log"]["upkeep"] = UPKEEP
+    found["mqtt"]["closed"] = {"timeout": 1}
+    return found | {
+        "rings": [ring], "bridges": [bridge | {"losses": [loss]}], "watchdog": {"stalls": 1, "stalled_s": 0},
+    }  # fmt: skip
+
+
+def test_every_metric_of_the_table_is_on_the_page_with_its_type_and_labels() -> None:
+    found = list(families(page(everything())))
+    types = {f"{it.name}_total" if it.type == "counter" else it.name: it.type for it in found}
+    assert types == {name: metric.kind for name, metric in METRICS.items()}
+    for family in found:
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(METRICS[name].labels), name
