@@ -1,31 +1,19 @@
 """$SYS topics: the broker's state and counters, published for MQTT subscribers.
 
-Owns the topics under $SYS/broker/ and the times of their updates. The names are those of Mosquitto, so that
-dashboards made for it work. Counts nothing itself.
+Owns the topics under $SYS/broker/ and the times of their updates. Counts nothing itself.
 
-These messages are retained messages only, in memory. They take no room in a ring, the log does not keep them
-and no bridge drains them. A new subscriber gets the latest values at once, and changed values at each update.
+The names are those of Mosquitto, so that dashboards made for it work. These messages are retained messages
+only, in memory: they take no room in a ring, the log does not keep them and no bridge drains them. A new
+subscriber gets the latest values at once, and changed values every `sys.interval_s` seconds.
 
-    version, uptime                                        `uptime` in seconds
-    clients/total, connected, disconnected, maximum, expired
-    messages/received, sent; bytes/received, sent          packets and bytes of connections
-    publish/messages/received, sent, dropped; publish/bytes/received, sent      payloads
-    retained messages/count; store/messages/count, bytes   retained messages
-    subscriptions/count, shared_subscriptions/count
-    heap/current, heap/maximum                             resident memory of the process, in bytes
-    log/records, record_bytes, written_bytes, syncs, unsynced_bytes, segments, damaged_places, read_only
-        of the log, if there is one; Mosquitto has no log    the first four since the start
-    log/fsync_p99_us, commit_p99_us                        99 % of syncs, and of waits for one, took less
-    log/state            "takes records", or the reason why not, with its directory
-    load/messages|publish|bytes/received|sent, load/publish/dropped, load/sockets, load/connections,
-        each /1min, /5min, /15min                          per minute, as a moving average
+TOPICS has the name and the meaning of each; docs/reference/sys-topics.md lists them (`./dev docs`).
 """
 
 from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edge.clients import Clients
@@ -34,20 +22,64 @@ from edge.router import Router
 from edge.sessions import Sessions
 from edge.stats import Stats
 
-__all__ = ["SysTopics"]
+__all__ = ["TOPICS", "SysTopics"]
 
 ROOT = "$SYS/broker/"
 MINUTES = (1, 5, 15)
-LOADS = {
-    "messages/received": "messages/received",
-    "messages/sent": "messages/sent",
-    "publish/received": "publish/messages/received",
-    "publish/sent": "publish/messages/sent",
-    "publish/dropped": "publish/messages/dropped",
-    "bytes/received": "bytes/received",
-    "bytes/sent": "bytes/sent",
-    "sockets": "connections",
-    "connections": "connections",
+LOADS = {  # name behind load/: total that it is made of, and meaning
+    "messages/received": ("messages/received", "MQTT packets received"),
+    "messages/sent": ("messages/sent", "MQTT packets sent"),
+    "publish/received": ("publish/messages/received", "Messages published by clients"),
+    "publish/sent": ("publish/messages/sent", "Deliveries to clients"),
+    "publish/dropped": ("publish/messages/dropped", "Lost messages and deliveries"),
+    "bytes/received": ("bytes/received", "Bytes received on MQTT connections"),
+    "bytes/sent": ("bytes/sent", "Bytes sent on MQTT connections"),
+    "sockets": ("connections", "Accepted MQTT connections"),
+    "connections": ("connections", "Accepted MQTT connections"),
+}
+TOPICS: Mapping[str, str] = {  # by name behind $SYS/broker/
+    "version": "Name and version of the broker.",
+    "uptime": 'Time since the start, such as "10 seconds".',
+    "clients/total": "Sessions of connected and absent clients.",
+    "clients/connected": "Connected clients.",
+    "clients/active": "Older name of clients/connected.",
+    "clients/disconnected": "Sessions of absent clients.",
+    "clients/inactive": "Older name of clients/disconnected.",
+    "clients/maximum": "Highest number of connected clients since the start.",
+    "clients/expired": "Sessions that expired since the start.",
+    "messages/received": "MQTT packets received since the start.",
+    "messages/sent": "MQTT packets sent since the start.",
+    "messages/stored": "Older name of retained messages/count.",
+    "publish/messages/received": "Messages published by clients since the start.",
+    "publish/messages/sent": "Deliveries to clients since the start.",
+    "publish/messages/dropped": "Lost messages and deliveries since the start.",
+    "publish/bytes/received": "Payload bytes of messages published by clients since the start.",
+    "publish/bytes/sent": "Payload bytes of deliveries since the start.",
+    "bytes/received": "Bytes received on MQTT connections since the start.",
+    "bytes/sent": "Bytes sent on MQTT connections since the start.",
+    "retained messages/count": "Retained messages.",
+    "store/messages/count": "Retained messages.",
+    "store/messages/bytes": "Memory of retained messages in bytes.",
+    "subscriptions/count": "Subscriptions of all sessions.",
+    "shared_subscriptions/count": "Shared subscriptions of all sessions.",
+    "heap/current": "Resident memory of the process in bytes.",
+    "heap/maximum": "Highest resident memory of the process in bytes.",
+    "log/state": '"takes records", or the reason why the log takes none, with its directory.',
+    "log/records": "Records made durable since the start.",
+    "log/record_bytes": "Bytes of records made durable since the start.",
+    "log/written_bytes": "Bytes written to the log since the start.",
+    "log/syncs": "Syncs of the log since the start.",
+    "log/unsynced_bytes": "Bytes taken from rings and not yet on disk.",
+    "log/segments": "Segments.",
+    "log/damaged_places": "Known damaged places.",
+    "log/read_only": "1 while the log takes no records.",
+    "log/fsync_p99_us": "Upper bound of 99 % of the durations of syncs in microseconds.",
+    "log/commit_p99_us": "Upper bound of 99 % of the times from ring to durability in microseconds.",
+    **{
+        f"load/{name}/{minutes}min": f"{about} per minute: moving average over {minutes} min."
+        for name, (_, about) in LOADS.items()
+        for minutes in MINUTES
+    },
 }
 _PAGE_BYTES = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
@@ -106,7 +138,7 @@ class SysTopics:
             self._say("log/state", self.log_state())
         passed_s, self._last_s = now_s - self._last_s, now_s
         totals |= {"connections": self._stats.totals()["connections_opened"]}
-        for name, source in LOADS.items():
+        for name, (source, _) in LOADS.items():
             load = self._loads.setdefault(name, _Load())
             load.take(totals[source], passed_s)
             for minutes, average in zip(MINUTES, load.a_minute, strict=True):

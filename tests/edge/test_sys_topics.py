@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from edge.broker import REST_S, BrokerLimits
+from edge.log_status import sys_numbers
 from edge.mqtt import Publish, Subscribe, Subscription
+from edge.sys_topics import TOPICS
 from tests.support.mqtt_bench import Bench, Wire
 
 
@@ -113,3 +115,13 @@ def test_nothing_is_said_where_it_is_switched_off() -> None:
 def test_the_broker_sleeps_until_the_next_update(bench: Bench) -> None:
     bench.settle(4_000)
     assert bench.broker.tick() == pytest.approx(6.0)
+
+
+def test_every_published_topic_is_in_the_table_and_no_other(bench: Bench) -> None:
+    bench.broker.sys_topics.log = lambda: sys_numbers([])
+    bench.broker.sys_topics.log_state = lambda: "takes records"
+    bench.settle(10_000)
+    watcher = bench.client("w", keep_alive_s=0)
+    watcher.send(Subscribe(1, (Subscription("$SYS/broker/#"),)))
+    assert set(values(watcher)) == set(TOPICS)
+    assert all(TOPICS.values())
