@@ -3,16 +3,7 @@
 A verb's module has a docstring, which is its help, add_arguments(parser), and run(arguments), which returns
 the exit status.  Errors with a `hint` are for people: they are printed, with what to do.
 
-    0   done
-    1   done, and something needs attention
-    2   not done: the arguments, the configuration or the machine do not allow it, and the message says why
-    3   no broker is reachable (or no bridge, of `brim bridge`), or the connection broke
-    4   the broker (or bridge) answered, and refused
-    5   of `brim sub -W`: the time is over
-    6   of `brim status` and `brim bridge status`: all runs, and records were lost before they were drained
-    130 interrupted
-
-Verbs that judge what is stored, such as `brim spark gaps`, have verdicts of their own; their help has them.
+Exit statuses are those of edge/cli/exit_status.py.
 """
 
 from __future__ import annotations
@@ -25,43 +16,36 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
+from edge.cli.exit_status import Exit
 from edge.errors import AccessDenied, BrokerUnreachable, Refused
 
-__all__ = ["VERBS", "main", "version"]
+__all__ = ["VERBS", "main", "parser_of", "usage", "version"]
 
 VERBS = {
     "run": "start the broker",
-    "check": "look a configuration file over",
+    "check": "check a configuration file",
     "pub": "publish messages",
-    "sub": "show messages as they come",
-    "status": "what a running broker is doing, and what is being lost",
-    "sessions": "sessions of MQTT clients: list them, remove one",
+    "sub": "show messages as they arrive",
+    "status": "show the state of a running broker, and losses",
+    "sessions": "list or remove sessions of MQTT clients",
     "passwd": "add, change or delete a user of a password file",
-    "bench": "measure an MQTT broker, this one or another",
-    "segments": "look at the log, check and mend it, copy records out of it",
-    "replay": "send again what the log holds",
-    "consumers": "groups of consumers: how far behind they are, and put one somewhere else",
-    "spark": "run a Spark job over what bridges have drained",
-    "bridge": "run a bridge as a process of its own, or look at bridges",
+    "bench": "measure an MQTT broker",
+    "segments": "list, verify, repair and export segments of the log",
+    "replay": "send records of the log again",
+    "consumers": "show and change the offsets of consumer groups",
+    "spark": "run a Spark job on drained files",
+    "bridge": "run and control bridges",
 }
-
-EXIT_ATTENTION, EXIT_UNUSABLE, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_LOST = 1, 2, 3, 4, 5, 6
-EXIT_INTERRUPTED = 130
-
-
-_STATUSES = (
-    "Exit status: 0 done, 1 done with something missing, 2 not done, 3 no broker reachable,\n"
-    "4 refused by the broker, 5 time over (sub -W), 6 records lost (status), 130 interrupted."
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in {"-h", "--help", "help"}:
-        print(_usage(), file=sys.stdout if words else sys.stderr)
-        return 0 if words else EXIT_UNUSABLE
+        print(usage(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else Exit.USAGE
     if words[0] in {"-V", "--version"}:
         print(f"brim {version()}")
         return 0
@@ -69,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(words[0], VERBS, n=1)
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
         print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     if words[0] == "run":  # Before anything is loaded: SIGHUP would end the process.
         from edge.cli.hangup import hangup
 
@@ -90,17 +74,27 @@ def version() -> str:
         return str(project["version"])
 
 
-def _run(verb: str, words: list[str]) -> int:
-    module = importlib.import_module(f"edge.cli.{verb}")
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """Argument parser of a verb; the docstring of its module is its description."""
+    module = _module(verb)
     parser = argparse.ArgumentParser(
         prog=f"brim {verb}", description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.add_arguments(parser)
+    return parser
+
+
+def _module(verb: str) -> ModuleType:
+    return importlib.import_module(f"edge.cli.{verb}")
+
+
+def _run(verb: str, words: list[str]) -> int:
+    parser = parser_of(verb)
     try:
-        status: int = module.run(parser.parse_args(words))
+        status: int = _module(verb).run(parser.parse_args(words))
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:  # `brim sub ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -110,7 +104,7 @@ def _run(verb: str, words: list[str]) -> int:
         print(f"brim {verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
         print("  make room there, or write elsewhere", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     except Exception as error:
         hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
         if not isinstance(hint, str):
@@ -124,11 +118,13 @@ def _status_of(error: Exception) -> int:
     from bridge.errors import BadOrder, BridgeUnreachable
 
     if isinstance(error, Refused | AccessDenied | BadOrder):
-        return EXIT_REFUSED
-    return EXIT_NO_BROKER if isinstance(error, BrokerUnreachable | BridgeUnreachable) else EXIT_UNUSABLE
+        return Exit.REFUSED
+    return Exit.CANNOT_CONNECT if isinstance(error, BrokerUnreachable | BridgeUnreachable) else Exit.USAGE
 
 
-def _usage() -> str:
-    verbs = "\n".join(f"  {verb:<9} {what}" for verb, what in VERBS.items())
-    more = "`brim VERB --help` tells more, `brim --version` which Brim this is."
-    return f"brim VERB ...\n\n{verbs}\n\n{_STATUSES}\n\n{more}"
+def usage() -> str:
+    """Help text of `brim` without a verb."""
+    verbs = "\n".join(f"  {verb:<10} {what}" for verb, what in VERBS.items())
+    statuses = "\n".join(f"  {status:<10} {status.meaning}" for status in Exit)
+    more = "`brim VERB --help` shows the options of a verb, `brim --version` the version."
+    return f"brim VERB ...\n\n{verbs}\n\nExit status:\n{statuses}\n\n{more}"

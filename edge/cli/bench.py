@@ -1,17 +1,18 @@
-"""Measure an MQTT broker: this one or any other, on TCP or a Unix socket, MQTT 3.1.1 or 5.
+"""Measure an MQTT broker: this one or another one, over TCP or a Unix socket, with MQTT 3.1.1 or 5.
 
-  brim bench mqtt                              a short tour of everything, as a table
+  brim bench mqtt                              all scenarios, short, as a table
   brim bench mqtt publish -q 1 --connections 50
   brim bench mqtt fanout --subscribers 1000 --size 256
   brim bench mqtt latency --rate 5000 --duration 10
   brim bench mqtt connect --connections 10000 --hold 30
-  brim bench mqtt --self-test                  what the generator itself can do here
+  brim bench mqtt --self-test                  limit of the load generator on this machine
 
-Each message carries its number, its topic's and when it was due: what is lost, doubled or out of order is
-seen, and a broker that is late makes the times longer, not fewer.  Beside each figure stands what the
-generator did against a server that does nothing: what is close to that, the broker may do better.
+Each message carries its number, its topic and the time at which it was due. Lost, duplicated and reordered
+messages are counted. A slow broker makes the measured times longer, not the messages fewer. Each figure
+stands next to that of the load generator against a server that does nothing: a figure close to that is a
+lower bound.
 
-Exit status: 0 done, 1 something was lost, refused or broken, 2 it cannot be measured, 3 no broker is there,
+Exit status: 0 done, 1 messages or connections were lost or refused, 2 not measured, 3 no broker is reachable,
 4 the broker refuses clients.
 """
 
@@ -25,8 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from edge.cli import EXIT_ATTENTION, EXIT_INTERRUPTED
 from edge.cli.argument_types import port, seconds, size
+from edge.cli.exit_status import Exit
 from edge.load import (
     SCENARIOS,
     TOUR,
@@ -60,42 +61,56 @@ FIELDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim bench` takes."""
-    parser.add_argument("what", choices=("mqtt",), help="the protocol")
+    parser.add_argument("what", choices=("mqtt",), help="protocol to measure")
     names = ", ".join(SCENARIOS)
-    parser.add_argument("scenario", nargs="?", default="tour", help=f"tour (default), {names}")
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    parser.add_argument("--self-test", action="store_true", help="measure the generator instead of a broker")
-    parser.add_argument("--no-calibration", action="store_true", help="do not measure the generator as well")
+    parser.add_argument("scenario", nargs="?", default="tour", help=f"scenario: tour (default), {names}")
+    parser.add_argument("--json", action="store_true", help="print all results as one JSON object")
+    parser.add_argument("--self-test", action="store_true", help="measure only the load generator")
+    parser.add_argument(
+        "--no-calibration", action="store_true", help="do not measure the load generator in addition"
+    )
     _add_load(parser.add_argument_group("load"))
     broker = parser.add_argument_group("broker")
-    broker.add_argument("--host", default="127.0.0.1", help="name or address (default: %(default)s)")
-    broker.add_argument("-p", "--port", type=port, default=1883, help="its port (default: %(default)s)")
-    broker.add_argument("--unix", metavar="PATH", type=Path, help="a Unix socket instead")
-    broker.add_argument("--protocol", choices=VERSIONS, default="3.1.1", help="(default: %(default)s)")
-    broker.add_argument("--username", metavar="NAME")
-    broker.add_argument("--password-file", type=Path, metavar="FILE", help="the password is its first line")
+    broker.add_argument(
+        "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
+    )
+    broker.add_argument(
+        "-p", "--port", type=port, default=1883, help="port of the broker (default: %(default)s)"
+    )
+    broker.add_argument(
+        "--unix", metavar="PATH", type=Path, help="Unix socket to connect to, in place of host and port"
+    )
+    broker.add_argument(
+        "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
+    )
+    broker.add_argument("--username", metavar="NAME", help="user name (default: none)")
+    broker.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
+    )
 
 
 def _add_load(group: Any) -> None:
     def add(name: str, kind: Any, about: str) -> None:
         group.add_argument(f"--{name}", type=kind, metavar="N" if kind is not str else "TEXT", help=about)
 
-    group.add_argument("-q", "--qos", metavar="QOS", help="0, 1, 2, or a mix: 0:90,1:9,2:1")
-    add("connections", int, "publishers, or clients of `connect`")
-    add("subscribers", int, "clients that subscribe")
-    add("subscribe-qos", int, "of their subscriptions (the highest of --qos)")
-    add("filter", str, "what they subscribe to (what is published)")
-    add("size", size, "bytes of a payload (64); below 24 nothing but counts is known")
-    add("topics", int, "of each publisher (1)")
-    add("prefix", str, "of topics (bench/ and four digits)")
-    add("window", int, "QoS 1 and 2 of one publisher in flight (100)")
-    add("outstanding", int, "of one publisher not yet delivered; 0: no limit")
-    add("rate", float, "messages a second, of all together; 0: as fast as it goes")
-    add("duration", seconds, "of a run (5 s)")
-    add("messages", int, "of each publisher, instead of a duration")
-    add("connect-rate", float, "connections a second (as fast as it goes)")
-    add("connecting", int, "connections that are made at once (64)")
-    add("hold", seconds, "time that `connect` keeps connections idle (0)")
+    group.add_argument(
+        "-q", "--qos", metavar="QOS", help="QoS 0, 1, 2, or a mix: 0:90,1:9,2:1 (default: of the scenario)"
+    )
+    add("connections", int, "number of publishers, or of clients of `connect`")
+    add("subscribers", int, "number of subscribers")
+    add("subscribe-qos", int, "QoS of subscriptions (default: the highest of --qos)")
+    add("filter", str, "topic filter of subscribers (default: the published topics)")
+    add("size", size, "bytes of a payload; below 24 only counts are measured (default: 64)")
+    add("topics", int, "topics of each publisher (default: 1)")
+    add("prefix", str, "prefix of topics (default: bench/ and four digits)")
+    add("window", int, "QoS 1 and 2 messages of one publisher in flight (default: 100)")
+    add("outstanding", int, "messages of one publisher not yet delivered; 0: no limit")
+    add("rate", float, "messages per second of all publishers; 0: no limit")
+    add("duration", seconds, "duration of a run (default: 5 s)")
+    add("messages", int, "messages of each publisher, in place of --duration")
+    add("connect-rate", float, "connections per second (default: no limit)")
+    add("connecting", int, "connections opened at the same time (default: 64)")
+    add("hold", seconds, "time that `connect` keeps connections idle (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,8 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print_result(scenarios[0][1], results[0][1])
     if any(result.interrupted for _, result in results):
-        return EXIT_INTERRUPTED
-    return 0 if all(result.clean for _, result in results) else EXIT_ATTENTION
+        return Exit.INTERRUPTED
+    return 0 if all(result.clean for _, result in results) else Exit.INCOMPLETE
 
 
 def _one(arguments: argparse.Namespace, target: Target, scenario: Scenario, title: str) -> Result:

@@ -1,14 +1,15 @@
-"""Run a bridge as a process of its own, look at bridges wherever they run, and tell them what to do.
+"""Run a bridge as a process of its own; show and control bridges of this machine.
 
-    brim bridge run lake --config brim.toml     the [[bridge]] of that name, which has in_broker = false
-    brim bridge run --to file:///srv/lake       every stream of this machine's broker, without a file
-    brim bridge status                          how far behind, what is lost, what is wrong
+    brim bridge run lake --config brim.toml     the [[bridge]] of that name, with in_broker = false
+    brim bridge run --to file:///srv/lake       all streams of the local broker, without a configuration file
+    brim bridge status                          lag, losses, errors
     brim bridge pause lake; brim bridge resume lake
-    brim bridge skip lake --stream cameras      what waits is passed over, and declared skipped
+    brim bridge skip lake --stream cameras      skip waiting records; drained files declare them as skipped
     brim bridge backfill lake --stream default --partition 0 --from 5000
-    brim bridge rename-edge press-1 press-7 --config brim.toml    after a new edge_id: nothing is sent again
+    brim bridge rename-edge press-1 press-7 --config brim.toml    after a change of edge_id
 
-A bridge reads the broker's rings and its log, and writes neither: it may be started and killed at any time.
+A bridge reads the rings and the log of the broker and writes neither: it may be started and killed at any
+time.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from typing import Any
 import msgspec
 
 from edge import logs
-from edge.cli import EXIT_ATTENTION, EXIT_LOST
 from edge.cli.configuration import add_config_arguments, add_runtime_argument, configured
+from edge.cli.exit_status import Exit
 from edge.cli.notify import notify
 from edge.cli.status import TROUBLED, loss_lines
 from edge.cli.words import bytes_in_words, count_in_words, seconds_in_words
@@ -50,41 +51,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(
         dest="what", required=True, metavar="run | status | pause | resume | skip | backfill | rename-edge"
     )
-    running = verbs.add_parser("run", help="drain until it is told to stop")
-    running.add_argument("name", nargs="?", help="of the [[bridge]]; not needed when there is one")
-    running.add_argument("--to", metavar="URL", help="instead of a [[bridge]]: drain all streams there")
-    running.add_argument("--log-level", choices=logs.LEVELS, default="info")
-    running.add_argument("--log-format", choices=logs.FORMATS, default="text")
+    running = verbs.add_parser("run", help="run a bridge until SIGTERM")
+    running.add_argument("name", nargs="?", help="name of the [[bridge]] (default: the only one)")
+    running.add_argument("--to", metavar="URL", help="drain all streams to this URL, without a [[bridge]]")
+    running.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="lowest level logged (default: %(default)s)"
+    )
+    running.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="form of log lines (default: %(default)s)"
+    )
     add_config_arguments(running)
-    status = verbs.add_parser("status", help="the bridges that run here")
-    status.add_argument("name", nargs="?", help="of one bridge; without it, all")
-    status.add_argument("--json", action="store_true")
+    status = verbs.add_parser("status", help="show the bridges of this machine")
+    status.add_argument("name", nargs="?", help="name of one bridge (default: all)")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
     add_runtime_argument(status)
     _add_orders(verbs)
     renaming = verbs.add_parser(
-        "rename-edge", help="give checkpoints of this machine's bridges another edge id"
+        "rename-edge", help="change the edge id in the checkpoints of this machine's bridges"
     )
-    renaming.add_argument("old", metavar="OLD", help="the edge id under which the bridges have drained")
-    renaming.add_argument("new", metavar="NEW", help="the edge id that the configuration has now")
+    renaming.add_argument("old", metavar="OLD", help="edge id under which the bridges have drained")
+    renaming.add_argument("new", metavar="NEW", help="edge id of the present configuration")
     add_config_arguments(renaming)
 
 
 def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     helps = {
-        "pause": "begin no more files until it is told to go on; what waits stays in ring and log",
-        "resume": "go on, also from a back-off, or when it is blocked and you have done what it said",
-        "skip": "pass over all that waits now; files will declare it skipped",
-        "backfill": "drain again from an offset on, beside what comes in",
+        "pause": "stop draining until `resume`; records stay in ring and log",
+        "resume": "continue: after `pause`, during a back-off, or when the cause of a block is removed",
+        "skip": "skip all waiting records; drained files declare them as skipped",
+        "backfill": "drain again from an offset, together with new records",
     }
     for what, about in helps.items():
         order = verbs.add_parser(what, help=about)
-        order.add_argument("name", nargs="?", help="of the bridge; not needed when there is one")
+        order.add_argument("name", nargs="?", help="name of the bridge (default: the only one)")
         if what in {"skip", "backfill"}:
             required = what == "backfill"
-            order.add_argument("--stream", required=required, help="which; a producer's is STREAM@PRODUCER")
-            order.add_argument("--partition", type=int, default=0 if required else None)
+            order.add_argument(
+                "--stream", required=required, help="stream; of a local producer STREAM@PRODUCER"
+            )
+            which = "partition (default: 0)" if required else "partition (default: all)"
+            order.add_argument("--partition", type=int, default=0 if required else None, help=which)
         if what == "backfill":
-            order.add_argument("--from", dest="first_offset", type=int, required=True, metavar="OFFSET")
+            order.add_argument(
+                "--from", dest="first_offset", type=int, required=True, metavar="OFFSET", help="first offset"
+            )
         add_runtime_argument(order)
 
 
@@ -118,7 +128,7 @@ def _drain(arguments: argparse.Namespace) -> int:
     control.stop()
     bridge.stop()
     telling.stop()
-    return EXIT_ATTENTION if bridge.state().condition == "failed" else 0
+    return Exit.INCOMPLETE if bridge.state().condition == "failed" else 0
 
 
 def _stop(stopping: threading.Event, number: int) -> None:
@@ -195,8 +205,8 @@ def _show(arguments: argparse.Namespace) -> int:
             print(escaped(line))
     troubled = any(it["condition"] in TROUBLED or it["stalled_s"] for it in bridges)
     if troubled:
-        return EXIT_ATTENTION
-    return EXIT_LOST if any(it["verdict"] == "lost" for it in bridges) else 0
+        return Exit.INCOMPLETE
+    return Exit.LOST if any(it["verdict"] == "lost" for it in bridges) else 0
 
 
 def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:

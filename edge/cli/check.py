@@ -1,7 +1,7 @@
-"""Look a configuration file over without starting anything.
+"""Check a configuration file.
 
-Tells every mistake at once, each with its line and what to write instead; exit status 2 then.  Else says
-what a broker with this file would do.
+Reports every mistake with its line and a remedy. For a valid file: shows the effect of the settings. Starts
+nothing. Exit status: 0 valid, 2 not valid.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edge import config
 from edge.auth.errors import AuthFileError
 from edge.auth.guard import AuthFiles
 from edge.auth.rule_warnings import rule_warnings
-from edge.cli import EXIT_UNUSABLE
+from edge.cli.exit_status import Exit
 from edge.cli.words import bytes_in_words
 from edge.config import Config
 from edge.errors import ConfigError, EdgeError
@@ -25,7 +25,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim check` takes."""
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=Path, metavar="FILE", help="configuration file")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,18 +35,18 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     if wrong := [*_tls_mistakes(found), *_bridge_mistakes(found)]:
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     try:
         files = AuthFiles.read(found.auth.password_file, found.auth.acl_file)
     except AuthFileError as error:
         print("\n".join(error.problems), file=sys.stderr)
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     if wrong := list(_plugin_mistakes(found)):
         print("\n".join(f"{arguments.file}: {text}" for text in wrong), file=sys.stderr)
-        return EXIT_UNUSABLE
+        return Exit.USAGE
     print(f"{arguments.file}: no mistakes")
     for line in (*_summary(found), *_auth_summary(found, files)):
         print(f"  {line}")

@@ -15,10 +15,17 @@ __all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """--config and what overrides it."""
     parser.add_argument(
-        "-c", "--config", type=Path, metavar="FILE", help="TOML; without it every default holds"
+        "-c",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration file (default: none)",
     )
     parser.add_argument(
-        "--state-dir", type=directory, metavar="DIR", help="log, checkpoints and epochs: a disk"
+        "--state-dir",
+        type=directory,
+        metavar="DIR",
+        help="directory of log, sessions and checkpoints, on disk (default: state_dir of the configuration)",
     )
     add_runtime_argument(parser)
 
@@ -27,7 +34,8 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
     """--runtime-dir: which broker of this machine."""
     parser.add_argument(
         "--runtime-dir", type=directory, metavar="DIR",
-        help="rings and sockets: memory ($RUNTIME_DIRECTORY, else /dev/shm/brim-UID)",
+        help="directory of rings and sockets, in memory (default: $RUNTIME_DIRECTORY, otherwise "
+        "/dev/shm/brim-UID)",
     )  # fmt: skip
 
 

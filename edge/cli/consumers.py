@@ -1,13 +1,13 @@
-"""Groups of consumers: which there are, how far behind they are, and put one somewhere else.
+"""Show and change the committed offsets of consumer groups.
 
     brim consumers ls                                   every group
-    brim consumers lag [GROUP]                          each of its partitions: committed, end, lag, owner
-    brim consumers reset GROUP --to oldest              begin again; or latest, or a time, or an offset
+    brim consumers lag [GROUP]                          each partition: committed offset, end, lag, owner
+    brim consumers reset GROUP --to oldest              start again; or latest, a time, an offset
     brim consumers reset GROUP --to 2026-11-21T06:00Z --ring press-0
-    brim consumers forget GROUP                         remove it
+    brim consumers forget GROUP                         remove a group
 
-A group is put elsewhere, or removed, when none of its consumers runs.  Exit status: 0 done,
-2 wrong arguments, 3 no broker is there, 4 refused, and the message gives the reason.
+reset and forget need a group without running consumers. Exit status: 0 done, 2 wrong arguments, 3 no broker
+is reachable, 4 refused, with the reason.
 """
 
 from __future__ import annotations
@@ -44,23 +44,27 @@ To = Literal["oldest", "latest", "offset", "time"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim consumers` takes."""
     verbs = parser.add_subparsers(dest="what", required=True, metavar="ls | lag | reset | forget")
-    listing = verbs.add_parser("ls", help="every group")
-    lag = verbs.add_parser("lag", help="each partition of a group, or of all")
-    lag.add_argument("group", nargs="?", default="", metavar="GROUP")
-    reset = verbs.add_parser("reset", help="put a group somewhere else")
-    reset.add_argument("group", metavar="GROUP")
+    listing = verbs.add_parser("ls", help="list groups")
+    lag = verbs.add_parser("lag", help="show the lag of each partition of a group")
+    lag.add_argument("group", nargs="?", default="", metavar="GROUP", help="group (default: all)")
+    reset = verbs.add_parser("reset", help="change the committed offsets of a group")
+    reset.add_argument("group", metavar="GROUP", help="group")
     reset.add_argument(
         "--to",
         required=True,
         metavar="WHERE",
-        help="oldest, latest, an offset, or a time: 2026-11-21T06:00, with Z or +01:00, else of this machine",
+        help="oldest, latest, an offset, or a time: 2026-11-21T06:00 (local), 2026-11-21T06:00Z (UTC)",
     )
-    reset.add_argument("--ring", action="append", default=[], help="only this partition; may be given again")
-    forget = verbs.add_parser("forget", help="remove a group")
-    forget.add_argument("group", metavar="GROUP")
+    reset.add_argument(
+        "--ring", action="append", default=[], help="only this partition; may be repeated (default: all)"
+    )
+    forget = verbs.add_parser("forget", help="remove a group and its offsets")
+    forget.add_argument("group", metavar="GROUP", help="group")
     for verb in (listing, lag, reset, forget):
-        verb.add_argument("--json", action="store_true", help="for programs")
-        verb.add_argument("--endpoint", default="", help="where, if not in the runtime directory")
+        verb.add_argument("--json", action="store_true", help="print JSON")
+        verb.add_argument(
+            "--endpoint", default="", help="endpoint of the broker (default: in the runtime directory)"
+        )
         add_runtime_argument(verb)
 
 

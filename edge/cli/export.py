@@ -18,8 +18,8 @@ from bridge.installation import Identity, identity_of_log
 from bridge.sink import UnitSink, open_unit_sink
 from bridge.source import RecordBuffer, RingName
 from bridge.unit import Batch, Intent, build
-from edge.cli import EXIT_ATTENTION
 from edge.cli.configuration import configured
+from edge.cli.exit_status import Exit
 from edge.cli.log_options import add_part_arguments, chosen_rings, place_of
 from edge.cli.progress import progress
 from edge.cli.replay_to import Lines
@@ -40,10 +40,14 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="PLACE",
-        help="a file, - for standard output; with --drained a directory or URL",
+        help="file to write, - for standard output; with --drained a directory or URL",
     )
-    parser.add_argument("--drained", action="store_true", help="drained files, as a bridge makes them")
-    parser.add_argument("--edge", metavar="ID", help="with --drained: whose records (the configured edge_id)")
+    parser.add_argument("--drained", action="store_true", help="write drained files, like a bridge")
+    parser.add_argument(
+        "--edge",
+        metavar="ID",
+        help="with --drained: edge id of the records (default: the configured edge_id)",
+    )
     add_part_arguments(parser)
 
 
@@ -64,7 +68,7 @@ def export(arguments: argparse.Namespace, directory: Path) -> int:
         f"brim segments: {count_in_words(cursor.missing)} records were missing: damaged, or removed meanwhile"
     )
     print(f"{text}\n  see `brim segments verify`", file=sys.stderr)
-    return EXIT_ATTENTION
+    return Exit.INCOMPLETE
 
 
 # ---- lines of JSON ----

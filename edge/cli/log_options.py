@@ -23,13 +23,16 @@ _AGO = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _EPOCH = re.compile(r"@(\d+)(?:\.(\d{1,9}))?")
 _LIKE_A_NUMBER = re.compile(r"-\.?\d")
-PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00, 14:00Z added for UTC), -15m, or @SECONDS since 1970"
+PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00 local, 2026-11-21T14:00Z UTC), -15m, or @SECONDS"
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     """--log, --config, --state-dir."""
     parser.add_argument(
-        "--log", type=directory, metavar="DIR", help="the log's directory, if not the configured one"
+        "--log",
+        type=directory,
+        metavar="DIR",
+        help="directory of the log (default: that of the configuration)",
     )
     add_config_arguments(parser)
 
@@ -38,15 +41,26 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     """--from, --until, --topic, --stream, --ring."""
     # So that `--from -15m` is an option with its value; argparse knows that of plain numbers alone.
     parser._negative_number_matcher = _LIKE_A_NUMBER
-    parser.add_argument("--from", dest="first", metavar="PLACE", default="", help=PLACE_HELP)
-    parser.add_argument("--until", metavar="PLACE", default="", help="the same: before it (the log's end)")
     parser.add_argument(
-        "-t", "--topic", action="append", default=[], metavar="FILTER", help="may be given more than once"
+        "--from", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
     )
     parser.add_argument(
-        "--stream", action="append", default=[], metavar="NAME", help="of these streams alone"
+        "--until", metavar="PLACE", default="", help="end, as --from; exclusive (default: end of the log)"
     )
-    parser.add_argument("--ring", action="append", default=[], metavar="NAME", help="of these rings alone")
+    parser.add_argument(
+        "-t",
+        "--topic",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="topic filter; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--stream", action="append", default=[], metavar="NAME", help="only this stream; may be repeated"
+    )
+    parser.add_argument(
+        "--ring", action="append", default=[], metavar="NAME", help="only this ring; may be repeated"
+    )
 
 
 def log_directory(arguments: argparse.Namespace) -> Path:

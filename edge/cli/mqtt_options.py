@@ -8,14 +8,13 @@ import getpass
 import ssl
 import sys
 from collections.abc import Coroutine
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from edge.cli import EXIT_ATTENTION, EXIT_NO_BROKER, EXIT_REFUSED, EXIT_TIMEOUT, EXIT_UNUSABLE
 from edge.cli.argument_types import port as port_argument
 from edge.cli.argument_types import whole_seconds
+from edge.cli.exit_status import Exit
 from edge.client import (
     Client,
     ClientError,
@@ -29,21 +28,10 @@ from edge.errors import AccessDenied, EdgeError, Refused
 from edge.mqtt import ProtocolError, Version
 from edge.terminal import escaped
 
-__all__ = ["Exit", "UsageError", "add_connection_arguments", "client_of", "run_verb"]
+__all__ = ["UsageError", "add_connection_arguments", "client_of", "run_verb"]
 
 VERSIONS = {"3.1": Version.V31, "3.1.1": Version.V311, "5": Version.V5}
 PORT, TLS_PORT = 1883, 8883
-
-
-class Exit(IntEnum):
-    """What the process ends with; 130, as for every verb, when it is interrupted."""
-
-    OK = 0
-    INCOMPLETE = EXIT_ATTENTION  # done, with something missing
-    USAGE = EXIT_UNUSABLE
-    CANNOT_CONNECT = EXIT_NO_BROKER  # or the connection broke
-    REFUSED = EXIT_REFUSED  # the broker answers: no
-    TIMEOUT = EXIT_TIMEOUT
 
 
 class UsageError(EdgeError):
@@ -57,32 +45,49 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
     )
     group.add_argument(
-        "-p", "--port", type=port_argument, help=f"its port (default: {PORT}, with --tls {TLS_PORT})"
+        "-p",
+        "--port",
+        type=port_argument,
+        help=f"port of the broker (default: {PORT}, with --tls {TLS_PORT})",
     )
-    group.add_argument("--username", metavar="NAME")
+    group.add_argument("--username", metavar="NAME", help="user name (default: none)")
     group.add_argument(
         "--password",
         metavar="TEXT",
-        help='"-" asks for it; others may see a command line, --password-file is better',
+        help='password; "-" prompts for it; other users can see a command line: prefer --password-file',
     )
     group.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="a file with the password in its first line"
+        "--password-file", type=Path, metavar="FILE", help="file with the password in its first line"
     )
     group.add_argument("--id", default="", metavar="TEXT", help="client identifier (default: a random one)")
-    group.add_argument("--tls", action="store_true", help="connect by TLS")
-    group.add_argument("--cafile", type=Path, metavar="FILE", help="trust this authority; means --tls")
-    group.add_argument("--cert", type=Path, metavar="FILE", help="our certificate, PEM; means --tls")
-    group.add_argument("--key", type=Path, metavar="FILE", help="its private key, if not in the same file")
-    group.add_argument("--unix", type=Path, metavar="PATH", help="a Unix socket, instead of host and port")
+    group.add_argument("--tls", action="store_true", help="connect with TLS")
+    group.add_argument(
+        "--cafile",
+        type=Path,
+        metavar="FILE",
+        help="certificate of the authority to trust, PEM; implies --tls",
+    )
+    group.add_argument("--cert", type=Path, metavar="FILE", help="client certificate, PEM; implies --tls")
+    group.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="private key of the client certificate, if it is in another file",
+    )
+    group.add_argument(
+        "--unix", type=Path, metavar="PATH", help="Unix socket to connect to, in place of host and port"
+    )
     group.add_argument(
         "--protocol", choices=VERSIONS, default="3.1.1", help="version of MQTT (default: %(default)s)"
     )
     group.add_argument(
-        "--keep-alive", type=whole_seconds, default=60, metavar="TIME", help="0: off (default: %(default)s)"
+        "--keep-alive",
+        type=whole_seconds,
+        default=60,
+        metavar="TIME",
+        help="keep-alive interval in seconds, or 1min; 0: off (default: %(default)s)",
     )
-    group.add_argument(
-        "--reconnect", action="store_true", help="when the connection breaks, connect again instead of ending"
-    )
+    group.add_argument("--reconnect", action="store_true", help="connect again when the connection breaks")
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:

@@ -1,9 +1,9 @@
-"""Add a user to a password file, or change or delete one.
+"""Add, change or delete a user of a password file.
 
-Asks for the password, or reads it from standard input (one line).  The file is the one that [auth]
-password_file names; it is made if it is not there, readable by its owner only, and replaced in one step, so
-that a running broker may read it at any moment.  The broker does so when it gets SIGHUP.  mosquitto_passwd
-writes such files too, and Mosquitto reads those with --hash pbkdf2.
+Prompts for the password, or reads it from standard input (one line). The file is that of
+`auth.password_file`. It is created if it does not exist, readable by its owner only, and replaced
+atomically, so that a running broker may read it at any time. The broker reads it again on SIGHUP.
+mosquitto_passwd writes such files too, and Mosquitto reads those with --hash pbkdf2.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim passwd` takes."""
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("user", metavar="USER")
-    parser.add_argument("--password-stdin", action="store_true", help="read it there instead of asking")
+    parser.add_argument("file", type=Path, metavar="FILE", help="password file")
+    parser.add_argument("user", metavar="USER", help="user name")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--delete", action="store_true", help="the user, whatever passwords it has")
+    what.add_argument("--delete", action="store_true", help="delete the user")
     what.add_argument(
-        "--hash", choices=HASH_KINDS, default=HASH_KINDS[0], help="what is stored (default: %(default)s)"
+        "--hash",
+        choices=HASH_KINDS,
+        default=HASH_KINDS[0],
+        help="hash of the password (default: %(default)s)",
     )
     what.add_argument(
         "--scram",
         action="store_true",
-        help="store keys for SCRAM-SHA-256 (MQTT 5), beside what there is for logging in by password",
+        help="store keys for SCRAM-SHA-256 (MQTT 5), in addition to the hash for login by password",
     )
-    parser.add_argument("--json", action="store_true", help="say what was done as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""Publish to an MQTT broker: one message, one for each line of standard input, or one again and again.
+"""Publish messages to an MQTT broker: one message, the lines of standard input, or one message repeatedly.
 
-Ends when the broker has acknowledged all (QoS 1 and 2).  Exit status: 0 done, 2 wrong arguments,
-3 no broker is there or the connection broke, 4 the broker refuses.
+Ends when the broker has acknowledged all messages (QoS 1 and 2). Exit status: 0 done, 2 wrong arguments,
+3 no broker is reachable or the connection broke, 4 refused by the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from edge.cli.argument_types import whole_seconds
-from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, client_of, run_verb
+from edge.cli.exit_status import Exit
+from edge.cli.mqtt_options import UsageError, add_connection_arguments, client_of, run_verb
 from edge.client import Client
 from edge.mqtt import Properties
 
@@ -29,24 +30,31 @@ CHUNKS_WAITING = 16  # of standard input; beyond it, whoever writes waits
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
-    parser.add_argument("topic")
+    parser.add_argument("topic", help="topic of the messages")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("payload", nargs="?", help="the message, as text")
-    what.add_argument("-m", "--message", metavar="PAYLOAD", help="the same; -m=-1 if it begins with a dash")
-    what.add_argument("--stdin-lines", action="store_true", help="each line of standard input is a message")
+    what.add_argument("payload", nargs="?", help="payload of the message, as text")
     what.add_argument(
-        "--file", type=Path, metavar="PATH", help='the content of a file; "-" is standard input'
+        "-m",
+        "--message",
+        metavar="PAYLOAD",
+        help="payload, as an option; write -m=-1 if it begins with a dash",
     )
-    parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="(default: %(default)s)")
-    parser.add_argument(
-        "-r", "--retain", action="store_true", help="the broker keeps it for later subscribers"
+    what.add_argument(
+        "--stdin-lines", action="store_true", help="publish each line of standard input as a message"
     )
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="so many times; 0: for ever")
-    parser.add_argument(
-        "--rate", type=float, metavar="R", help="messages a second at most (default: no limit)"
+    what.add_argument(
+        "--file", type=Path, metavar="PATH", help='publish the content of a file; "-" is standard input'
     )
     parser.add_argument(
-        "--window", type=int, default=20, metavar="N", help="unacknowledged at most (default: %(default)s)"
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="QoS (default: %(default)s)"
+    )
+    parser.add_argument("-r", "--retain", action="store_true", help="publish retained messages")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="number of times; 0: without end")
+    parser.add_argument(
+        "--rate", type=float, metavar="R", help="highest rate in messages per second (default: no limit)"
+    )
+    parser.add_argument(
+        "--window", type=int, default=20, metavar="N", help="messages in flight (default: %(default)s)"
     )
     properties = parser.add_argument_group("properties, with --protocol 5")
     properties.add_argument(
@@ -54,13 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="may be given more than once",
+        help="MQTT 5 user property; may be repeated",
     )
-    properties.add_argument("--content-type", metavar="TEXT", help="such as application/json")
+    properties.add_argument("--content-type", metavar="TEXT", help="content type, such as application/json")
     properties.add_argument(
-        "--expiry", type=whole_seconds, metavar="TIME", help="worthless after so long (60, 1h)"
+        "--expiry", type=whole_seconds, metavar="TIME", help="message expiry interval (60, 1h)"
     )
-    properties.add_argument("--response-topic", metavar="TOPIC", help="where an answer is awaited")
+    properties.add_argument("--response-topic", metavar="TOPIC", help="topic for a response")
     add_connection_arguments(parser)
 
 

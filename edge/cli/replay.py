@@ -1,13 +1,12 @@
-"""Send again what a log holds: to standard output, an MQTT broker or ZeroMQ subscribers.
+"""Send records of a log again: to standard output, an MQTT broker or ZeroMQ subscribers.
 
     brim replay --from -15m --topic 'plant/+/temp'                    lines of JSON
     brim replay --from 2026-11-21T14:00 --stream press --to mqtt://127.0.0.1:1883 --prefix again/
-    brim replay --to zmq --speed 10                                   ten times as fast as it came
+    brim replay --to zmq --speed 10                                   ten times the original rate
 
-The broker whose log it is may run or not: nothing is locked, and what is durable is read.  Records of several
-rings come in the order of their times.  Exit status: 0 done, 1 done, but records were missing (damaged, or
-removed by retention meanwhile), 2 there is no such log, or no such place in it, 3 no broker is there or the
-connection broke, 4 the broker refuses.
+The broker of the log may run: replay locks nothing and reads durable records. Records of several rings are
+merged by time. Exit status: 0 done, 1 done, but records were missing (damaged or deleted by retention), 2 no
+such log or no such position, 3 no broker is reachable or the connection broke, 4 refused by the broker.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from edge.cli.argument_types import at_least_one, positive
+from edge.cli.exit_status import Exit
 from edge.cli.log_options import (
     add_log_arguments,
     add_part_arguments,
@@ -27,7 +27,7 @@ from edge.cli.log_options import (
     log_directory,
     place_of,
 )
-from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
+from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
 from edge.cli.progress import progress
 from edge.cli.replay_to import Target, target
 from edge.cli.words import count_in_words
@@ -47,29 +47,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         metavar="TARGET",
         default="stdout",
-        help="stdout (default), mqtt://HOST:PORT, zmq, ipc://, tcp://",
+        help="target: stdout (default), mqtt://HOST:PORT, zmq, ipc://PATH, tcp://HOST:PORT",
     )
     parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
+        "-f", "--follow", action="store_true", help="continue with new records until interrupted"
     )
     parser.add_argument("-C", "--count", type=at_least_one, metavar="N", help="end after N records")
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=positive, metavar="N", help="records a second, at most")
     pace.add_argument(
-        "--speed", type=positive, metavar="X", help="X times as fast as they came; 1: as they came"
+        "--rate", type=positive, metavar="N", help="highest rate in records per second (default: no limit)"
+    )
+    pace.add_argument(
+        "--speed", type=positive, metavar="X", help="X times the original rate; 1: the original rate"
     )
     parser.add_argument(
-        "--format", choices=("json", "raw"), default="json", help="of lines (default: %(default)s)"
+        "--format", choices=("json", "raw"), default="json", help="form of lines (default: %(default)s)"
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="raw lines: the topic before each payload"
+        "-v", "--verbose", action="store_true", help="with --format raw: print the topic before each payload"
     )
     mqtt = parser.add_argument_group("to MQTT")
-    mqtt.add_argument("--prefix", default="", metavar="TEXT", help="before each topic, such as again/")
-    mqtt.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), help="of all (as each was published)")
-    mqtt.add_argument("-r", "--retain", action="store_true", help="retained messages are retained again")
+    mqtt.add_argument("--prefix", default="", metavar="TEXT", help="prefix of the new topics, such as again/")
     mqtt.add_argument(
-        "--window", type=at_least_one, default=100, metavar="N", help="unacknowledged at most (%(default)s)"
+        "-q", "--qos", type=int, choices=(0, 1, 2), help="QoS of all records (default: as published)"
+    )
+    mqtt.add_argument("-r", "--retain", action="store_true", help="publish retained messages as retained")
+    mqtt.add_argument(
+        "--window",
+        type=at_least_one,
+        default=100,
+        metavar="N",
+        help="messages in flight (default: %(default)s)",
     )
     add_log_arguments(parser)
     add_connection_arguments(parser)

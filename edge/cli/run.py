@@ -1,9 +1,11 @@
-"""Start the broker, and keep it until SIGTERM or Ctrl-C.
+"""Start the broker; it runs until SIGTERM or Ctrl-C.
 
-Without a configuration it listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in memory, and
-offers the ring by shared memory and by ZeroMQ to this machine's processes.  A second signal ends it at once:
-what was acknowledged is in the rings, and the next start goes on there.  SIGHUP reads certificates and
-the files of [auth] again, and never ends the broker; one that comes during the start is served after it.
+Without a configuration file the broker listens on 127.0.0.1:1883, keeps every topic in one ring of 64 MiB in
+memory, and serves the ring to processes of this machine by shared memory and ZeroMQ. A second signal ends the
+broker at once: acknowledged messages are in the rings, and the next start continues there. SIGHUP reads
+certificates and the files of [auth] again.
+
+Exit status: 0 stopped, 1 stopped after an error, 2 not started, 4 ended by the watchdog.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import time
 from functools import partial
 
 from edge import descriptors, logs
-from edge.cli import EXIT_ATTENTION, version
+from edge.cli import version
 from edge.cli.assembly import Assembly
 from edge.cli.configuration import add_config_arguments, configured
+from edge.cli.exit_status import Exit
 from edge.cli.hangup import hangup
 from edge.cli.notify import notify, watchdog_interval_s
 from edge.config import Config
@@ -48,11 +51,17 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim run` takes."""
     add_config_arguments(parser)
-    parser.add_argument("--host", help="of the first listener (127.0.0.1)")
-    parser.add_argument("-p", "--port", type=int, help="of the first listener (1883); 0 takes a free one")
-    parser.add_argument("--log-level", choices=logs.LEVELS, default="info")
-    parser.add_argument("--log-format", choices=logs.FORMATS, default="text")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but the log")
+    parser.add_argument("--host", help="address of the first listener (default: 127.0.0.1)")
+    parser.add_argument(
+        "-p", "--port", type=int, help="port of the first listener; 0: a free one (default: 1883)"
+    )
+    parser.add_argument(
+        "--log-level", choices=logs.LEVELS, default="info", help="lowest level logged (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="form of log lines (default: %(default)s)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the log")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -112,7 +121,7 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         for task in tasks:
             task.cancel()
     log.info("stopped")
-    return EXIT_ATTENTION if failures else 0
+    return Exit.INCOMPLETE if failures else 0
 
 
 def _reload(broker: Assembly, running: set[asyncio.Task[None]]) -> None:

@@ -1,16 +1,16 @@
-"""Look at the segments of a log, check them, mend them, copy records out, and compress them.
+"""List, verify, repair, export and compress segments of a log.
 
-    brim segments ls                                        what each segment holds
-    brim segments verify                                    reads every byte; exit status 1: there is damage
-    brim segments repair                                    what a start does, and indexes made anew
+    brim segments ls                                        contents of each segment
+    brim segments verify                                    read every byte; exit status 1: damage
+    brim segments repair                                    recover like a start, and rebuild indexes
     brim segments export --to FILE --topic 'plant/#'        records as lines of JSON; --to - prints them
-    brim segments export --drained --to DIR                 or as drained files, which Spark reads
-    brim segments archive                                   compress what is sealed, a tenth of the size
+    brim segments export --drained --to DIR                 records as drained files, which Spark reads
+    brim segments archive                                   compress sealed segments to a tenth
 
-ls, verify and export work beside a broker that writes the log.  repair and archive are for a log that nobody
-writes, and say so; a broker repairs when it starts, and archives by itself if [log] archive says so.
+ls, verify and export may run while a broker writes the log. repair and archive refuse a log in use: a broker
+repairs at its start, and compresses segments itself with `log.archive`.
 
-Exit status: 0 done and all is well, 1 done, and something is damaged or was left out, 2 not done.
+Exit status: 0 done, 1 something is damaged or was left out, 2 not done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from edge.cli import EXIT_ATTENTION
+from edge.cli.exit_status import Exit
 from edge.cli.export import add_export_arguments, export
 from edge.cli.log_options import add_log_arguments, log_directory
 from edge.cli.progress import progress
@@ -46,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="what", required=True, metavar="ls | verify | repair | export | archive"
     )
     for name, about in (
-        ("ls", "the segments, and what is in them"),
-        ("verify", "read everything again"),
-        ("repair", "cut what a crash has left half written, keep copies of what is damaged"),
-        ("archive", "compress what is sealed"),
+        ("ls", "list segments and their contents"),
+        ("verify", "read every byte and report damage"),
+        ("repair", "cut half-written ends, keep copies of damaged parts, rebuild indexes"),
+        ("archive", "compress sealed segments"),
     ):
         verb = verbs.add_parser(name, help=about)
-        verb.add_argument("--json", action="store_true", help="everything, as one JSON object")
+        verb.add_argument("--json", action="store_true", help="print one JSON object")
         add_log_arguments(verb)
-    exporting = verbs.add_parser("export", help="records, into files")
+    exporting = verbs.add_parser("export", help="copy records to a file or directory")
     add_export_arguments(exporting)
     add_log_arguments(exporting)
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in told.lines:
             print(escaped(line))
-    return 0 if told.well else EXIT_ATTENTION
+    return 0 if told.well else Exit.INCOMPLETE
 
 
 # ---- ls ----

@@ -1,10 +1,10 @@
-"""Sessions of MQTT clients: list them, remove one.
+"""List or remove sessions of MQTT clients.
 
-    brim sessions [ls]                  every session: its client, user and address, and how much waits for it
-    brim sessions rm CLIENT_ID          end one, with its connection and all that waits for it
+    brim sessions [ls]                  every session: client, user, address and number of queued records
+    brim sessions rm CLIENT_ID          remove a session with its connection and its queue
 
-A session that is removed frees its client identifier. Only the broker's own user, and root, may remove one.
-Exit status: 0 done, 2 wrong arguments, 3 no broker is there, 4 refused, and the message gives the reason.
+Removing a session frees its client identifier. Only the broker's own user and root may remove sessions.
+Exit status: 0 done, 2 wrong arguments, 3 no broker is reachable, 4 refused, with the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +27,17 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `brim sessions`."""
     add_runtime_argument(parser)
-    parser.add_argument("--json", action="store_true", help="for programs: one JSON object a line")
-    parser.add_argument("what", nargs="?", choices=("ls", "rm"), default="ls", help="ls: list, the default")
-    parser.add_argument("client_id", nargs="?", metavar="CLIENT_ID", help="of rm")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("ls", "rm"),
+        default="ls",
+        help="ls: list sessions (default); rm: remove a session",
+    )
+    parser.add_argument(
+        "client_id", nargs="?", metavar="CLIENT_ID", help="client identifier of the session to remove"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

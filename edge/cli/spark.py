@@ -1,13 +1,13 @@
-"""Run a Spark job over what bridges have drained.
+"""Run a Spark job on drained files.
 
     brim spark bronze /srv/lake --to /srv/bronze          a Parquet table, each record exactly once
     brim spark report /srv/lake --to report.html          one page: gaps, volume, lag, late data
-    brim spark JOB --help                                 what a job takes
+    brim spark JOB --help                                 options of a job
 
     brim spark --submit "--master spark://host:7077" bronze s3://bucket/lake --to s3a://bucket/bronze
 
-Without --submit the job runs on this machine, in this process.  With it, spark-submit runs it, with these
-options; the command is shown first, to be taken into a scheduler.  Jobs show how far they are on a terminal.
+Without --submit the job runs on this machine, in this process. With --submit, spark-submit runs it with the
+given options; its command line is printed first. On a terminal a job shows its progress.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from edge.errors import EdgeError
 __all__ = ["JOBS", "add_arguments", "run"]
 
 JOBS = {
-    "bronze": "drained files into a table, each record exactly once",
-    "kafka": "the same from a Kafka topic",
-    "silver": "the same with payloads decoded into typed columns",
+    "bronze": "drained files to a table, each record exactly once",
+    "kafka": "a Kafka topic to a table, each record exactly once",
+    "silver": "drained files to a table with decoded payloads in typed columns",
     "latest": "the last record of each device",
-    "windows": "by device and minute: count, minimum, mean, maximum",
-    "live": "the same from the files as they come, with watermarks",
-    "gaps": "what is missing between the edges and the table",
-    "report": "one page: gaps, volume, lag, late data, devices",
-    "replay": "a range of the files into a table, again or for the first time",
-    "compact": "small batches of a table into large files",
+    "windows": "count, minimum, mean and maximum by device and minute",
+    "live": "the same as windows from arriving files, with watermarks",
+    "gaps": "missing records between edges and table",
+    "report": "one HTML page: gaps, volume, lag, late data, devices",
+    "replay": "a range of the files to a table",
+    "compact": "small files of a table to large files",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim spark` takes."""
-    parser.add_argument("--submit", metavar="OPTIONS", help="run it by spark-submit, with these options")
+    parser.add_argument("--submit", metavar="OPTIONS", help="run the job with spark-submit and these options")
     jobs = "\n".join(f"{name}: {what};" for name, what in JOBS.items())
     parser.add_argument("job", choices=JOBS, metavar="JOB", help=jobs)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the job")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="options of the job")
 
 
 def run(arguments: argparse.Namespace) -> int:

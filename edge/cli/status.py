@@ -1,9 +1,9 @@
-"""What a running broker is doing, and what is being lost, by whom and why.
+"""Show the state of a running broker: clients, rings, log and bridges, and all losses with their causes.
 
-Exit status: 0 all is well, 1 something needs attention (a bridge or the log cannot go on), 3 no broker is
-there, 4 it refuses, 6 all runs and a bridge has lost records: they were overwritten, removed or damaged
-before they were drained.  All other losses since the start are shown and do not change the status: --json has
-every counter, for alarms.
+Exit status: 0 all is well, 1 something needs attention (a bridge or the log has stopped), 3 no broker is
+reachable, 4 refused by the broker, 6 all runs and a bridge has lost records: they were overwritten, deleted
+or damaged before they were drained. All other losses since the start are shown and do not change the status;
+--json has every counter, for alarms.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from edge.cli import EXIT_ATTENTION, EXIT_LOST
 from edge.cli.configuration import add_runtime_argument
+from edge.cli.exit_status import Exit
 from edge.cli.words import bytes_in_words, count_in_words, micros_in_words, seconds_in_words
 from edge.control import Connection, Report, Status
 from edge.terminal import escaped
@@ -42,9 +42,9 @@ TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridg
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `brim status` takes."""
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    parser.add_argument("--clients", action="store_true", help="MQTT clients too, those in trouble first")
-    parser.add_argument("--readers", action="store_true", help="readers of each ring too, and how far behind")
+    parser.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
+    parser.add_argument("--clients", action="store_true", help="show MQTT clients, those with losses first")
+    parser.add_argument("--readers", action="store_true", help="show the readers of each ring and their lag")
     add_runtime_argument(parser)
 
 
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _lines(status, clients=arguments.clients, readers=arguments.readers):
             print(escaped(line))
     if _troubles(status):
-        return EXIT_ATTENTION
-    return EXIT_LOST if any(it["verdict"] == "lost" for it in status["bridges"]) else 0
+        return Exit.INCOMPLETE
+    return Exit.LOST if any(it["verdict"] == "lost" for it in status["bridges"]) else 0
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Show messages as they come, from an MQTT broker, or from shared memory or ZeroMQ of the broker beside you.
+"""Show messages as they arrive: from an MQTT broker, or from shared memory or ZeroMQ of a local broker.
 
-On a terminal, whatever could act on it is escaped.  Exit status: 0 done, 2 wrong arguments,
-3 no broker is there or the connection broke, 4 the broker refuses, 5 the time of -W is over.
+On a terminal, control characters are escaped. Exit status: 0 done, 2 wrong arguments, 3 no broker is
+reachable or the connection broke, 4 refused by the broker, 5 the time of -W is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 
 from edge.cli.argument_types import directory, seconds
 from edge.cli.arrivals import Arrival, Arrivals, from_memory, from_mqtt, from_zeromq
-from edge.cli.mqtt_options import Exit, UsageError, add_connection_arguments, run_verb
+from edge.cli.exit_status import Exit
+from edge.cli.mqtt_options import UsageError, add_connection_arguments, run_verb
 from edge.terminal import escaped, escaped_payload
 
 __all__ = ["add_arguments", "line_form", "run"]
@@ -32,27 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "filters", nargs="+", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
     )
     parser.add_argument(
-        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="at most (default: %(default)s)"
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="highest QoS (default: %(default)s)"
     )
     parser.add_argument("-C", "--count", type=int, metavar="N", help="end after N messages")
     parser.add_argument(
-        "-W", "--wait", type=seconds, metavar="TIME", help="end after so long (5, 500ms, 1h), with status 5"
+        "-W", "--wait", type=seconds, metavar="TIME", help="end after this time (5, 500ms, 1h), with status 5"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="the topic before each message")
-    parser.add_argument("--json", action="store_true", help="one object a line, with all that is known")
-    parser.add_argument("--rate", action="store_true", help="messages and bytes a second instead of messages")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the topic before each message")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all fields")
+    parser.add_argument(
+        "--rate", action="store_true", help="print messages and bytes per second, no messages"
+    )
     parser.add_argument(
         "--keep-session",
         action="store_true",
-        help="with --id: the broker keeps what comes while this is not running",
+        help="with --id: keep the session; the broker queues messages while this command is not running",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--shm", action="store_true", help="read the shared memory of the broker on this machine"
+        "--shm", action="store_true", help="read the shared memory of the broker of this machine"
     )
-    source.add_argument("--zmq", action="store_true", help="read its ZeroMQ endpoint")
+    source.add_argument(
+        "--zmq", action="store_true", help="read the ZeroMQ endpoint of the broker of this machine"
+    )
     parser.add_argument(
-        "--runtime-dir", type=directory, metavar="DIR", help="of that broker, for --shm and --zmq"
+        "--runtime-dir",
+        type=directory,
+        metavar="DIR",
+        help="runtime directory of the broker, for --shm and --zmq",
     )
     add_connection_arguments(parser)
 

@@ -14,7 +14,8 @@ from urllib.request import urlopen
 import pytest
 
 import edge.client
-from edge.cli import EXIT_LOST, main
+from edge.cli import main
+from edge.cli.exit_status import Exit
 from tests.support.brim_process import BrimProcess
 from tests.support.drained_files import payloads_drained
 from tests.support.ports import free_port
@@ -120,7 +121,7 @@ async def test_a_buffer_that_is_too_small_loses_records_and_all_that_reports_say
         )
     )
     status, paused = state(broker, capsys)
-    assert (status, paused["verdict"]) == (EXIT_LOST, "lost")
+    assert (status, paused["verdict"]) == (Exit.LOST, "lost")
     hot = losses(paused)["hot"]
 
     assert printed(capsys, "bridge", "resume", "lake", "--runtime-dir", broker.runtime_dir)[0] == 0
@@ -142,7 +143,7 @@ def check_status(
     broker: BrimProcess, capsys: pytest.CaptureFixture[str], expected: dict[str, Ranges]
 ) -> None:
     status, found = state(broker, capsys)
-    assert (status, found["verdict"], found["skipped_records"]) == (EXIT_LOST, "lost", 0)
+    assert (status, found["verdict"], found["skipped_records"]) == (Exit.LOST, "lost", 0)
     assert losses(found) == expected
     for row in found["losses"]:
         count = records_in(expected[row["stream"]])
@@ -150,7 +151,7 @@ def check_status(
         assert (row["lost_ranges"], row["undeclared_records"]) == (len(expected[row["stream"]]), 0)
     for words in (("status",), ("bridge", "status")):
         status, said = printed(capsys, *words, "--runtime-dir", broker.runtime_dir)
-        assert status == EXIT_LOST
+        assert status == Exit.LOST
         assert "lost     nothing" not in said
         for stream, ranges in expected.items():
             assert f"LOST     {stream}/0: {records_in(ranges)} records" in said

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edge.cli import EXIT_NO_BROKER, EXIT_REFUSED, main
 from edge.cli import VERBS as ALL_VERBS
+from edge.cli import main
+from edge.cli.exit_status import Exit
 from tests.support.brim_process import BrimProcess
 from tests.support.ports import free_port
 
@@ -32,13 +33,13 @@ def test_a_local_verb_without_a_broker_ends_with_3(
 ) -> None:
     if words[0] == "consumers":  # It waits some seconds for a broker that may be about to come.
         (tmp_path / "consumers.sock").touch()
-    assert main([*words, "--runtime-dir", str(tmp_path)]) == EXIT_NO_BROKER
+    assert main([*words, "--runtime-dir", str(tmp_path)]) == Exit.CANNOT_CONNECT
     assert capsys.readouterr().err.startswith(f"brim {words[0]}: ")
 
 
 @pytest.mark.parametrize("words", MQTT, ids=" ".join)
 def test_an_mqtt_verb_without_a_broker_ends_with_3(words: list[str]) -> None:
-    assert main([*words, "--port", str(free_port())]) == EXIT_NO_BROKER
+    assert main([*words, "--port", str(free_port())]) == Exit.CANNOT_CONNECT
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_verb_that_is_refused_ends_with_4(broker: BrimProcess, capsys: pytest.
     ]
     for words in refused:
         status, error = main(words), capsys.readouterr().err
-        assert (words, status) == (words, EXIT_REFUSED), error
+        assert (words, status) == (words, Exit.REFUSED), error
     assert main(["status", *here]) == 0
 
 
@@ -78,13 +79,15 @@ def test_a_user_who_may_not_connect_is_refused(
 ) -> None:
     """As root every connection is permitted, so the answer of the kernel is given here."""
     monkeypatch.setattr(socket, "socket", Forbidden)
-    assert main(["status", "--runtime-dir", str(broker.runtime_dir)]) == EXIT_REFUSED
+    assert main(["status", "--runtime-dir", str(broker.runtime_dir)]) == Exit.REFUSED
     assert "may not talk to this broker" in capsys.readouterr().err
 
 
 def test_the_help_lists_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert "3 no broker reachable" in text
-    assert "4 refused by the broker" in text
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
+    assert [[str(int(it)), it.meaning] for it in Exit] == [
+        line for line in lines if line and line[0].isdigit()
+    ]
     assert all(verb in text for verb in ALL_VERBS)

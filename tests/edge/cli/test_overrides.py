@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.cli import EXIT_UNUSABLE, main
+from edge.cli import main
+from edge.cli.exit_status import Exit
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_a_value_of_the_command_line_goes_through_the_rules_of_the_file(
 ) -> None:
     status = main(["run", *directories, *arguments])
     error = capsys.readouterr().err
-    assert status == EXIT_UNUSABLE
+    assert status == Exit.USAGE
     assert message.split(":", maxsplit=1)[0] in error
     assert f"the command line: {message}" in error.replace(str(Path.cwd()) + "/", "")
 
@@ -40,7 +41,7 @@ def test_an_empty_directory_is_not_the_working_directory(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", option, ""])
-    assert ended.value.code == EXIT_UNUSABLE
+    assert ended.value.code == Exit.USAGE
     assert "it is empty; name a directory" in capsys.readouterr().err
 
 
@@ -65,5 +66,5 @@ def test_a_wrong_value_of_a_verb_is_a_usage_error(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert ended.value.code == EXIT_UNUSABLE
+    assert ended.value.code == Exit.USAGE
     assert "usage: brim" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 
 import edge.client
 from edge.cli import pub, sub
-from edge.cli.mqtt_options import Exit
+from edge.cli.exit_status import Exit
 from edge.mqtt import ReasonCode, Version
 from edge.terminal import escaped, escaped_payload
 from tests.support.house import ROOT

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.cli import EXIT_NO_BROKER, EXIT_REFUSED, EXIT_UNUSABLE, main
+from edge.cli import main
+from edge.cli.exit_status import Exit
 from edge.control import RemoveSession
 from edge.control import encode as request_bytes
 from edge.directories import control_socket
@@ -59,10 +60,10 @@ def test_sessions_are_listed_and_removed(broker: BrimProcess, capsys: pytest.Cap
 
 def test_what_cannot_be_removed_is_explained(broker: BrimProcess, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, error = brim(capsys, broker, "rm", "nobody-knows")
-    assert (status, "client 'nobody-knows' has no session" in error) == (EXIT_REFUSED, True)
-    assert brim(capsys, broker, "rm")[0] == EXIT_UNUSABLE
+    assert (status, "client 'nobody-knows' has no session" in error) == (Exit.REFUSED, True)
+    assert brim(capsys, broker, "rm")[0] == Exit.USAGE
     broker.stop()
-    assert brim(capsys, broker, "rm", "x")[0] == EXIT_NO_BROKER
+    assert brim(capsys, broker, "rm", "x")[0] == Exit.CANNOT_CONNECT
 
 
 FOREIGN = """

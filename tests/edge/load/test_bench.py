@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge import cli
+from edge.cli.exit_status import Exit
 from edge.load import SCENARIOS, LoadError, Scenario, qos_pattern
 from edge.load import runner as load_runner
 from edge.mqtt import Version
@@ -62,7 +63,7 @@ def test_a_self_test_needs_no_broker(capsys) -> None:
 
 
 def test_a_broker_that_is_not_there_is_status_3_and_a_remedy(capsys) -> None:
-    assert bench("--port", free_port()) == cli.EXIT_NO_BROKER
+    assert bench("--port", free_port()) == Exit.CANNOT_CONNECT
     assert "start one: `brim run`" in capsys.readouterr().err
 
 
@@ -88,7 +89,7 @@ def test_what_cannot_be_measured_is_refused_with_the_reason(
     arguments: tuple[object, ...], words: str, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
-    assert bench(*arguments) in {cli.EXIT_UNUSABLE, cli.EXIT_NO_BROKER}
+    assert bench(*arguments) in {Exit.USAGE, Exit.CANNOT_CONNECT}
     assert words in capsys.readouterr().err
 
 
