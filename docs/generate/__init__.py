@@ -1,7 +1,7 @@
 """Reference pages docs/reference/*.md, generated from the source that defines their subjects.
 
-Owns the list of pages and the error for a definition without a description.  Never writes a fact of its own:
-text stands in docstrings and tables of the source.  `./dev docs` writes the pages (__main__.py);
+Owns the list of pages and the error for a definition without a description. Never writes a fact of its own:
+text stands in docstrings and tables of the source. `./dev docs` writes the pages (__main__.py);
 tests/docs/test_reference.py generates them in memory and compares.
 """
 
@@ -16,7 +16,12 @@ __all__ = ["COMMAND", "DIRECTORY", "PAGES", "MissingDescription", "generate"]
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
 COMMAND = "./dev docs"
-PAGES = {"configuration.md": "configuration"}
+PAGES = {
+    "configuration.md": "configuration",
+    "commands.md": "commands",
+    "metrics.md": "metrics",
+    "sys-topics.md": "sys_topics",
+}
 NOTICE = "<!-- Generated from source by `./dev docs`; edit the source, not this page. -->\n\n"
 
 
@@ -25,7 +30,7 @@ class MissingDescription(ValueError):
 
 
 def generate() -> Mapping[str, str]:
-    """Text of each page by file name.  Raises MissingDescription."""
+    """Text of each page by file name. Raises MissingDescription."""
     texts = {}
     for name, module in PAGES.items():
         page: Callable[[], str] = import_module(f"docs.generate.{module}").page

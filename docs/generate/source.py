@@ -29,7 +29,7 @@ def field_docs(cls: type) -> Mapping[str, str]:
 
 
 def doc_of(item: object, name: str) -> str:
-    """The docstring of `item` itself.  Raises MissingDescription."""
+    """The docstring of `item` itself. Raises MissingDescription."""
     text = inspect.cleandoc(getattr(item, "__doc__", None) or "")
     if not text:
         raise MissingDescription(f"{name} has no docstring; write one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -11,9 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from docs.generate import COMMAND, DIRECTORY, NOTICE, PAGES, ROOT, MissingDescription, configuration, generate
+from docs.generate import (
+    COMMAND,
+    DIRECTORY,
+    NOTICE,
+    PAGES,
+    ROOT,
+    MissingDescription,
+    commands,
+    configuration,
+    generate,
+    metrics,
+    sys_topics,
+)
 from docs.generate.source import doc_of, field_docs
+from edge import cli
+from edge.cli.exit_status import Exit
 from edge.config import Config, parse
+from edge.metric_families import Metric
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +104,45 @@ def test_every_section_of_the_schema_is_on_the_page(pages: dict[str, str]) -> No
 
 def test_pages_are_the_same_in_this_process(pages: dict[str, str]) -> None:
     assert generate() == pages
+
+
+# ---- commands.md ----
+
+
+def test_an_argument_without_a_help_text_is_an_error() -> None:
+    parser = argparse.ArgumentParser(prog="brim x", add_help=False)
+    parser.add_argument("--loud", action="store_true")
+    with pytest.raises(MissingDescription, match="brim x: --loud has no help text"):
+        commands.arguments_table(parser, "brim x")
+
+
+def test_a_verb_below_a_verb_has_a_heading_and_its_options(pages: dict[str, str]) -> None:
+    page = pages["commands.md"]
+    assert [verb for verb in cli.VERBS if f"\n## brim {verb}\n" not in page] == []
+    _, _, backfill = page.partition("\n### brim bridge backfill\n")
+    assert "| `--from OFFSET` | required | first offset |" in backfill.partition("\n#")[0]
+
+
+def test_defaults_and_choices_are_those_of_the_parser() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--qos", type=int, choices=(0, 1), default=0, help="QoS (default: %(default)s)")
+    parser.add_argument("name", nargs="?", help="a name")
+    rows = commands.arguments_table(parser, "x").splitlines()[2:]
+    assert rows == ["| `--qos {0,1}` | `0` | QoS |", "| `name` | optional | a name |"]
+
+
+def test_every_exit_status_is_on_the_page(pages: dict[str, str]) -> None:
+    found = re.findall(r"^\| (\d+) \| ", pages["commands.md"], re.MULTILINE)
+    assert list(map(int, found)) == list(Exit)
+
+
+# ---- metrics.md and sys-topics.md ----
+
+
+def test_a_metric_or_topic_without_a_meaning_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "METRICS", {"brim_mute": Metric("gauge", "")})
+    with pytest.raises(MissingDescription, match="brim_mute has no meaning"):
+        metrics.page()
+    monkeypatch.setattr(sys_topics.sys_topics, "TOPICS", {"mute": ""})
+    with pytest.raises(MissingDescription, match="mute without a meaning"):
+        sys_topics.page()
