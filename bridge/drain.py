@@ -1,24 +1,25 @@
-"""The drain: records of many partitions, unit by unit, into one sink, each exactly once.
+"""Drain: sends the records of many partitions, unit by unit, to one sink, each record exactly once.
 
-Owns the order of things and nothing that runs by itself: step() does the next things and says how long there
-is nothing to do.  runner.py calls it, waits, and tries again what failed.
+A unit is one drained file, or one batch of records for a record sink. Owns the order of the steps, and no
+thread: step() does what is possible now, and returns the time until there is more to do. runner.py calls it,
+waits, and tries failed steps again.
 
 A unit
-  1. is decided on: a contiguous range of one partition, with what is missing before it;
-  2. is written down as an intent (checkpoint), with the number and so the name that it will have;
-  3. is put; the sink stores a name once, so a put that was repeated stores nothing twice;
-  4. is written down as done, when all that were decided on before it are.
+  1. is decided: a contiguous range of one partition, with the losses before it;
+  2. is written down as an intent (checkpoint), with its number, which determines its name;
+  3. is put; the sink stores a name once, so a repeated put stores nothing twice;
+  4. is written down as done, when all units that were decided before it are done.
 
-Several are under way at once (window.py), and may arrive in any order: readers of the lake go by numbers, and
-wait for one that is missing.  For a sink that takes records one by one there is no 2: what is not written
-down as done is sent again: at most one resend window (resend.py).
+Several units are in flight at once (window.py), and may arrive in any order. Readers of the lake use the
+numbers, and wait for a missing one. For a sink that takes records one by one step 2 is absent. Units that are
+not written down as done are sent again, up to the resend limit (resend.py).
 
-Killed at any instruction, the next drain finds either no intent, and nothing of that unit in the sink; or the
-intent, reads the same records again, builds the same bytes and puts the same name.  If those records are
-gone by then, the sink is asked whether it has the name.
+After a kill at any instruction there are two cases. Without an intent, the sink has nothing of that unit.
+With an intent, the next drain reads the same records again, builds the same bytes and puts the same name. If
+those records are gone, the drain checks whether the sink has the name.
 
-Not covered: a store that answers "no such name" and carries out a put of the killed process afterwards, when
-the records of that put are gone from ring and log.  The gap report then names the doubled drain_seq.
+Not covered: a store that answers "no such name", and executes a put of the killed process after that, while
+the records of that put are gone from ring and log. The gap report then names the doubled drain_seq.
 """
 
 from __future__ import annotations
@@ -55,32 +56,32 @@ __all__ = ["Drain", "Lost", "Moved", "Totals"]
 log = logging.getLogger(__name__)
 
 Lost = Sequence[tuple[int, int]]  # ranges of offsets, both ends included
-# ring name, epoch, offset, lost: the sink has all records of the ring below the offset, but for those
+# ring name, epoch, offset, lost: the sink has all records of the ring below the offset, except the lost ones
 Moved = Callable[[str, int, int, Lost], object]
 
-SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this
+SETTLE_S = 60.0  # with a full window: the sink's answer ends the wait, not this time
 FINISH_S = 32.0  # a sink answers within half a minute
-SAVE_S = 1.0  # how often what has arrived is written down while more is under way: it may be sent again
+SAVE_S = 1.0  # interval of saving arrivals while more units are in flight: these may be sent again
 
 
 @dataclass(slots=True)
 class Totals:
-    """What this drain has done since it began."""
+    """Totals of this drain since it began."""
 
     units: int = 0
     records: int = 0
     bytes: int = 0
-    lost_records: int = 0  # declared so in a footer
-    damaged_records: int = 0  # that did not verify in a ring: they are declared lost, unless the log has them
+    lost_records: int = 0  # declared in a footer
+    damaged_records: int = 0  # did not verify in a ring: declared lost, unless the log has them
     dead_letters: int = 0
     retries: int = 0
 
 
 class Drain:
-    """Drains the rings of `settings` into `sink`.  Belongs to one thread.
+    """Drain of the rings of `settings` into `sink`. Belongs to one thread.
 
-    `cold`: the log, if any.  `moved` is told after the sink has taken a unit, and of each partition before
-    the first.  `settled` is called, on any thread, when the sink has answered: step() is then worth a call.
+    `cold`: the log, if any. `moved` is called after the sink has taken a unit, and for each partition before
+    the first unit. `settled` is called on any thread after an answer of the sink: then step() has work.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Drain:
         self._shipping: Shipping = (
             RecordShipping(settings, sink) if isinstance(sink, RecordSink) else UnitShipping(settings, sink)
         )
-        # Units are written down some at a time: half of them wait for a place, while the others are put.
+        # Intents are written down in groups: half of the units wait for a place, while the others are put.
         self._most = settings.window * (2 if self._shipping.begins and settings.window > 1 else 1)
         self._resend: ResendLimit | None = None
         if isinstance(sink, RecordSink):
@@ -106,7 +107,7 @@ class Drain:
         self.settings = settings
         self.totals = Totals()
         self.last_ack: float | None = None  # monotonic
-        self.held = False  # no unit is begun; those under way go on
+        self.held = False  # no unit is begun; units in flight continue
         self.checkpoint = checkpoint
         left = streams_left(settings, checkpoint)
         copies = settings.log_dir, settings.runtime_dir
@@ -126,27 +127,27 @@ class Drain:
             checkpoint.abandon()
         self._window = Window([Flight(intent) for intent in checkpoint.intents])
         self._buffers: list[RecordBuffer] = []
-        self._begun = False  # the sink has been asked what it has
-        self._stale = False  # the sink has failed: it is asked again whether it is there
+        self._begun = False  # the content of the sink is known
+        self._stale = False  # the sink has failed: its presence is checked again
         self._scan_at = 0.0
         self._saved_at = 0.0
 
     @property
     def drain_seq(self) -> int:
-        """Of the last unit that the sink has."""
+        """Number of the last unit that the sink has."""
         return self.checkpoint.drain_seq
 
     @property
     def in_flight(self) -> int:
-        """Units that the sink has been given and has not answered."""
+        """Number of units that the sink has and has not answered."""
         return self._window.outstanding
 
     def step(self) -> float:
-        """Do what can be done now.  Seconds in which there will be nothing to do, 0: go on at once.
+        """Do what is possible now. Return the seconds until there is more to do; 0: now.
 
-        Raises SinkError, CheckpointError, SourceError (as it begins): nothing is lost, call again.
+        Raises SinkError, CheckpointError, SourceError (at the begin): nothing is lost, call again.
         """
-        now = self.look()  # before the sink is asked: how much waits is known while it is away, too
+        now = self.look()  # before any request to the sink: so the lag is known while the sink is away
         if not self._begun:
             self._begin()
         progress = self._settle()
@@ -161,22 +162,22 @@ class Drain:
         return 0.0 if progress else min(wait_s, max(self._scan_at - now, TICK_S))
 
     def look(self) -> float:
-        """Find rings that are new, if it is time to; what time it is.  Also for a drain that is held."""
+        """Find new rings if it is time to. Return the time. Also for a drain that is held."""
         now = self.clock.monotonic()
         if now >= self._scan_at:
             self.partitions.scan(self.is_busy)
             self._scan_at = now + self.settings.scan_interval_ms / 1000
         if self.held:
-            self.partitions.wants(lambda _: None)  # notes since when
+            self.partitions.wants(lambda _: None)  # notes since when records wait
         return now
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be sent, as far as the last step() saw."""
+        """True if no record waits to be sent, as of the last step()."""
         return not self.partitions.waiting
 
     def drained(self) -> bool:
-        """Whether the sink has everything that is in the rings now."""
+        """True if the sink has all records that are in the rings now."""
         self.partitions.scan(self.is_busy)
         return not self._window.flights and not any(map(self.partitions.waits, self.partitions.sources))
 
@@ -184,7 +185,7 @@ class Drain:
         return [RingName(*name) for name in self.checkpoint.cursors]
 
     def cursor_of(self, name: RingName) -> Cursor | None:
-        """Where a partition stands when the sink has what is under way; None: it was never begun."""
+        """Cursor of a partition after all its units in flight; None: it was never begun."""
         cursor = self.checkpoint.cursors.get(name)
         for flight in self._window.of(name):
             if cursor is not None and cursor.epoch == flight.intent.epoch:
@@ -192,44 +193,44 @@ class Drain:
         return cursor
 
     def oldest_ns_of(self, name: RingName) -> int | None:
-        """Timestamp of the oldest record that waits or is under way, or of one not long before it."""
+        """Timestamp of the oldest record that waits or is in flight, or of a record shortly before it."""
         waits = self.partitions.oldest_ns(name)
         found = [] if waits is None else [waits]
         found += [it.parcel.batch.first_timestamp_ns for it in self._window.of(name) if it.parcel]
         return min(found, default=None)
 
     def is_busy(self, name: RingName) -> bool:
-        """Whether units of it are under way."""
+        """True if units of the partition are in flight."""
         return any(self._window.of(name))
 
     def redirect(self, name: RingName, cursor: Cursor) -> None:
-        """Put a partition elsewhere; units under way are not touched.  Raises CheckpointError."""
+        """Move the cursor of a partition; units in flight are not changed. Raises CheckpointError."""
         self.checkpoint.move(cursor)
         self.partitions.forget(name)
         self._saved()
 
     def collect(self) -> None:
-        """Take what the sink has answered, and send nothing.  Raises SinkError, CheckpointError."""
+        """Take the answers of the sink, and send nothing. Raises SinkError, CheckpointError."""
         self._settle()
         self._save()
 
     def wait_for_one(self, timeout_s: float = FINISH_S) -> None:
-        """Until the sink has answered about something that it was given."""
+        """Wait until the sink has answered about any unit in flight."""
         wait([it.future for it in self._window.flights if it.future is not None], timeout_s, FIRST_COMPLETED)
 
     def finish(self) -> None:
-        """Wait for what the sink has, for half a minute at most, and write it down.  As collect()."""
+        """Wait at most half a minute for the units in flight, and save the progress. Raises as collect()."""
         wait([it.future for it in self._window.flights if it.future is not None], FINISH_S)
         self._settle()
         if not self.checkpoint.saved:
             self._saved()
 
     def close(self) -> None:
-        """Let end what is under way, and detach from all rings.  Checkpoint and sink are the caller's."""
+        """Complete the units in flight, and detach from all rings. The caller closes checkpoint and sink."""
         self._shipping.close()
         self.partitions.close()
 
-    # ---- where it begins ----
+    # ---- begin ----
 
     def _begin(self) -> None:
         note_streams(self.settings, self.checkpoint)
@@ -253,17 +254,17 @@ class Drain:
                 hint="let the user that runs the bridge read the log, and look at its disk",
             ) from error
 
-    # ---- deciding ----
+    # ---- decisions ----
 
     def _decide(self, now: float) -> tuple[list[Flight], float]:
-        """Units that are begun now, and seconds until there may be another."""
+        """Units to begin now, and the seconds until there may be another."""
         decided: list[Flight] = []
         left_out: set[tuple[RingName, bool]] = set()
         moved = False
         window = self.settings.window
         if len(self._window) > window:
-            return [], SETTLE_S  # enough for now: the next ones are written down together
-        # One alone while the sink has nothing to do; some while it has.
+            return [], SETTLE_S  # the next units are written down together
+        # One unit while the sink has nothing to do; several while it has.
         room = min(self._most, len(self._window) + (window if self._window.outstanding else 1))
         while len(self._window) < room and self._has_room():
             found = self.partitions.wants(self.checkpoint.move)
@@ -292,13 +293,13 @@ class Drain:
         return self._resend is None or self._resend.has_room(self.settings, self._window.flights)
 
     def _beside(self, wants: list[Want]) -> list[Want]:
-        """Without backlog, where it would take the last place that what comes in needs."""
+        """The demands without backlog, if a backlog unit would take the last place that live records need."""
         backlog = sum(1 for flight in self._window.flights if flight.backlog)
         most = max(self.settings.window - 1, 1)
         return [want for want in wants if want.live or backlog < most]
 
     def _begun_flights(self, decided: list[Flight]) -> list[Flight]:
-        """The flights, written down if they must be.  Raises CheckpointError: there are none."""
+        """The flights, written down if required. Raises CheckpointError: none was written."""
         if decided:
             try:
                 intents = [flight.intent for flight in decided]
@@ -310,7 +311,7 @@ class Drain:
         return decided
 
     def _unit_of(self, source: PartitionSource, want: Want) -> Flight | bool:
-        """A unit of this partition; or whether something else has been done about it."""
+        """A unit of this partition; otherwise True if the partition has advanced in another way."""
         cursor = self.cursor_of(source.name)
         assert cursor is not None
         start = cursor.live_offset if want.live else cursor.next_offset
@@ -351,7 +352,7 @@ class Drain:
         return flight
 
     def _pass(self, cursor: Cursor, want: Want) -> bool:
-        """What waited is gone: what has been drained behind it is the end of the partition, or the next."""
+        """The backlog is gone: declare it lost, and move the cursor behind the drained range that follows."""
         stop = cursor.stop_offset
         if want.live or stop is None:
             return False
@@ -359,7 +360,7 @@ class Drain:
         return True
 
     def _splits(self, source: PartitionSource, cursor: Cursor, batch: Batch) -> bool:
-        """Whether so much has waited for so long that what comes in now shall go beside it."""
+        """True if the backlog is old enough that live records are drained in parallel from now on."""
         age_ms = self.clock.age_s(batch.first_timestamp_ns) * 1000
         late = max(self.settings.live_after_ms, 3 * self.settings.linger_ms)
         end = source.end_offset()
@@ -397,7 +398,7 @@ class Drain:
         )
 
     def _causes(self, source: PartitionSource, cursor: Cursor, lost: Lost) -> dict[str, Any]:
-        """Why records are lost that the next unit declares."""
+        """Causes of the losses that the next unit declares."""
         if not (lost or cursor.earlier_lost):
             return {}
         ranges = [*cursor.earlier_lost, *((cursor.epoch, *it) for it in lost)]
@@ -405,7 +406,7 @@ class Drain:
         return {"damaged": tuple(found), "logged": source.is_logged()}
 
     def _next_epoch(self, source: PartitionSource, cursor: Cursor) -> bool:
-        """Go on with the epoch after the cursor's, which has been read to its end.  False: there is none."""
+        """Continue with the next epoch; that of the cursor was read to its end. False: no next epoch."""
         epochs = source.epochs()
         later = epochs
         if self.installation.owns(cursor.epoch):
@@ -428,7 +429,7 @@ class Drain:
     # ---- sending ----
 
     def _send(self, flights: Sequence[Flight]) -> bool:
-        """Give these to the sink.  Whether there were any.  Raises SinkError."""
+        """Send these units. True if there were any. Raises SinkError."""
         if self._stale and flights:
             self._sink.begin(self.settings.edge_id)
             self._stale = False
@@ -449,11 +450,11 @@ class Drain:
         return any(flight.future is not None for flight in flights)
 
     def _read_again(self, flight: Flight) -> bool:
-        """Read the records of a unit that a crash has interrupted.  False: it was settled without them."""
+        """Read the records of a unit that a crash has interrupted. False: it was resolved without them."""
         if (batch := self._batch_again(flight)) is not None:
             flight.parcel = Parcel(flight.intent, batch)
             return True
-        assert not isinstance(self._sink, RecordSink)  # such a sink has nothing under way after a crash
+        assert not isinstance(self._sink, RecordSink)  # such a sink has no unit in flight after a crash
         flight.acknowledged = is_there(self._sink, flight.intent, self.settings.edge_id)
         if not flight.acknowledged:
             log.error("unit given up: its records are gone drain_seq=%d", flight.intent.drain_seq)
@@ -473,10 +474,10 @@ class Drain:
             return None
 
     def _settle(self) -> bool:
-        """Take what the sink has answered.  Whether it has taken anything.  Raises SinkError."""
+        """Take the answers of the sink. True if it has taken a unit. Raises SinkError."""
         failure = self._window.settle(self.clock.monotonic(), self._acknowledged)
         progress = False
-        if failure is not None:  # whatever becomes of the others
+        if failure is not None:  # whatever the result of the others
             self.totals.retries += 1
             self._stale = True
             self._window.rewinding = not self._shipping.begins
@@ -526,13 +527,13 @@ class Drain:
             self._moved(name.ring, ring_epoch(cursor.epoch), cursor.accounted_offset, lost)
 
     def _save(self) -> bool:
-        """Save the checkpoint if it is time to.  True if that made room under the resend limit."""
+        """Save the checkpoint if it is time to. True if that made room under the resend limit."""
         now = self.clock.monotonic()
         if self.checkpoint.saved:
             return False
         due = self._resend is not None and self._resend.is_due()
         if self._window.flights and now - self._saved_at < SAVE_S and not due:
-            return False  # the next units are written down soon, and this with them
+            return False  # the next units are written down soon, and this progress with them
         self._saved()
         self._saved_at = now
         return self._resend is not None

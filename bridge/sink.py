@@ -1,10 +1,10 @@
-"""What a sink is: the one thing to write in order to drain to somewhere else.
+"""Sink interface: the part to implement for a new destination.
 
-There are two kinds.  A UnitSink stores drained files, each under a name that is a function of its content, so
-that what is sent twice is there once.  A RecordSink passes records on, one by one, with their identity.
+There are two kinds. A UnitSink stores drained files, each under a name that is a function of its content, so
+a repeated put stores nothing twice. A RecordSink passes records on, one by one, with their identity.
 
 A sink is one file in bridge/sinks that imports its client library when it is opened, and a line in
-open_sink().  docs/how-to/write-a-sink.md walks through one.
+open_sink(). docs/how-to/write-a-sink.md has an example.
 """
 
 from __future__ import annotations
@@ -25,97 +25,98 @@ OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
 
 class UnitSink(Protocol):
-    """Where drained files go: a store that keeps a name once.
+    """Store for drained files that keeps a name once.
 
-    What it may assume
-      * A name decides the content.  A unit that put() did not return from comes again, perhaps from another
-        process, perhaps after days, with the same name and the same bytes; compressed ones and Parquet with
-        others, if a library has changed: unit.is_held_by() says whether what is there is the same.
-      * The memory of a unit is the caller's again as soon as put() has returned.
+    Guarantees of the caller
+      * A name determines the content.  A unit from which put() did not return is put again, maybe by another
+        process, maybe days later, with the same name and the same bytes.  The bytes of compressed files and
+        Parquet files may differ after a library has changed: unit.is_held_by() compares a stored file.
+      * The caller reuses the memory of a unit as soon as put() has returned.
 
-    What it owes in return
-      * put() may run on several threads at once, for different units, and they may end in any order.
-      * put() returns when the unit is safe there, and no sooner: then the ring and the log may forget it.
-      * A unit is there whole or not at all, for everybody who looks, and only once however often it is put.
+    Duties of the sink
+      * put() may run on several threads at once, for different units, and may end in any order.
+      * put() returns only when the unit is safe in the store: after that, ring and log may forget it.
+      * A unit is visible whole or not at all, to every reader, and only once, for any number of puts.
       * put() ends: every wait in it has a limit, of about half a minute.
       * Errors are SinkUnavailable (the drain waits and tries again, for days) or SinkBlocked (it stops until
-        somebody has acted), with the remedy as hint.
+        an operator has acted), with the remedy as hint.
     """
 
     @property
     def url(self) -> str:
-        """Where, for people and for the checkpoint; without secrets."""
+        """Destination for people and for the checkpoint, without secrets."""
 
     def begin(self, edge: str) -> None:
-        """A drain of this edge begins: a put() now would probably work.
+        """Begin a drain of this edge: check that a put() would probably work now.
 
-        A sink that can keeps other drains of this edge out until close(): two of them would give the same
-        numbers to different units.  Raises SinkUnavailable with the remedy, and is then asked again.
+        If possible, the sink excludes other drains of this edge until close(): two of them would give the
+        same numbers to different units. Raises SinkUnavailable with the remedy, and is then called again.
         """
 
     def put(self, unit: Unit) -> None:
-        """The unit is safe there.  Raises SinkUnavailable, SinkBlocked."""
+        """Store the unit; return when it is safe. Raises SinkUnavailable, SinkBlocked."""
 
     def names(self, prefix: str) -> Iterator[str]:
-        """The names that are there and begin with `prefix`, in any order.
+        """Stored names that begin with `prefix`, in any order.
 
-        Asked for all of an edge, "edge=.../", when a checkpoint is new, to go on behind what is there; for
-        those of one number, "edge=.../dt=.../0000000000000007-", at each start, and after a crash, to learn
-        whether a unit that can be read no more has arrived.  Raises SinkUnavailable.
+        Called for all names of an edge, "edge=.../", when a checkpoint is new, to continue behind them.
+        Called for the names of one number, "edge=.../dt=.../0000000000000007-", at each start; and after a
+        crash, to find out whether a unit that can no longer be read has arrived. Raises SinkUnavailable.
         """
 
     def close(self) -> None:
-        """Connections and descriptors are gone.  May be called twice."""
+        """Close connections and descriptors. May be called twice."""
 
 
 @runtime_checkable
 class Leasing(Protocol):
-    """A sink that keeps other drains of an edge out."""
+    """Sink that excludes other drains of an edge."""
 
     def hold_as(self, holder: Holder) -> None:
-        """Take leases for this holder from now on; before begin()."""
+        """Take leases for this holder from now on; called before begin()."""
 
 
 @runtime_checkable
 class RecordSink(Protocol):
-    """Where records go one by one: a broker, a queue.
+    """Destination for single records: a broker, a queue.
 
-    It cannot be asked what it has, so a record may come there twice after a crash or an outage: at most one
-    resend window (bridge/resend.py).  Its identity (edge, epoch, partition, offset) goes with it, in headers
-    or properties, for readers that must not count twice.
+    It cannot list the records that it has. So a record may arrive twice after a crash or an outage: at most
+    up to the resend limit (bridge/resend.py). The identity of a record (edge, epoch, partition, offset) is
+    sent with it, in headers or properties, for readers that must not count twice.
 
-    What it may assume
+    Guarantees of the caller
       * One thread calls begin(), send() and close().
-      * Records of a partition come in the order of their offsets, but for a backlog: what comes in meanwhile
-        goes beside it (settings.py, live_share), each of the two in order.  After a failure all that was not
-        acknowledged without a gap comes again, in that order, once every send() has been settled.
-      * The memory of the records is its own until the Future is settled.
+      * Records of a partition are sent in the order of their offsets.  With a backlog, live records are sent
+        in parallel (settings.py, live_share), each of the two in order.  After a failure, all records behind
+        the last contiguous acknowledgement are sent again in that order, once every send() is settled.
+      * The memory of the records belongs to the sink until the Future is settled.
 
-    What it owes in return
-      * send() takes the records and returns at once; several may be outstanding, and may be acknowledged in
+    Duties of the sink
+      * send() takes the records and returns at once.  Several may be outstanding, and may be acknowledged in
         any order, from any thread.
-      * The Future gets a result when all of the records are safe there, and no sooner, or rejected for good;
-        each rejected one is named, and its reason is for people.
-      * The Future is settled, for better or worse, within about half a minute, and by close() at the latest.
-        It fails with SinkUnavailable (tried again, for days) or SinkBlocked, with the remedy as hint.
-      * Records of one partition keep their order there, as far as the sink has one.
+      * The Future gets a result only when all of the records are safe at the destination, or rejected for
+        good.  Each rejected record is named, with a reason for people.
+      * The Future is settled within about half a minute, with a result or an error, and at the latest by
+        close().  It fails with SinkUnavailable (tried again, for days) or SinkBlocked; hint: the remedy.
+      * Records of one partition keep their order, if the destination has an order.
     """
 
     @property
     def url(self) -> str:
-        """Where, for people and for the checkpoint; without secrets."""
+        """Destination for people and for the checkpoint, without secrets."""
 
     def begin(self, edge: str) -> None:
-        """A drain of this edge begins, or goes on after a failure: a send() now would probably work.
+        """Begin a drain of this edge, or continue after a failure: check that a send() would probably work
+        now.
 
-        Raises SinkUnavailable with the remedy, and is then asked again; SinkBlocked.
+        Raises SinkUnavailable with the remedy, and is then called again; SinkBlocked.
         """
 
     def send(self, records: Records) -> Future[Sequence[Rejected]]:
-        """Send them.  Raises SinkUnavailable: none of them has been taken, send them again."""
+        """Send records. Raises SinkUnavailable: none of them was taken, send them again."""
 
     def close(self) -> None:
-        """Connections, threads and descriptors are gone.  May be called twice."""
+        """Close connections, threads and descriptors. May be called twice."""
 
 
 Sink: TypeAlias = UnitSink | RecordSink
@@ -145,7 +146,7 @@ def open_sink(url: str, options: Mapping[str, str] | None = None) -> Sink:
 
 
 def shown(url: str) -> str:
-    """The URL without what is secret in it."""
+    """The URL without its secrets."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -188,7 +189,7 @@ def _open_files(url: str, scheme: str, options: dict[str, str]) -> UnitSink:
 
 
 def open_unit_sink(url: str, options: Mapping[str, str] | None = None) -> UnitSink:
-    """As open_sink(), where only a store of files will do.  Raises BadName for others, too."""
+    """As open_sink(), for a store of files only. Raises BadName for others, too."""
     sink = open_sink(url, options)
     if isinstance(sink, RecordSink):
         sink.close()

@@ -1,4 +1,4 @@
-"""The sink that is a Kafka cluster, by confluent-kafka: one Kafka record for each record.
+"""Kafka sink, by confluent-kafka: one Kafka record for each record.
 
 confluent-kafka is imported when a sink is opened: pip install 'brim[kafka]'.
 
@@ -6,21 +6,22 @@ confluent-kafka is imported when a sink is opened: pip install 'brim[kafka]'.
 
 A Kafka record that any consumer can read:
 
-    key              the topic a record was published to: what one device sends stays in order, but for a
-                     backlog, beside which goes what comes in meanwhile (live_share = 0: never)
-    value            its payload, as it came
-    timestamp        when the broker took it, in ms
+    key              the topic of the record: so the records of one device stay in order.  Records of a
+                     backlog and live records are sent in parallel (live_share = 0: never)
+    value            its payload, unchanged
+    timestamp        time at which the broker took it, in ms
     brim-source      header, text: EDGE/STREAM/PARTITION/EPOCH
     brim-record      header, text: OFFSET TIMESTAMP_NS FLAGS, flags as in a record: QoS 3, retain 4
-    mqtt-properties  header, only where there are any: MQTT 5 properties in wire form
+    mqtt-properties  header, absent without properties: MQTT 5 properties in wire form
 
-The two brim headers are the identity of a record.  The producer is idempotent and waits for all replicas, so
-the cluster sees each record once while the producer lives; after an outage or a crash at most one resend
-window comes again (bridge/resend.py).  A reader that must not count twice asks whether it has OFFSET of
-EDGE/STREAM/PARTITION/EPOCH already; that it has a higher one says nothing.
+The two brim headers are the identity of a record. The producer is idempotent and waits for all replicas, so
+the cluster has each record once while the producer lives. After an outage or a crash, records up to the
+resend limit are sent again (bridge/resend.py). A reader that must not count twice checks whether it has
+OFFSET of EDGE/STREAM/PARTITION/EPOCH already. A higher offset is no proof.
 
-One thread hands records over, up to IN_FLIGHT_BYTES at once, and takes the answers; both per batch, what is
-done for each record is in C.  Records of a plug-in, or with another topic there, go one by one.
+One thread passes records to the client, up to IN_FLIGHT_BYTES at once, and takes the acknowledgements. Both
+happen per batch; the work per record is in C. Records of a plug-in, or with another topic at the sink, are
+passed one by one.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ from ringbuf import FLAG_QOS, FLAG_RETAIN, Batch
 
 __all__ = ["KafkaSink"]
 
-IN_FLIGHT_BYTES = 32 << 20  # of records: half a second of what a client can do
-FULL_S = 0.05  # how long is waited for room in the client's queue
-IDLE_POLL_S = 1.0  # tokens of OAuth and the like are renewed in poll()
+IN_FLIGHT_BYTES = 32 << 20  # of records: half a second at the speed of a client
+FULL_S = 0.05  # wait for room in the client's queue
+IDLE_POLL_S = 1.0  # OAuth tokens and similar are renewed in poll()
 
 
 class _Sending:
-    """Records on their way: how many have been handed over, and what has become of them."""
+    """Records in flight: the number passed to the client, and their results."""
 
     def __init__(self, records: Records, future: Future[Sequence[Rejected]]) -> None:
         self.records, self.future = records, future
         self.rejected: list[Rejected] = []
-        self.over = False  # the client has them all
+        self.over = False  # the client has all records
         self._batches = list(records.batches)
-        self._at = self._next = 0  # which batch, and which of its records
+        self._at = self._next = 0  # index of the batch, and of its record
         self._flight: Any = None
         self._marks: Any = None
 
     def hand_over(self, client: Client, cluster: Cluster) -> bool:
-        """As many as the client takes; whether that was all.  Raises SinkError."""
+        """Pass records to the client while it takes them. True if it has all. Raises SinkError."""
         records = self.records
         if self._flight is None:
             self._flight = client.flight()
@@ -79,7 +80,7 @@ class _Sending:
         return True
 
     def _some(self, client: Client, to: Any, batch: Any) -> int:
-        """Of one batch, from where it stands; 0, or why not all."""
+        """Pass records of one batch, from the present index on. Returns 0, or the code of the refusal."""
         if isinstance(batch, Batch) and self.records.topic_of is unchanged:
             if self._marks is None:
                 self._marks = self._flight.marks(batch.offsets)
@@ -96,7 +97,7 @@ class _Sending:
         return 0
 
     def settled(self, client: Client, cluster: Cluster) -> bool:
-        """Whether all have been answered.  Raises SinkUnavailable: one has not arrived."""
+        """True if all were acknowledged. Raises SinkUnavailable: one has not arrived."""
         if self._flight is None:
             return False
         for offset, failure in self._flight.failures():
@@ -151,7 +152,7 @@ class KafkaSink:
         self._cluster.drop()
 
     def _run(self) -> None:
-        """Hands over what waits, takes what is answered."""
+        """Pass records that wait, and take acknowledgements."""
         under_way: deque[_Sending] = deque()
         over = False
         while under_way or not over:
@@ -162,11 +163,14 @@ class KafkaSink:
                         self._turn(client, under_way)
                     else:
                         client.poll(0)
-            except Exception as error:  # noqa: BLE001  whatever it was, the drain must be told
+            except Exception as error:  # noqa: BLE001  the drain needs every error
                 self._fail(under_way, error)
 
     def _take(self, under_way: deque[_Sending]) -> bool:
-        """What waits, up to IN_FLIGHT_BYTES; whether the sink is being closed."""
+        """Move records that wait into flight, up to IN_FLIGHT_BYTES.
+
+        Returns True if the sink is being closed.
+        """
         length = sum(it.records.length for it in under_way)
         try:
             while length < IN_FLIGHT_BYTES:
@@ -180,7 +184,7 @@ class KafkaSink:
         return False
 
     def _turn(self, client: Client, under_way: deque[_Sending]) -> None:
-        """Raises SinkError: it is over with all of them."""
+        """One round. Raises SinkError: all records in flight have failed."""
         full = not all(it.over or it.hand_over(client, self._cluster) for it in under_way)
         client.poll(FULL_S if full else IDLE_POLL_S)
         while under_way and under_way[0].settled(client, self._cluster):

@@ -1,12 +1,11 @@
-"""librdkafka, as the Kafka sink uses it: a cluster, a producer to it, and messages that are waited for
-together.
+"""Part of librdkafka that the Kafka sink uses: a cluster, a producer, and groups of messages.
 
-confluent-kafka brings the library, and is imported when a sink is opened: pip install 'brim[kafka]'.  Its own
-producer takes some microseconds of Python for each message, and as much again for each answer; here records
-go over in C, a batch at a time, and their answers are counted there (ringbuf/c/kafka).
+confluent-kafka brings the library, and is imported when a sink is opened: pip install 'brim[kafka]'. Its own
+producer takes some microseconds of Python per message, and as much again per acknowledgement. Here records
+are passed in C, a batch at a time, and their acknowledgements are counted there (ringbuf/c/kafka).
 
-Never decides what is sent, or sent again.  A client that failed is thrown away with all that it still has, so
-that nothing old comes after what is sent again.
+Never decides what is sent, or sent again. A client that failed is dropped with all its messages, so that no
+old message arrives after those that are sent again.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ __all__ = [
 
 SOURCE_HEADER = "brim-source"  # as ringbuf/c/kafka/produce.c writes it
 
-DELIVERY_TIMEOUT_MS = 25_000  # the client gives a message up
+DELIVERY_TIMEOUT_MS = 25_000  # after this time the client gives a message up
 ASK_TIMEOUT_S = 5.0
-FULL = -184  # the client's queue is: RD_KAFKA_RESP_ERR__QUEUE_FULL
+FULL = -184  # the client's queue is full: RD_KAFKA_RESP_ERR__QUEUE_FULL
 
 DEFAULTS: Mapping[str, Any] = {
     "client.id": "brim",
@@ -49,7 +48,7 @@ DEFAULTS: Mapping[str, Any] = {
     "linger.ms": 5,
     "reconnect.backoff.ms": 500,
     "compression.type": "zstd",
-    "partitioner": "murmur2_random",  # the same partition for a key as Java's clients choose
+    "partitioner": "murmur2_random",  # the same partition for a key as clients in Java choose
     "message.timeout.ms": DELIVERY_TIMEOUT_MS,
 }
 FIXED = ("enable.idempotence", "acks", "message.timeout.ms", "delivery.report.only.error")
@@ -68,7 +67,7 @@ REMEDIES = {
     "CLUSTER_AUTHORIZATION_FAILED": "allow the bridge IdempotentWrite on the cluster",
     "NOT_ENOUGH_REPLICAS": "bring replicas back, or lower min.insync.replicas",
 }
-# Of one record: the same record would fail again, others would not.
+# Codes for one record: that record would fail again, others would not.
 OF_A_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG"}
 
 # Of librdkafka.so.1, whose ABI is public and only grows.
@@ -104,7 +103,7 @@ PRODUCER, PURGE_ALL, EVENTS, TEXT_BYTES = 0, 3, 1 | 8, 512
 
 
 class _Library:
-    """The one that confluent-kafka has loaded.  Raises ImportError."""
+    """The library that confluent-kafka has loaded. Raises ImportError."""
 
     def __init__(self) -> None:
         from confluent_kafka import cimpl
@@ -112,13 +111,13 @@ class _Library:
         self.ffi = cffi.FFI()
         self.ffi.cdef(LIBRARY)
         try:
-            self.calls: Any = self.ffi.dlopen(cimpl.__file__)  # finds what that depends on
+            self.calls: Any = self.ffi.dlopen(cimpl.__file__)  # finds the library that it depends on
             self.producev = self.address("rd_kafka_producev")
         except (OSError, AttributeError) as error:
             raise ImportError(f"this confluent-kafka hides its librdkafka: {error}") from error
 
     def address(self, name: str) -> Any:
-        """Of a function, for C."""
+        """Address of a function, for C."""
         return self.pointer(getattr(self.calls, name))
 
     def pointer(self, it: Any) -> Any:
@@ -135,14 +134,14 @@ _library = functools.cache(_Library)
 
 
 class Failure(NamedTuple):
-    """What librdkafka calls an error."""
+    """Error of librdkafka."""
 
     name: str
     text: str
 
     @classmethod
     def of(cls, code: int) -> Failure:
-        """For one of its codes."""
+        """The error for one of its codes."""
         library = _library()
         return cls(
             library.text(library.calls.rd_kafka_err2name(code)),
@@ -151,7 +150,7 @@ class Failure(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message that is made in Python."""
+    """One message that is built in Python."""
 
     key: bytes
     value: bytes
@@ -161,7 +160,7 @@ class Message(NamedTuple):
 
 
 class Flight:
-    """Messages that are waited for together."""
+    """Group of messages that are waited for together."""
 
     def __init__(self) -> None:
         self.counts = ffi.new("rb_kafka_flight *")
@@ -169,18 +168,18 @@ class Flight:
         self._marks: list[tuple[Any, Sequence[int]]] = []
 
     def marks(self, numbers: Sequence[int]) -> Any:
-        """Room for as many messages as there are numbers, which tell failures() which one it was."""
+        """Memory for as many messages as there are numbers; failures() identifies messages by it."""
         made = ffi.new("rb_kafka_mark[]", len(numbers))
         self._marks.append((made, numbers))
         return made
 
     @property
     def ended(self) -> bool:
-        """Whether all that were handed over have arrived or failed."""
+        """True if all messages of the group have arrived or failed."""
         return int(self.counts.ended) >= self.handed_over
 
     def failures(self) -> Iterator[tuple[int, Failure]]:
-        """The numbers of those that have not arrived, and why."""
+        """Numbers of the messages that have not arrived, with the error."""
         if self.counts.failed:
             for marks, numbers in self._marks:
                 for number, mark in zip(numbers, marks, strict=True):
@@ -189,7 +188,7 @@ class Flight:
 
 
 class Client:
-    """A producer.  Any thread may call, until close().  Raises ValueError: a setting is wrong."""
+    """A producer. Any thread may call, until close(). Raises ValueError: a setting is wrong."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._library = _library()
@@ -206,14 +205,14 @@ class Client:
         self._polling = threading.Lock()
         self._naming = threading.Lock()
         self._topics: dict[str, Any] = {}
-        self._flights: set[Flight] = set()  # their memory is the library's while they are under way
-        self.users = 0  # the Cluster's
+        self._flights: set[Flight] = set()  # the library uses their memory while they are in flight
+        self.users = 0  # count of the Cluster
 
     def _made(self, config: Mapping[str, Any]) -> Any:
         calls, text = self._calls, self._library.ffi.new(f"char[{TEXT_BYTES}]")
         conf = calls.rd_kafka_conf_new()
         calls.rd_kafka_conf_set_events(conf, EVENTS)
-        calls.rd_kafka_conf_set_log_cb(conf, self._library.ffi.NULL)  # the bridge says what matters, once
+        calls.rd_kafka_conf_set_log_cb(conf, self._library.ffi.NULL)  # the bridge reports errors itself, once
         for name, value in config.items():
             said = str(value).lower() if isinstance(value, bool) else str(value)
             if calls.rd_kafka_conf_set(conf, name.encode(), said.encode(), text, TEXT_BYTES) != 0:
@@ -226,17 +225,17 @@ class Client:
         return made
 
     def flight(self) -> Flight:
-        """A new one."""
+        """A new group."""
         flight = Flight()
         self._flights.add(flight)
         return flight
 
     def settled(self, flight: Flight) -> None:
-        """It has ended."""
+        """Forget a group that has ended."""
         self._flights.discard(flight)
 
     def to(self, topic: str, source: bytes) -> Any:
-        """Where to produce to; `source` becomes a header.  Keep it while it is used."""
+        """Topic to produce to; `source` becomes a header. Keep the object while it is used."""
         to = ffi.new("rb_kafka_to *")
         to.producev = self._library.producev
         to.client, to.topic = self._library.pointer(self._handle), self._library.pointer(self._topic(topic))
@@ -245,7 +244,10 @@ class Client:
         return to, held
 
     def produce(self, to: Any, flight: Flight, it: Message, number: int) -> int:
-        """Hand one over.  0, or why not: FULL, or another code of librdkafka's."""
+        """Pass one message to the client.
+
+        Returns 0, or the reason of the refusal: FULL, or another code of librdkafka.
+        """
         message = ffi.new("rb_kafka_message *")
         held = []  # while it is copied
         for field in ("key", "value", "identity", "properties"):
@@ -261,9 +263,9 @@ class Client:
     def produce_records(
         self, to: Any, flight: Flight, marks: Any, batch: Batch, begin: int
     ) -> tuple[int, int]:
-        """Hand over the records of a batch over bytes, from the one at `begin` on, each with its mark.
+        """Pass the records of a batch to the client, from the one at `begin` on, each with its mark.
 
-        Up to where, and 0 or why no further, as produce().
+        Returns the index of the first record that was not passed, and 0 or the reason, as produce().
         """
         memory, error = batch.memory, ffi.new("int *")
         positions = ffi.from_buffer("uint64_t[]", batch.positions)
@@ -275,16 +277,19 @@ class Client:
         return end, error[0]
 
     def poll(self, timeout_s: float) -> None:
-        """Take the answers that have come; wait for the first up to `timeout_s`, or until wake()."""
+        """Take the acknowledgements that have arrived.
+
+        Wait for the first up to `timeout_s`, or until wake().
+        """
         with self._polling:
             lib.rb_kafka_poll(self._events, int(timeout_s * 1000), self._said)
 
     def wake(self) -> None:
-        """Ends a poll(), or the next one."""
+        """End a poll(), or the next one."""
         self._calls.rd_kafka_queue_yield(self._queue)
 
     def last_error(self) -> Failure | None:
-        """What it has said that was of no message: why it has no connection, as far as it is known."""
+        """Its last error that concerns no message: the reason for a missing connection, if known."""
         code = int(self._said.error)
         return (
             Failure(Failure.of(code).name, ffi.string(self._said.text).decode(errors="replace"))
@@ -293,7 +298,7 @@ class Client:
         )
 
     def ask(self, topic: str | None) -> Failure | None:
-        """Whether the cluster answers, and has the topic or makes it; or why not."""
+        """Check that the cluster answers, and has the topic or creates it. Returns the error, or None."""
         library = self._library
         found = library.ffi.new("const cluster_metadata **")
         handle = self._topic(topic) if topic else library.ffi.NULL
@@ -308,7 +313,7 @@ class Client:
         return Failure.of(codes[0]) if any(codes) else None
 
     def close(self) -> None:
-        """It is gone, with all that it has not sent yet."""
+        """Close the producer with all messages that it has not sent yet."""
         with self._polling:
             self._calls.rd_kafka_purge(self._handle, PURGE_ALL)
             for topic in self._topics.values():
@@ -326,13 +331,13 @@ class Client:
 
 
 class Cluster:
-    """A Kafka cluster, and a client of it while there is one.  Any thread may call."""
+    """A Kafka cluster, and its client while there is one. Any thread may call."""
 
     def __init__(self, servers: str, topic: str, config: Mapping[str, Any]) -> None:
         self.topic = topic
         self.url = f"kafka://{servers}/{topic}"
         try:
-            Client(config).close()  # without servers: what is wrong is said here
+            Client(config).close()  # without servers: reports wrong settings here
         except ValueError as error:
             raise BadName(f"{self.url}: {error}", hint="see librdkafka's configuration") from error
         self._config = {**config, "bootstrap.servers": servers}
@@ -341,7 +346,7 @@ class Cluster:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """The one there is, or a new one; it stays until the last that uses it has done so."""
+        """The present client, or a new one. It stays until its last user is done."""
         with self._lock:
             if self._client is None:
                 self._client = Client(self._config)
@@ -357,7 +362,7 @@ class Cluster:
                 client.close()
 
     def drop(self) -> None:
-        """Throw the client away, with all that it has not sent yet, as soon as nobody uses it."""
+        """Drop the client, with all messages that it has not sent yet, as soon as it has no user."""
         with self._lock:
             client, self._client = self._client, None
             unused = client is not None and client.users == 0
@@ -371,11 +376,11 @@ class Cluster:
                 self._client.wake()
 
     def topic_of(self, stream: str) -> str:
-        """Where records of this stream go."""
+        """Topic for the records of this stream."""
         return self.topic.replace("{stream}", stream)
 
     def ask(self) -> None:
-        """Raises SinkUnavailable unless the cluster answers, and has the topic or would make it."""
+        """Raise SinkUnavailable unless the cluster answers, and has the topic or would create it."""
         with self.client() as client:
             failure = client.ask(None if "{stream}" in self.topic else self.topic)
         if failure is not None:
@@ -383,21 +388,24 @@ class Cluster:
             raise self.unavailable(failure)
 
     def refusal(self, failure: Failure) -> SinkError:
-        """Why the client has not taken a record."""
+        """Error for a record that the client has refused."""
         if failure.name in OF_A_RECORD:
             hint = "raise message.max.bytes of topic and producer"
             return SinkBlocked(f"{self.url}: {failure.text}", hint=hint)
         return self.unavailable(failure)
 
     def unavailable(self, failure: Failure | None, text: str = "") -> SinkUnavailable:
-        """What is wrong, in words."""
+        """Error with the reason as a sentence."""
         said = "; ".join(part for part in (text, failure.text if failure else "") if part)
         hint = REMEDIES.get(failure.name, "") if failure else ""
         return SinkUnavailable(f"{self.url}: {said}", hint=hint)
 
 
 def cluster_of_url(url: str, options: Mapping[str, str]) -> Cluster:
-    """For kafka://host:port,host:port/topic; options are librdkafka's.  Raises BadName, SinkUnavailable."""
+    """The cluster of kafka://host:port,host:port/topic; options are librdkafka's.
+
+    Raises BadName, SinkUnavailable.
+    """
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
     if not parts.netloc or "@" in parts.netloc or not topic or "/" in topic:

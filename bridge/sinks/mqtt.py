@@ -1,27 +1,27 @@
-"""The sink that is another MQTT 5 broker, and the way back: commands from there, published here.
+"""MQTT sink: records to another MQTT 5 broker, and commands from that broker, which are published here.
 
     mqtt://[user:password@]host[:1883], mqtts://host[:8883]; options:
 
-    prefix          is put before each topic on the way up, and taken off on the way down
-    commands        topic filters, with commas, as they are here: what is published there below `prefix` and
-                    matches comes back as a local publish.  None: nothing does
-    local           where it is published: mqtt://user:password@127.0.0.1:1883
-    in_flight       records that wait for their acknowledgement, 1000; the broker may take fewer
+    prefix          added in front of each topic on the way up, and removed on the way down
+    commands        topic filters, separated by commas, as they are here: a message that is published there
+                    below `prefix` and matches becomes a local publish.  Default: none
+    local           the broker for local publishes: mqtt://user:password@127.0.0.1:1883
+    in_flight       records that wait for their acknowledgement, 1000; the broker may allow fewer
     client_id       brim-EDGE
     username, password_file, ca, certificate, key
 
-Up: QoS 1, with what the record has of retain, properties and what is left of its expiry; one that has expired
-is not sent.  User properties carry its identity: brim-source EDGE/STREAM/PARTITION/EPOCH, and brim-record
-OFFSET TIMESTAMP_NS FLAGS.
+Up: QoS 1, with the record's retain flag and properties, and the rest of its expiry. An expired record is not
+sent. User properties carry the identity: brim-source EDGE/STREAM/PARTITION/EPOCH, and brim-record OFFSET
+TIMESTAMP_NS FLAGS.
 
-Down: at least once.  The session there is kept for a week, and a command is acknowledged when the local
-broker has it; one after the other.
+Down: at least once. The session upstream is kept for a week. A command is acknowledged when the local broker
+has it; commands are processed one after the other.
 
-No loops: what comes down carries the user property brim-from, and what carries it never goes up; what this
-edge has sent up itself (brim-source) does not come down, and the subscription says no-local besides.
+Loop prevention: a command carries the user property brim-from, and a message with it never goes up. A message
+that this edge has sent up (brim-source) does not come down. In addition the subscription sets no-local.
 
-One thread with an event loop, whatever the number of records.  When the connection is lost, all that is not
-acknowledged fails, and the drain sends it again.
+One thread with an event loop, for any number of records. When the connection is lost, all records that are
+not acknowledged fail, and the drain sends them again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ IN_FLIGHT_BYTES = 8 << 20
 KEEP_ALIVE_S = 20
 ACK_TIMEOUT_S = 20.0
 TICK_S = 5.0
-RETRY_MOST_S = 30.0  # between connections that only commands wait for
+RETRY_MOST_S = 30.0  # between connections for which only commands wait
 BEGIN_TIMEOUT_S = 30.0
 LASTING = Properties(session_expiry_interval_s=7 * 86_400, receive_maximum=WAITING_MOST)
 OF_A_RECORD = {
@@ -82,7 +82,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True, eq=False)
 class _Sending:
-    """Records that were handed to send()."""
+    """Records that were passed to send()."""
 
     records: Records
     future: Future[Sequence[Rejected]]
@@ -94,13 +94,13 @@ class _Sending:
 
 
 class MqttSink:
-    """Records to another MQTT broker, one message each."""
+    """Sink that sends each record as one message to another MQTT broker."""
 
     def __init__(
         self, target: Target, *, prefix: str = "", in_flight: int = IN_FLIGHT, client_id: str = ""
     ) -> None:
         self.url = target.address
-        self.echoes = self.expired = 0  # records that were not sent: came from there; were too old
+        self.echoes = self.expired = 0  # records that were not sent: they came from there; they had expired
         self.commands: Commands | None = None
         self._target, self._prefix, self._window = target, prefix, in_flight
         self._client_id, self._edge = client_id, ""
@@ -113,13 +113,13 @@ class MqttSink:
         self._in_flight: dict[int, tuple[_Sending, int, int]] = {}  # sending, offset, bytes
         self._in_flight_bytes = 0
         self._identifiers = PacketIdentifiers(random.randint(1, 65_535))
-        self._heard_at = 0.0  # when an acknowledgement has last come, or the first was waited for
-        self._called: asyncio.Event  # somebody wants a connection
+        self._heard_at = 0.0  # time of the latest acknowledgement, or when the wait for the first began
+        self._called: asyncio.Event  # a connection was requested
         self._callers: list[asyncio.Future[None]] = []
 
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> MqttSink:
-        """For mqtt:// and mqtts://.  Raises BadName."""
+        """The sink of an mqtt:// or mqtts:// URL. Raises BadName."""
         rest = dict(options)
         prefix, client_id = rest.pop("prefix", ""), rest.pop("client_id", "")
         filters = [it.strip() for it in rest.pop("commands", "").split(",") if it.strip()]
@@ -142,7 +142,7 @@ class MqttSink:
             sink.commands = Commands(filters, prefix, Target.of(local))
         return sink
 
-    # ---- what the drain calls ----
+    # ---- calls of the drain ----
 
     def begin(self, edge: str) -> None:
         """See RecordSink."""
@@ -192,18 +192,19 @@ class MqttSink:
         loop.run_until_complete(loop.shutdown_asyncgens())
 
     async def _connected(self) -> None:
-        """Returns when there is a connection.  Raises SinkUnavailable: the next try has failed."""
+        """Wait for a connection. Raises SinkUnavailable: the next try has failed."""
         if self._link is None:
             self._callers.append(asyncio.get_running_loop().create_future())
             self._called.set()
             await self._callers[-1]
 
     async def _stay_connected(self) -> None:
-        """One connection after the other: when the drain asks for one, or commands may come."""
+        """Keep one connection after the other, while the drain requests one or commands may arrive."""
         failures = 0
         try:
             while True:
-                # Commands are waited for without being asked, after a time that grows with each failure.
+                # Commands need a connection without a request of the drain. The pause grows with each
+                # failure.
                 pause_s = random.uniform(0, min(RETRY_MOST_S, 2.0**failures)) if self.commands else None
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -248,7 +249,7 @@ class MqttSink:
         return link
 
     async def _serve(self, link: Link) -> None:
-        """Until the connection is over.  Raises SinkUnavailable."""
+        """Serve a connection until it ends. Raises SinkUnavailable."""
         loop = asyncio.get_running_loop()
         self._link = link
         callers, self._callers = self._callers, []
@@ -272,7 +273,7 @@ class MqttSink:
             link.abort()
 
     def _fail(self, error: SinkUnavailable) -> None:
-        """Nothing that is under way arrives, as far as this side knows."""
+        """Fail all records in flight: this side does not know whether they arrived."""
         self._link = None
         waiting = {id(it): it for it in (*(it for it, _, _ in self._in_flight.values()), *self._queue)}
         for packet_id in self._in_flight:
@@ -297,7 +298,7 @@ class MqttSink:
         self._link.flush()
 
     def _pump(self) -> None:
-        """Sends as long as there is room in the window."""
+        """Send while the window has room."""
         link = self._link
         while (
             link is not None
@@ -316,7 +317,7 @@ class MqttSink:
 
     def _send(self, link: Link, sending: _Sending, message: Message) -> None:
         packet_id = self._identifiers.take()
-        assert packet_id is not None  # the window is smaller than the numbers there are
+        assert packet_id is not None  # the window is smaller than the number of packet identifiers
         try:
             publish = self._publish(sending, message, packet_id)
             if publish is not None:
@@ -334,7 +335,7 @@ class MqttSink:
         sending.waiting += 1
 
     def _publish(self, sending: _Sending, message: Message, packet_id: int) -> Publish | None:
-        """The record as a message; None: it is not sent.  Raises ProtocolError, UnicodeDecodeError."""
+        """The record as a message; None: it is not sent. Raises ProtocolError, UnicodeDecodeError."""
         properties = self._properties(sending, message)
         if properties is None:
             return None
@@ -343,7 +344,7 @@ class MqttSink:
         return Publish(topic, message.bytes(), 1, retain, packet_id=packet_id, properties=properties)
 
     def _properties(self, sending: _Sending, message: Message) -> Properties | None:
-        """What goes with it; None: it is not sent at all."""
+        """Properties of the message; None: the record is not sent."""
         offset, stamp, flags = message.offset, message.timestamp_ns, message.flags
         user = (sending.source, (RECORD, f"{offset} {stamp} {flags & 7}"))
         if not flags & FLAG_PROPERTIES:

@@ -1,8 +1,8 @@
-"""The way down of the MQTT sink: what is published upstream for this edge becomes a local publish.
+"""Command path of the MQTT sink: a message upstream for this edge becomes a local publish.
 
-Owns the subscription upstream, the connection to the local broker, and the rule that nothing goes round in
-circles.  A command is acknowledged upstream when the local broker has it; what was not is sent again by the
-broker upstream, after a reconnect or a restart.
+Owns the subscription upstream, the connection to the local broker, and the rule against loops. A command is
+acknowledged upstream when the local broker has it. The broker upstream sends all others again, after a
+reconnect or a restart.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["FROM", "Commands"]
 
 log = logging.getLogger(__name__)
 
-FROM = "brim-from"  # user property of what has come down: the edge that has published it locally
+FROM = "brim-from"  # user property of a command: the edge that has published it locally
 SOURCE = "brim-source"
-WAITING_MOST = 1000  # commands; of those at QoS 0 the rest is dropped
+WAITING_MOST = 1000  # commands; above this number those at QoS 0 are dropped
 LOCAL_TIMEOUT_S = 10.0
 RETRY_S = 1.0
 
 
 class Commands:
-    """`filters` below `prefix`, to `local`.  Belongs to the loop of the sink."""
+    """Commands that match `filters` below `prefix`, to `local`. Belongs to the event loop of the sink."""
 
     def __init__(self, filters: Sequence[str], prefix: str, local: Target) -> None:
         self.delivered = self.echoes = self.dropped = self.refused = 0
@@ -52,7 +52,7 @@ class Commands:
         self._local: Link | None = None
 
     async def subscribe(self, link: Link, edge: str) -> None:
-        """On a new connection, before anything else.  Raises SinkUnavailable."""
+        """Subscribe on a new connection, before any other step. Raises SinkUnavailable."""
         await self._stop()
         self._edge = edge
         self._waiting = asyncio.Queue()
@@ -82,7 +82,7 @@ class Commands:
         self._task = asyncio.create_task(self._deliver(), name="mqtt commands")
 
     def take(self, packet: Publish, link: Link) -> None:
-        """A message from upstream.  Raises SinkUnavailable: more than was allowed."""
+        """Handle a message from upstream. Raises SinkUnavailable: more messages than allowed."""
         if packet.qos == 0 and self._waiting.qsize() >= WAITING_MOST:
             self.dropped += 1
             return
@@ -93,7 +93,7 @@ class Commands:
         self._waiting.put_nowait((replace(packet, payload=bytes(packet.payload)), receipt, link))
 
     async def _deliver(self) -> None:
-        """One command after the other."""
+        """Deliver the commands one after the other."""
         while True:
             packet, receipt, link = await self._waiting.get()
             if any(
@@ -110,7 +110,7 @@ class Commands:
                 link.flush()
 
     async def _publish(self, packet: Publish) -> None:
-        """Returns when the local broker has it, or does not want it; tries for as long as it takes."""
+        """Publish a command until the local broker has it, or refuses it; no time limit."""
         said = packet.properties
         response = said.response_topic
         if response is not None and response.startswith(self._prefix):
@@ -139,10 +139,10 @@ class Commands:
             return
 
     async def _acknowledged(self, packet: Publish) -> ReasonCode:
-        """What the local broker says to it.  Raises SinkUnavailable."""
+        """The reason code of the local broker. Raises SinkUnavailable."""
         loop = asyncio.get_running_loop()
         link = self._local or await self._open()
-        self._local = None  # unless all goes well
+        self._local = None  # unless the publish succeeds
         try:
             try:
                 link.send(packet)
@@ -172,7 +172,7 @@ class Commands:
         return await Link.open(self._target, connect)
 
     async def close(self) -> None:
-        """The connection to the local broker is gone."""
+        """Close the connection to the local broker."""
         await self._stop()
 
     async def _stop(self) -> None:

@@ -1,13 +1,13 @@
-"""The sink that is an object store: S3 and what speaks like it, Google Cloud Storage, Azure, by obstore.
+"""Object-store sink, by obstore: S3 and compatible stores, Google Cloud Storage, Azure.
 
 obstore is imported when a sink is opened: pip install 'brim[objects]'.
 
-A unit is one PUT with "create only" (If-None-Match: *), so that the store itself keeps a retried unit from
-being there twice.  When it is there already its footer is compared, and the same is success.  A PUT is
-atomic in all of these stores, and durable when it is answered.  A lease (lease.py) keeps other bridges of the
-edge out.
+A unit is one PUT with "create only" (If-None-Match: *), so the store prevents a second copy of a retried
+unit. If the name exists already, the footers are compared, and equal footers are a success. In all of these
+stores a PUT is atomic, and durable when it is answered. A lease (lease.py) keeps other bridges of the edge
+out.
 
-Retries are the drain's business alone: obstore's own are turned off, and every request has a limit.
+Only the drain retries: obstore's own retries are turned off, and every request has a time limit.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectSink"]
 
-TIMEOUT = "30s"  # of one request: 8 MiB at 2.2 Mbit/s
+TIMEOUT = "30s"  # per request: 8 MiB at 2.2 Mbit/s
 CONNECT_TIMEOUT = "5s"
-# Options that obstore wants as those of the HTTP client, beside those of the store.  Both it reads from text,
-# booleans as true or false, durations as 30s or 1min; one in the wrong place makes it panic.
+# Options that obstore requires as options of the HTTP client, in addition to those of the store. It reads
+# both from text: booleans as true or false, durations as 30s or 1min. An option in the wrong place makes it
+# panic.
 CLIENT_OPTIONS = frozenset(
     {
         "allow_http",
@@ -57,7 +58,7 @@ CLIENT_OPTIONS = frozenset(
         "user_agent",
     }
 )
-# Where obstore asks who it is when nobody has said so: a machine in the cloud would answer.
+# Addresses that obstore asks for credentials if none are given: a machine in the cloud would answer.
 NO_CREDENTIALS = ("169.254.169.254", "metadata.google.internal")
 CREDENTIALS = "check the credentials of the bridge, and that they may put and list below this prefix"
 
@@ -67,7 +68,7 @@ _REASON = re.compile(r"<Code>([^<]*)</Code>\s*(?:<Message>([^<]*)</Message>)?")
 
 
 class ObjectSink:
-    """Drained files in an object store.  `store` is obstore's; `url` is for people and the checkpoint."""
+    """Drained files in an object store. `store` is obstore's; `url` is for people and the checkpoint."""
 
     def __init__(self, store: ObjectStore, url: str) -> None:
         import obstore
@@ -85,8 +86,8 @@ class ObjectSink:
     def of_url(cls, url: str, options: Mapping[str, str]) -> ObjectSink:
         """The sink of an s3:// or other URL; `options` are obstore's for the store and its HTTP client.
 
-        Credentials come from where the store's own tools take them: environment, profile, instance metadata.
-        Raises BadName, SinkUnavailable when obstore is missing.
+        Credentials come from the sources of the store's own tools: environment, profile, instance metadata.
+        Raises BadName, SinkUnavailable if obstore is missing.
         """
         try:
             from obstore.exceptions import BaseError
@@ -141,7 +142,10 @@ class ObjectSink:
             raise self._unavailable(unit.name, error) from error
 
     def _compare(self, unit: Unit) -> None:
-        """Nothing, if what is there is this unit, by its footer, which has a checksum of the rest."""
+        """Return if the stored file is this unit, by its footer, which has a checksum of the rest.
+
+        Otherwise raise.
+        """
         try:
             length = self._obstore.head(self._store, unit.name)["size"]
             same = unit.is_held_by(length, lambda begin, end: self._range(unit.name, begin, end))
@@ -151,13 +155,13 @@ class ObjectSink:
             raise conflict(f"{self._url}/{unit.name}", length, unit.length)
 
     def _range(self, name: str, begin: int, end: int) -> bytes:
-        """No store is asked for nothing: they answer with an error."""
+        """Bytes begin .. end of a file. An empty range is not requested: stores answer it with an error."""
         return bytes(self._obstore.get_range(self._store, name, start=begin, end=end)) if end > begin else b""
 
     def names(self, prefix: str) -> Iterator[str]:
         """See UnitSink."""
         directory, _, begin = prefix.rpartition("/")
-        after = prefix if begin else None  # stores take whole levels as a prefix
+        after = prefix if begin else None  # stores accept only whole levels as a prefix
         try:
             for chunk in self._obstore.list(self._store, prefix=directory, offset=after):
                 yield from (
@@ -178,14 +182,14 @@ class ObjectSink:
 
 
 def _hidden(path: str) -> bool:
-    """Whether Spark and Hive would pass over it, as we do."""
+    """True if Spark and Hive would ignore the path, as Brim does."""
     return path.rpartition("/")[2].startswith(".")
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says, without its debug dump and times, and why, if the store says so in XML.
+    """The message of obstore without its debug dump and times, with the cause from the store's XML, if any.
 
-    The same words for the same failure: it is logged when they change.
+    Equal failures give equal text, because the text is logged when it changes.
     """
     if isinstance(error, BridgeError):
         return str(error)
@@ -199,7 +203,7 @@ def _first_line(error: Exception) -> str:
 def _remedy(error: Exception) -> str:
     kind = type(error).__name__
     if kind in {"UnauthenticatedError", "PermissionDeniedError"} or "403 Forbidden" in str(error):
-        return CREDENTIALS  # a list that is refused is a generic error
+        return CREDENTIALS  # a refused listing is a generic error
     if any(place in str(error) for place in NO_CREDENTIALS):
         return "there are no credentials: set those of the store in the environment or in options"
     if isinstance(error, FileNotFoundError):

@@ -1,22 +1,24 @@
-"""Parquet instead of drained files, into any sink for files: half the bytes, and every tool reads them.
+"""Parquet sink: Parquet files instead of drained files, in any sink for files. Half the bytes, readable by
+any tool.
 
-    option format = "parquet" of a directory or an object store; wants pyarrow: pip install 'brim[spark]'
+    option format = "parquet" of a directory or an object store; needs pyarrow: pip install 'brim[spark]'
 
-One Parquet file for each unit, under the unit's name with another ending, so that edge= and dt= are found as
-partitions by Spark, Hive, DuckDB and all others, and a unit that is put again is there once as before.
+There is one Parquet file for each unit, under the unit's name with another ending. So Spark, Hive, DuckDB and
+all others find edge= and dt= as partitions, and a unit that is put again is stored once, as with drained
+files.
 
-    columns    those of bridge/spark/columns.py but `edge`, which the path has
+    columns    those of bridge/spark/columns.py but `edge`, which is in the path
     encodings  offset and timestamp DELTA_BINARY_PACKED, topic as a dictionary; zstd, level 1
     metadata   the footer of the drained file as text (bridge/parquet_footer.py); body_crc32 is that of the
                drained file
 
-What is given up: records are no longer bit for bit those of the ring: timestamps are rounded down to
-microseconds, checksums are gone.  The Spark source "brim" reads them like drained files, with the same rows
+Records are no longer bit for bit those of the ring: timestamps are rounded down to microseconds, and
+checksums are absent. The Spark source "brim" reads these files like drained files, with the same rows
 (bridge/spark/parquet_files.py).
 
 Invariant: a name has one content, but not one sequence of bytes: another pyarrow writes the same records
-otherwise.  So whether a file that is there already is the unit that is put again is decided by its metadata,
-which has the unit's number, offsets and count, and the checksum of its records.
+differently. So the metadata decides whether an existing file is the unit that is put again. It has the unit's
+number, offsets and count, and the checksum of its records.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SETTINGS: dict[str, Any] = {
     "compression_level": 1,
     "use_dictionary": ["stream", "partition", "epoch", "topic", "qos"],
     "column_encoding": {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"},
-    "store_schema": False,  # Arrow's own copy of what the columns say already
+    "store_schema": False,  # Arrow's copy of the column types
 }
 TRAILER_BYTES = 8  # of a Parquet file: length of its footer, and a magic
 
@@ -60,7 +62,7 @@ class ParquetUnit(Unit):
     __slots__ = ()
 
     def is_held_by(self, length: int, read: Callable[[int, int], bytes]) -> bool:
-        """See Unit.  Whoever wrote the file."""
+        """See Unit. Holds for a file from any writer."""
         ends = read(max(length - TRAILER_BYTES, 0), length)
         metadata_bytes = TRAILER_BYTES + int.from_bytes(ends[:4], "little")
         if len(ends) < TRAILER_BYTES or metadata_bytes > length:
@@ -69,7 +71,7 @@ class ParquetUnit(Unit):
 
 
 def _footer_in(tail: bytes) -> Footer | None:
-    """The footer of the drained file that the end of a Parquet file has; None: no valid one."""
+    """The footer of the drained file, from the end of a Parquet file; None: no valid one."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -109,7 +111,7 @@ class ParquetSink:
         self._inner.put(ParquetUnit(parquet_name(unit.name), (parquet_of(unit),), unit.footer, unit.runs))
 
     def names(self, prefix: str) -> Iterator[str]:
-        """See UnitSink.  As the drain knows them."""
+        """See UnitSink. The names are those of drained files, which the drain knows."""
         yield from map(as_drained, self._inner.names(prefix))
 
     def close(self) -> None:
@@ -118,12 +120,12 @@ class ParquetSink:
 
 
 def parquet_name(name: str) -> str:
-    """What the unit of this name is called as Parquet."""
+    """Name of the Parquet file for the unit of this name."""
     return name.removesuffix(COMPRESSED_SUFFIX).removesuffix(SUFFIX) + PARQUET_SUFFIX
 
 
 def parquet_of(unit: Unit) -> memoryview:
-    """The records of a unit as a Parquet file.  Raises SinkBlocked: one of them does not verify."""
+    """The records of a unit as a Parquet file. Raises SinkBlocked: a record does not verify."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -131,7 +133,7 @@ def parquet_of(unit: Unit) -> memoryview:
     with parquet.ParquetWriter(out, table.schema, **SETTINGS) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(metadata_of(unit.footer))
-    return memoryview(out.getvalue()).cast("B")  # pyarrow's bytes are signed, which obstore does not take
+    return memoryview(out.getvalue()).cast("B")  # bytes of pyarrow are signed, which obstore refuses
 
 
 def table_of(unit: Unit) -> pa.Table:

@@ -1,10 +1,9 @@
-"""Drained files into Arrow batches.
+"""Decoder: drained files into Arrow batches.
 
-The records are decoded by the compiled core (ringbuf/c/decode.c) at about 4 GB/s a core, every checksum
-checked.
+The compiled core (ringbuf/c/decode.c) decodes about 4 GB/s per core and checks every checksum.
 
-What does not verify is left out and shows as offsets that are missing between first and last of the file; the
-caller decides whether that is an error.  Bytes are hostile: whatever they are, the outcome is rows or an
+A record that does not verify is left out. It shows as an offset that is missing between the first and the
+last of the file. The caller decides whether that is an error. Bytes are hostile: any bytes give rows or an
 error.
 """
 
@@ -24,14 +23,14 @@ from ringbuf.core import ffi, lib
 __all__ = ["decode_file", "decode_records"]
 
 ROWS_MOST = 65_536  # of one batch
-BYTES_MOST = 2 << 20  # of records at once: the second pass then finds them in the cache
+BYTES_MOST = 2 << 20  # of records at once, so that the second pass finds them in the cache
 _OFFSET = struct.Struct("<8xQ")  # of a record
 
 
 def decode_file(file: drained.DrainedFile, wanted: Collection[str]) -> Iterator[Decoded]:
-    """The rows of a file, in rising order of offsets; `wanted` names the columns.
+    """Rows of a file, in rising order of offsets; `wanted` names the columns.
 
-    Numbers that lie between the footer's first and last offset and do not come are of records that do not
+    An offset between the footer's first and last offset that is absent belongs to a record that does not
     verify.
     """
     footer = file.footer
@@ -47,8 +46,9 @@ def decode_file(file: drained.DrainedFile, wanted: Collection[str]) -> Iterator[
 def decode_records(
     records: memoryview, epoch: int, first_offset: int, last_offset: int, wanted: Collection[str]
 ) -> Iterator[Decoded]:
-    """Rows of a run of records.  A record that does not verify is skipped, and all behind it if its length is
-    invalid; the rows have rising offsets in first_offset .. last_offset.
+    """Rows of a run of records, with rising offsets in first_offset .. last_offset.
+
+    A record that does not verify is skipped. If its length is invalid, all records behind it are skipped.
     """
     data, sizes = ffi.from_buffer("uint8_t[]", records), ffi.new("rb_decode_sizes *")
     at, least = 0, first_offset
@@ -75,7 +75,7 @@ def _offset_at(records: memoryview, at: int, least: int, most: int) -> int:
 
 
 def _filled(data: Any, sizes: Any, wanted: Collection[str]) -> dict[str, pa.Array] | None:
-    """Columns whose memory Arrow allocates and C fills; None: the bytes have changed meanwhile."""
+    """Columns with memory allocated by Arrow and filled in C; None: the bytes have changed meanwhile."""
     out = ffi.new("rb_decode_columns *")
     rows = sizes.rows
     bits = (rows + 7) // 8

@@ -1,30 +1,29 @@
-"""What format("brim") takes with .option(), read once, every mistake named.
+"""Options of format("brim"), read once; every mistake is named.
 
-    path                 root of the landing zone: what .load() is given
+    path                 root of the landing zone: the argument of .load()
     edge, stream         names separated by commas, * for anything; default: all.  A name that no file has is
-                         an error; a stream says so on stderr, and waits for it
-    startingOffsets      "earliest" (default), "latest" (streams only), or JSON {edge: drain_seq}: what that
-                         edge drained up to there is passed over.  A stream uses it when it first starts
-    endingOffsets        batch only: "latest" (default) or JSON {edge: drain_seq}: and nothing behind it
+                         an error.  A stream reports it on stderr, and waits for it
+    startingOffsets      "earliest" (default), "latest" (streams only), or JSON {edge: drain_seq}: the files
+                         of that edge up to there are passed over.  A stream uses it only at its first start
+    endingOffsets        batch only: "latest" (default) or JSON {edge: drain_seq}: the last file to read
     mode                 FAILFAST (default): a record that does not verify fails the query; PERMISSIVE: it
                          becomes a row with _corrupt_record; DROPMALFORMED: it is left out
-    failOnDataLoss       true (default): a drain_seq that is missing fails the query; false: it is passed over
-    maxFilesPerTrigger, maxBytesPerTrigger    how much one micro-batch takes; default 1 GiB
+    failOnDataLoss       true (default): a missing drain_seq fails the query; false: it is passed over
+    maxFilesPerTrigger, maxBytesPerTrigger    size of one micro-batch; default 1 GiB
     minPartitions        at least as many tasks, if there are as many files
     taskBytes            files are packed into tasks of about so many bytes; default: an eighth of all, but
-                         32 to 128 MiB.  Less uses more cores at once, more costs less
-    missingGraceSeconds  a stream waits at a missing drain_seq as long as the file behind it is younger; 600
+                         32 to 128 MiB.  Smaller tasks use more cores at once, larger ones cost less
+    missingGraceSeconds  a stream waits at a missing drain_seq while the file behind it is younger; 600
     partition            numbers separated by commas; default: all
     offsets              FIRST-LAST, both included, FIRST- or -LAST: of each partition and epoch
-    since, until         ISO dates or times, UTC if they do not say where: since <= timestamp < until
+    since, until         ISO dates or times, UTC without a time zone: since <= timestamp < until
     topic                topic filters separated by commas, as in MQTT: plant/+/temp, plant/#
-    pushDown             false (default); true: Spark's own conditions leave files and records out, too
-                         (batch only; wants spark.sql.python.filterPushdown.enabled, which session.py sets)
+    pushDown             false (default); true: Spark's own conditions exclude files and records, too
+                         (batch only; needs spark.sql.python.filterPushdown.enabled, which session.py sets)
     payloads             path of a payload schema (payloads.py), on the driver: payloads become its columns
     view                 records (default), or files: one row for each file, from names and footers
 
-Sizes are bytes, or a number with k, m or g.  Names of options are taken in upper or lower case, as Spark
-does.
+Sizes are bytes, or a number with k, m or g. Upper and lower case in names of options are equal, as in Spark.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options, checked."""
+    """The checked options."""
 
     path: str
     edges: tuple[str, ...] = ()
@@ -75,7 +74,7 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Raises SourceOptionError with the first mistake."""
+        """Read the options. Raises SourceOptionError for the first mistake."""
         lower = {key.lower(): value for key, value in given.items()}
         _refuse_unknown(lower)
 
@@ -128,7 +127,7 @@ def _yes_or_no(name: str, value: str) -> bool:
 
 
 def _where(given: Mapping[str, str]) -> Where:
-    """The conditions of these options, those that are not empty.  Raises SourceOptionError."""
+    """The conditions of the options that are not empty. Raises SourceOptionError."""
     where = Where()
     if given["partition"]:
         try:

@@ -1,18 +1,18 @@
-"""The Spark data source "brim": drained files, as a table or as a stream.
+"""Spark data source "brim": drained files, as a table or as a stream.
 
     spark.dataSource.register(BrimDataSource)              # session.py does it
     spark.read.format("brim").load("/srv/lake")
     spark.readStream.format("brim").option("edge", "plant-*").load("s3://bucket/lake")
 
-Columns: columns.py.  Options: options.py.  A schema given with .schema() is honoured: a column that is not
-in it is never decoded, which is the way to a fast scan, as Spark pushes no columns into Python sources.
-Conditions are pushed only with option pushDown; options that say the same always work.
+Columns: columns.py. Options: options.py. A schema given with .schema() is honoured: columns outside it are
+never decoded. That is the way to a fast scan, because Spark pushes no columns into Python sources. Conditions
+are pushed only with option pushDown; the options for the same conditions always work.
 
-A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}, from which the
-files of a batch follow, in any process and at any later time, for names decide contents.  Rows come as Arrow
-batches, decoded on the executors; the driver handles names only.
+A stream is exactly once by its offsets: {"version": 1, "edges": {edge: last drain_seq read}}. The files of a
+batch follow from them, in any process and at any later time, because names determine contents. Rows are Arrow
+batches, decoded on the executors; the driver handles only names.
 
-Readers are pickled to where they are used: they hold values, no open file.
+Readers are pickled and sent to the executors: they hold values, no open file.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ from bridge.spark.where import BY_NAME, BY_RECORD, Condition
 __all__ = ["BrimDataSource"]
 
 OFFSET_VERSION = 1
-LISTING_S = 5.0  # how old a listing may be from which a batch is planned
+LISTING_S = 5.0  # maximum age of a listing from which a batch is planned
 DAMAGED = "the record does not verify"
-RECORD_DDL = DDL.partition(", properties ")[0]  # what a record has beside its fields
+RECORD_DDL = DDL.partition(", properties ")[0]  # columns of a record without its fields
 
 
 class BrimDataSource(DataSource):
-    """What Spark makes of format("brim")."""
+    """Data source behind format("brim")."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -93,7 +93,7 @@ class BrimDataSource(DataSource):
         return "brim"
 
     def schema(self) -> str:
-        """The columns, when .schema() does not say which."""
+        """The columns without .schema()."""
         _settle()
         if self._options.view == "files":
             return files_view.DDL
@@ -102,7 +102,7 @@ class BrimDataSource(DataSource):
         return f"{columns}, {CORRUPT} string" if self._options.mode == "PERMISSIVE" else never_null(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For spark.read."""
+        """Reader for spark.read."""
         _settle()
         if self._options.view == "files":
             return files_view.FilesReader(self._options)
@@ -110,14 +110,14 @@ class BrimDataSource(DataSource):
         return kind(_Rows.of(self._options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For spark.readStream."""
+        """Reader for spark.readStream."""
         if self._options.view != "records":
             raise SourceOptionError(f"a stream has no view {self._options.view!r}", hint="use spark.read")
         return _StreamReader(_Rows.of(self._options, schema))
 
 
 class _Files(InputPartition):
-    """What one task reads."""
+    """Files of one task."""
 
     def __init__(self, files: tuple[FileTask, ...]) -> None:
         super().__init__(None)
@@ -126,14 +126,14 @@ class _Files(InputPartition):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Reading: the part that runs on executors, and is the same for tables and streams."""
+    """Reading on executors, for tables and streams."""
 
     options: Options
     schema: pa.Schema
 
     @classmethod
     def of(cls, options: Options, schema: StructType) -> _Rows:
-        """Raises SourceOptionError: a column that there is not, or of another type."""
+        """Reader for a schema. Raises SourceOptionError: an unknown column, or one of another type."""
         ddl = f"{DDL}, {CORRUPT} string"
         types = dict(TYPES)
         if options.payloads is not None:
@@ -157,7 +157,7 @@ class _Rows:
         return cls(options, pa.schema(fields))
 
     def of_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The batches of one task.  Spark asks for one task even where none was planned: it is empty."""
+        """The batches of one task. Spark requests a task even if none was planned: it is empty."""
         _settle()
         for task in partition.files if isinstance(partition, _Files) else ():
             yield from self._of_file(task)
@@ -196,7 +196,9 @@ class _Rows:
                 yield corrupt_batch_of(first, last, reason, constants, self.schema)
 
     def _may_hold(self, task: FileTask) -> bool:
-        """False: by the times in its footer the file holds no wanted record.  An unreadable footer: True."""
+        """True if the file may hold a wanted record, by the times in its footer, or if its footer is
+        unreadable.
+        """
         if not self.options.where.has_times:
             return True
         try:
@@ -206,7 +208,7 @@ class _Rows:
         return self.options.where.may_be_between(footer.first_timestamp_ns, footer.last_timestamp_ns)
 
     def _decoded(self, task: FileTask) -> Iterator[Decoded]:
-        """All rows of a file that verify.  Raises DrainedFileError."""
+        """All rows of a file that verify. Raises DrainedFileError."""
         landing = Landing(self.options.path)
         if task.path.endswith(PARQUET_SUFFIX):
             name = name_of(task.path)
@@ -218,12 +220,12 @@ class _Rows:
         yield from decode_file(file, self._wanted())
 
     def _wanted(self) -> set[str]:
-        """The columns of a record that are needed, for themselves or for what is made of them."""
+        """Columns of a record that are requested, or needed for a requested one."""
         names = set(self.schema.names) | self.options.where.columns
         return names | {"topic", "payload"} if names - set(TYPES) else names
 
     def _typed(self, decoded: Decoded) -> Decoded:
-        """With the columns of the payload schema that are asked for."""
+        """The rows with the requested columns of the payload schema."""
         if self.options.payloads is None or not set(self.schema.names) - set(TYPES):
             return decoded
         topics, data = decoded.columns["topic"], decoded.columns["payload"]
@@ -239,13 +241,13 @@ class _Rows:
         return [_Files(files) for files in pack(tasks, self.options.task_bytes, self.options.min_partitions)]
 
     def stored(self) -> list[StoredFile]:
-        """All files of the edges that are wanted, whatever their stream: only all of them are dense."""
+        """All files of the wanted edges, of any stream: only all files have dense numbers."""
         return Landing(self.options.path).files(self.options.edges)
 
     def reached(
         self, start: Cursor, files: list[StoredFile], limit: ReadLimit, *, stream: bool = False
     ) -> Cursor:
-        """How far a batch from `start` may go."""
+        """End of a batch from `start`."""
         options = self.options
         return advance(
             start,
@@ -259,17 +261,17 @@ class _Rows:
 
 @functools.cache
 def _settle() -> None:
-    """Once in a worker, before its first task; and in those that plan: there are two, which stay, too.
+    """Prepare a worker once, before its first task; and both processes that plan, which stay, too.
 
-    Spark's workers collect garbage after each task.  Looking at all that pyarrow and the rest consist of
-    took 40 ms, as long as reading 8 MB; what is frozen is not looked at again.
+    Spark's workers collect garbage after each task. Scanning all objects of pyarrow and other libraries took
+    40 ms, as long as reading 8 MB. Frozen objects are not scanned again.
     """
     gc.freeze()
     daemon.settle()
 
 
 class _BatchReader(DataSourceReader):
-    """A table: all that is there when the query is planned."""
+    """Reader of a table: all files that are present when the query is planned."""
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
@@ -286,19 +288,19 @@ class _BatchReader(DataSourceReader):
         return self._rows.planned(between(start, end, files, dense=options.fail_on_data_loss), files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Batches of a task; runs on an executor."""
         return self._rows.of_partition(partition)
 
 
 class _PushingReader(_BatchReader):
-    """A table that Spark tells what it will look for.
+    """Reader of a table that takes Spark's conditions.
 
-    A class of its own: Spark refuses any reader that could be told where its setting for that is off, as it
-    is by default.
+    A class of its own: Spark refuses any reader with pushFilters() while its setting for that is off, which
+    is the default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """All of them: Spark looks again at what is left."""
+        """Take conditions; return all of them, because Spark checks the remaining rows again."""
         found = [made for made in map(_condition, filters) if made is not None]
         options = self._rows.options
         self._rows = replace(self._rows, options=replace(options, where=options.where.and_also(*found)))
@@ -317,7 +319,7 @@ HOWS: dict[type[Filter], str] = {
 
 
 def _condition(given: Filter) -> Condition | None:
-    """What Spark says, if it is of use here."""
+    """The condition for a filter of Spark, if it is usable here."""
     how, said = HOWS.get(type(given)), vars(given)
     column = ".".join(said.get("attribute", ()))
     if how is None or column not in BY_NAME | BY_RECORD | {"offset"}:
@@ -329,20 +331,23 @@ def _condition(given: Filter) -> Condition | None:
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: what is behind the last drain_seq of each edge.  Lives on the driver; read() on executors."""
+    """Reader of a stream: files behind the last drain_seq of each edge.
+
+    Lives on the driver; read() runs on executors.
+    """
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
-        self._target: Cursor | None = None  # of a query that reads what is there now, and ends
+        self._target: Cursor | None = None  # of a query that reads the present files, and ends
         self._listed: tuple[float, list[StoredFile]] = (-LISTING_S, [])
         self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: the options, and not what the driver knows of the landing zone."""
+        """State for executors: the options, without the driver's listing of the landing zone."""
         return {**self.__dict__, "_listed": (-LISTING_S, [])}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint yet."""
+        """First offset of a query without a checkpoint."""
         starting = self._rows.options.starting
         if starting == "earliest":
             return _offset({})
@@ -352,7 +357,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(starting)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends."""
+        """End of the next batch."""
         begin = _cursor(start)
         files = self._stored(fresh=True)
         self._warned = self._warned or warn_of_unknown(self._rows.options, files)
@@ -364,38 +369,40 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As the options say."""
+        """Limit of a batch, by the options."""
         options = self._rows.options
         return ReadMaxFiles(options.max_files) if options.max_files else ReadMaxBytes(options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that this query reads."""
+        """Limit this query to the files that are present now."""
         self._stored(fresh=True)
         self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the progress report."""
+        """Offset for the progress report."""
         return _offset(self._latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of one batch: the same for the same offsets, whoever asks."""
+        """Tasks of one batch: equal offsets give equal tasks, in any process."""
         files = self._stored()
         dense = self._rows.options.fail_on_data_loss
         return self._rows.planned(between(_cursor(start), _cursor(end), files, dense=dense), files)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor."""
+        """Batches of a task; runs on an executor."""
         return self._rows.of_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: what the landing zone keeps is its owner's business."""
+        """Nothing to do: the owner of the landing zone decides what it keeps."""
 
     def _latest(self) -> Cursor:
-        """Without limits, and without judging what is missing."""
+        """The latest offset, without limits and without a check for missing numbers."""
         return {edge: max(numbers) for edge, numbers in sorted(by_edge(self._stored()).items())}
 
     def _stored(self, *, fresh: bool = False) -> list[StoredFile]:
-        """The files, listed once for a batch: Spark asks three times, and object stores list slowly."""
+        """The files, listed once per batch: Spark requests the list three times, and object stores list
+        slowly.
+        """
         if fresh or time.monotonic() - self._listed[0] > LISTING_S:
             self._listed = time.monotonic(), self._rows.stored()
         return self._listed[1]

@@ -1,21 +1,21 @@
-"""Bronze: drained files into a Parquet table, each record exactly once, with nothing decoded yet.
+"""Bronze: drained files into a Parquet table, each record exactly once, with payloads not decoded.
 
-    python -m bridge.spark.jobs.bronze /srv/lake --to /srv/bronze              # what is there now, then end
+    python -m bridge.spark.jobs.bronze /srv/lake --to /srv/bronze              # present files, then end
     spark-submit .../bronze.py s3://bucket/lake --to s3a://bucket/bronze --every 60
 
-The table is Parquet by directory of the batch: TABLE/batch=000000012/part-*.parquet, with the columns of
-bridge/spark/columns.py and `batch`.  A batch that is run again replaces its directory; which files it reads
-is fixed by its offsets, which Spark writes down first.  So a record is in the table once, however often the
-job dies, and for every reader: Spark, duckdb, polars, pandas.  (The Parquet sink that Spark has is exactly
-once only for Spark: files of batches that died stay, and other readers count them.)  While a batch is being
-written a reader may see a part of it.  With --format delta a log beside the directories says which of their
-files count (tables.py): then readers see whole batches.
+The table is Parquet with one directory per batch: TABLE/batch=000000012/part-*.parquet, with the columns of
+bridge/spark/columns.py and `batch`. A batch that is run again replaces its directory. The files that it reads
+are fixed by its offsets, which Spark saves first. So a record is in the table once, after any number of
+crashes, and for every reader: Spark, duckdb, polars, pandas. (Spark's own Parquet sink is exactly once only
+for Spark: files of interrupted batches stay, and other readers count them.) While a batch is being written a
+reader may see a part of it. With --format delta a log next to the directories names the files that count
+(tables.py): then readers see whole batches.
 
-The checkpoint is TABLE/_checkpoint unless said otherwise: the table is the state.  A new checkpoint beside
-a table that has batches is refused, because numbers of batches would be given twice.
+The default checkpoint is TABLE/_checkpoint: the table is the state. A new checkpoint for a table that has
+batches is refused, because numbers of batches would be given twice.
 
-Records that do not verify go to TABLE/_quarantine, with the reason; the job goes on.  Files that hold the
-same records are told apart by name (plan.py); late ones have a higher drain_seq and come with a later
+Records that do not verify go to TABLE/_quarantine, with the reason, and the job continues. Files that hold
+the same records are distinguished by name (plan.py). Late files have a higher drain_seq and come with a later
 batch.
 """
 

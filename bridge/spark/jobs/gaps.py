@@ -1,15 +1,15 @@
-"""Gaps: proof that nothing is missing, or exactly what is.
+"""Gaps: proof that nothing is missing, or the exact ranges that are.
 
     python -m bridge.spark.jobs.gaps /srv/lake                       # the files: names, footers; no Spark
     python -m bridge.spark.jobs.gaps /srv/lake --table /srv/bronze   # and the table, record by record
 
-Offsets of a partition are dense within an epoch, and numbers of units are dense for an edge.  So what is
-there says what is not.  Ranges that were lost by policy, or skipped on purpose, are declared in the file
-that follows them.  In the table every offset of the files must be there once; those in its quarantine are
-counted apart.
+Offsets of a partition are dense within an epoch, and numbers of files are dense for an edge. So the present
+ones determine the missing ones. The file after a range that was lost by policy, or skipped on purpose,
+declares the range. Every offset of the files must be in the table once. Records in its quarantine are counted
+separately.
 
 Exit status, see bridge.spark.verdict: 0 complete; 5 records were skipped on purpose; 4 records are lost, and
-declared; 1 something is missing that nothing declares, is twice in the table, two units have the same number,
+declared; 1 something is missing without a declaration, is twice in the table, two files have the same number,
 or a file cannot be read; 2 a mistake in the arguments, or there is no drained file, which proves nothing.
 """
 

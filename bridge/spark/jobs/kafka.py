@@ -1,18 +1,20 @@
-"""Bronze from Kafka: what a bridge drained to a Kafka topic, into the table that bronze.py makes of files.
+"""Bronze from Kafka: records that a bridge drained to a Kafka topic, into the table that bronze.py makes of
+files.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 .../kafka.py host:9092 records
         --to /srv/bronze [--every 60] [--option kafka.security.protocol=SSL]
 
-The connector is Spark's own and has Spark's version; it is not in the pyspark package.  A Kafka record
-without the headers of bridge/sinks/kafka.py goes into quarantine.  Columns, batches, checkpoint and
-quarantine are those of bronze.py, so windows, latest, gaps and compact work on this table too; from the same
-records both jobs make the same rows.
+The connector is Spark's own and has Spark's version; it is not in the pyspark package. A Kafka record without
+the headers of bridge/sinks/kafka.py goes into quarantine. Columns, batches, checkpoint and quarantine are
+those of bronze.py. So windows, latest, gaps and compact work on this table, too. From the same records both
+jobs make the same rows.
 
-Each record once, though an outage makes a bridge send some again, and what came in meanwhile before what
-waited: no order of offsets is relied on.  TABLE/_marks keeps, for each batch that of its end, between which
-offsets the table has records of each edge, stream, partition and epoch.  A batch of which nothing lies there
-is new; otherwise the identities between are read from the table, and what is there is left out.  That reads
-the batches before alone, so one that is run again is judged as it was.
+Each record is in the table once, although a bridge sends some records again after an outage, and sends live
+records before a backlog: no order of offsets is assumed. TABLE/_marks keeps ranges of offsets for each batch,
+as of its end: the ranges in which the table has records of each edge, stream, partition and epoch. A batch
+without records in these ranges is new. Otherwise the identities in the ranges are read from the table, and
+records that it has are left out. Only the batches before are read, so a batch that is run again gives the
+same result.
 """
 
 from __future__ import annotations
@@ -50,16 +52,17 @@ SOURCE, RECORD, PROPERTIES = "brim-source", "brim-record", "mqtt-properties"
 WHOSE = ("edge", "stream", "partition", "epoch")
 MARKED = f"{DDL.partition(', offset ')[0]}, first long, last long"
 MARKS_KEPT = 3  # batches
-RANGES_MOST = 16  # of one source: then neighbours are taken together, and more of the table is looked at
-ASKED_MOST = 32  # ranges that a scan of the table is told; beyond, only where they begin and end
+RANGES_MOST = 16  # of one source; above this number neighbours are joined, and more of the table is read
+ASKED_MOST = 32  # ranges in the condition of a table scan; above this number only their ends
 
 Whose: TypeAlias = tuple[str, str, int, int]
 Marks: TypeAlias = dict[Whose, Ranges]
 
 
 def records(kafka: DataFrame) -> DataFrame:
-    """The rows of Spark's Kafka source, headers included, with the columns of a record, and _corrupt_record
-    for those that are none.
+    """Rows of Spark's Kafka source, headers included, with the columns of a record.
+
+    Rows that are not records have the reason in _corrupt_record.
     """
     said = f.split(_header(RECORD).cast("string"), " ")
     flags = said[2].try_cast("int")
@@ -97,7 +100,7 @@ def _all_there(*names: str) -> Column:
 
 
 def _header(name: str) -> Column:
-    """Its value; null: there is none."""
+    """Value of a header; null: absent."""
     return f.try_element_at(f.filter("headers", lambda it: it["key"] == name), f.lit(1))["value"]
 
 
@@ -105,7 +108,7 @@ def _header(name: str) -> Column:
 
 
 def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataFrame:
-    """The records of a batch without those that came before; and the marks, for the batch behind it."""
+    """Records of a batch without those that came before; and the marks for the next batch."""
     marks = f"{table.rstrip('/')}/_marks/batch="
     good = f.col(CORRUPT).isNull()
     ends = (
@@ -123,13 +126,13 @@ def once(spark: SparkSession, frame: DataFrame, table: str, batch: int) -> DataF
 
 
 def _known(spark: SparkSession, came: Marks, before: Marks, table: str, batch: int) -> DataFrame | None:
-    """Identities of the table that the batch may have again, and perhaps others; None: there are none."""
+    """Identities in the table that the batch may repeat, and perhaps others; None: none."""
     twice = {whose: overlap([*came[whose], *before[whose]]) for whose in came if whose in before}
     asked = [(whose, it) for whose, ranges in twice.items() for it in ranges]
     if not asked:
         return None
     schema = f"{MARKED.partition(', first ')[0]}, offset long"
-    if is_delta(table):  # which has the batches before alone, or this one has been written
+    if is_delta(table):  # its log has only the batches before, unless this batch was written already
         there = read_table(spark, table, schema)
     else:
         there = spark.read.schema(f"{schema}, batch int").parquet(table).where(f.col("batch") < batch)
@@ -154,7 +157,7 @@ def _marks(rows: DataFrame) -> Marks:
 
 
 def few(ranges: Ranges) -> Ranges:
-    """What covers all of them; RANGES_MOST at most, the nearest taken together."""
+    """At most RANGES_MOST ranges that cover all; the nearest are joined."""
     found = union(ranges)
     while len(found) > RANGES_MOST:
         gaps = [after[0] - it[1] for it, after in pairwise(found)]

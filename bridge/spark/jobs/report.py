@@ -1,12 +1,11 @@
-"""Report: one page for who runs the pipeline: is it all there, how much, how late, from whom.
+"""Report: one page for the operator of the pipeline: completeness, volume, lag, devices.
 
     python -m bridge.spark.jobs.report /srv/lake --to report.html                      # names and footers
     python -m bridge.spark.jobs.report /srv/lake --table /srv/bronze --to report.html  # and devices, by Spark
 
-One HTML file with its drawings in it: no script, no network.  Sections: the verdict; offsets of each
-partition as a strip (there, lost, skipped, missing); volume over time; lag, from when a record was taken to
-when its file was there, by the time that the store gives it; how much came late; and, of the table, the
-devices with most bytes.
+One HTML file with its drawings in it: no script, no network. Sections: the verdict; offsets of each partition
+as a strip (present, lost, skipped, missing); volume over time; lag, from taking a record to the arrival of
+its file, by the time that the store reports; late data; and, from the table, the devices with most bytes.
 
 Exit status: as of `brim spark gaps`, see bridge.spark.verdict.
 """
