@@ -5,16 +5,16 @@
     pip install .                into the wheel, through BuildHook
     pip install -e .             into the checkout, through BuildHook
 
-The module is every .c file of ringbuf/c and of its folders, and the bindings that cffi writes for every
-declaration of their *_api.h.  Such a file is read twice: by cffi's cdef(), and by the compiler,
-through the one header that includes it, its owner; so a declaration and its definition cannot drift apart.
+The module consists of every .c file below ringbuf/c, and the bindings that cffi writes for the declarations
+of their *_api.h. Such a header is read twice: by cffi's cdef(), and by the compiler through the one header
+that includes it, its owner. So a declaration and its definition are always equal.
 
-CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` stands for the flags of a sanitizer build.
+CC, CFLAGS and LDFLAGS are honoured; `--sanitize address,undefined` adds the flags of a sanitizer build.
 
-Invariants: objects live in build/<digest of the flags>/ and are named by what they are made of, so that one
-is either right or absent; the module is replaced in one step, so a running process keeps the one that it
-mapped, and the next finds a whole one; the module carries the digest of its parts as its build id, by which
-the next run sees that nothing is to be done.
+Invariants: objects live in build/<digest of the flags>/ and are named by the digest of their parts, so an
+object is either right or absent. The module is replaced in one step: a running process keeps the old one, and
+the next process finds a whole one. The module carries the digest of its parts as its build id, by which the
+next run detects that there is nothing to do.
 """
 
 import argparse
@@ -40,7 +40,7 @@ C = ROOT / "ringbuf" / "c"
 OBJECTS = ROOT / "build"
 MODULE = "ringbuf._ringbuf"
 SHARED_OBJECT = "_ringbuf.abi3.so"
-OLDEST_PYTHON = (3, 11)  # As requires-python says: tomllib, TaskGroup.
+OLDEST_PYTHON = (3, 11)  # as requires-python: tomllib, TaskGroup
 
 STANDARD = "-std=c11 -O2 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -D_GNU_SOURCE"
 SANITIZED = "-O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined"
@@ -49,16 +49,16 @@ import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.ExtensionFileLoader(*sys.argv[1:])
 importlib.util.module_from_spec(importlib.util.spec_from_loader(sys.argv[1], loader))
 """
-DIGEST_BYTES = 16  # 128 bits: what a build id is long, and enough never to collide.
+DIGEST_BYTES = 16  # 128 bits: the length of a build id, enough to exclude collisions
 
 
 class BuildError(Exception):
-    """The module cannot be made; the message says what is in the way and what mends it."""
+    """The module cannot be built; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """How to compile and link: one combination of compiler and flags, and where its objects are kept."""
+    """Compiler and flags, and the folder of their objects."""
 
     compile: tuple[str, ...]
     link: tuple[str, ...]
@@ -68,7 +68,7 @@ class Toolchain:
     def of_environment(
         cls, *, sanitize: str = "", strict: bool = False, objects: Path = OBJECTS
     ) -> "Toolchain":
-        """The toolchain that CC, CFLAGS and LDFLAGS ask for.
+        """The toolchain by CC, CFLAGS and LDFLAGS.
 
         `sanitize` is a comma-separated list for -fsanitize; `strict` makes every warning an error.
         """
@@ -93,18 +93,18 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Unit:
-    """One object file of the module: its C source, and the digest of all that went into it."""
+    """One object file of the module: its C source, and the digest of all its inputs."""
 
     source: Path
     made_of: str
 
     def object(self, toolchain: Toolchain) -> Path:
-        """Where its object file is or will be."""
+        """Path of its object file."""
         return toolchain.objects / f"{self.source.stem}-{self.made_of}.o"
 
 
 def digest(*parts: str | bytes) -> str:
-    """A name for exactly these parts in this order, in hexadecimal."""
+    """Name for these parts in this order, in hexadecimal."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -113,12 +113,12 @@ def digest(*parts: str | bytes) -> str:
 
 
 def api_headers() -> list[Path]:
-    """The *_api.h in the order in which cdef() must see them: the ring's first, whose types others use."""
+    """The *_api.h in the order for cdef(): first those of the ring, whose types the others use."""
     return sorted(C.rglob("*_api.h"), key=lambda path: (path.name != "ringbuf_api.h", path))
 
 
 def owner(api: Path) -> Path:
-    """The one header through which the compiler reads `api`."""
+    """The one header that includes `api` for the compiler."""
     line = f'#include "{api.name}"'
     owners = [path for path in sorted(C.rglob("*.h")) if line in path.read_text().splitlines()]
     if len(owners) != 1:
@@ -128,7 +128,7 @@ def owner(api: Path) -> Path:
 
 
 def write_bindings(target: Path) -> None:
-    """Let cffi write the C of the Python module to `target`."""
+    """Write the C of the Python module to `target`, by cffi."""
     from cffi import FFI
 
     ffi = FFI()
@@ -136,13 +136,13 @@ def write_bindings(target: Path) -> None:
         ffi.cdef(api.read_text())
     ffi.set_source(MODULE, "\n".join(f'#include "{owner(api).relative_to(C)}"' for api in api_headers()))
     partial = target.with_suffix(f".{os.getpid()}.tmp")
-    with contextlib.redirect_stdout(io.StringIO()):  # It tells of its temporary file.
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the name of its temporary file
         ffi.emit_c_code(str(partial))
     partial.replace(target)
 
 
 def units(toolchain: Toolchain) -> Iterator[Unit]:
-    """Every object of the module, the bindings last; their source is written when their object is missing."""
+    """Every object of the module, the bindings last. Their source is written if their object is missing."""
     headers: list[str | bytes] = []
     for path in sorted(C.rglob("*.h")):
         headers += [str(path.relative_to(C)), path.read_bytes()]
@@ -163,7 +163,7 @@ def run(command: Sequence[str], what: str) -> None:
 
 
 def compile_unit(unit: Unit, toolchain: Toolchain) -> None:
-    """Make the object of `unit`, and drop the objects that earlier states of its source left."""
+    """Compile the object of `unit`, and remove the objects of earlier states of its source."""
     target = unit.object(toolchain)
     partial = target.with_suffix(f".{os.getpid()}.tmp")
     run([*toolchain.compile, str(unit.source), "-o", str(partial)], f"compiling {unit.source.name}")
@@ -179,7 +179,7 @@ def link(objects: Sequence[Path], toolchain: Toolchain, target: Path, build_id: 
     try:
         command = [*toolchain.link, *map(str, objects), f"-Wl,--build-id=0x{build_id}", "-o", str(partial)]
         run(command, f"linking {target.name}")
-        if not any(flag.startswith("-fsanitize") for flag in command):  # Those load only with their runtime.
+        if not any(flag.startswith("-fsanitize") for flag in command):  # those load only with their runtime
             check_loads(partial)
         partial.replace(target)
     finally:
@@ -187,7 +187,7 @@ def link(objects: Sequence[Path], toolchain: Toolchain, target: Path, build_id: 
 
 
 def check_loads(path: Path) -> None:
-    """See that Python can load the module: a linker lets pass what is declared and nowhere defined."""
+    """Check that Python can load the module: a linker accepts declarations without a definition."""
     command = [sys.executable, "-c", LOAD, MODULE, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -196,14 +196,15 @@ def check_loads(path: Path) -> None:
 
 
 def compile_into(directory: Path, toolchain: Toolchain) -> tuple[Path, bool]:
-    """The module as `directory`/_ringbuf.abi3.so, and whether anything had to be done for it."""
+    """The module as `directory`/_ringbuf.abi3.so, and True if it had to be built."""
     target = directory / SHARED_OBJECT
     parts = list(units(toolchain))
     build_id = digest(*toolchain.compile, *toolchain.link, *(unit.made_of for unit in parts))
     if target.is_file() and bytes.fromhex(build_id) in target.read_bytes():
         return target, False
     toolchain.objects.mkdir(parents=True, exist_ok=True)
-    with open(toolchain.objects / "lock", "w") as lock:  # Two builds at once would drop each other's objects.
+    # Two builds at once would remove each other's objects.
+    with open(toolchain.objects / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         missing = [unit for unit in parts if not unit.object(toolchain).is_file()]
         if parts[-1] in missing:
@@ -214,14 +215,14 @@ def compile_into(directory: Path, toolchain: Toolchain) -> tuple[Path, bool]:
     return target, True
 
 
-if __name__ != "__main__":  # `python build.py` needs no hatchling; who imports this file is hatchling.
+if __name__ != "__main__":  # `python build.py` needs no hatchling; only hatchling imports this file
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class BuildHook(BuildHookInterface[Any]):
         """Called by hatchling around each wheel; [tool.hatch.build.targets.wheel.hooks.custom]."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """Compile, and say which Pythons and machines the wheel is for.
+            """Compile, and state for which Pythons and machines the wheel is.
 
             `version` is "editable" for `pip install -e`: then the module goes into the checkout.
             """
@@ -238,13 +239,13 @@ if __name__ != "__main__":  # `python build.py` needs no hatchling; who imports 
             build_data["pure_python"] = False
 
         def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-            """Remove what initialize() made: the wheel has its copy."""
+            """Remove the files of initialize(): the wheel has its copy."""
             if hasattr(self, "scratch"):
                 self.scratch.cleanup()
 
 
 def require_gil() -> None:
-    """Refuse a free-threaded build of Python, which would compile the module and then not load it."""
+    """Refuse a free-threaded Python, which would compile the module and then fail to load it."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         version = "{}.{}".format(*sys.version_info)
         raise BuildError(
@@ -271,8 +272,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if globals()["__spec__"] is not None:  # `python -m build` means PyPA's build, which this file shadows.
-        if sys.flags.isolated:  # and ours again, by an editable installation: the other is not there
+    if globals()["__spec__"] is not None:  # `python -m build` means PyPA's build, which this file shadows
+        if sys.flags.isolated:  # in an editable installation this file would be found again
             sys.exit("No module named build; PyPA's is installed by: pip install build")
         os.execv(sys.executable, [sys.executable, "-I", "-m", "build", *sys.argv[1:]])
     main()

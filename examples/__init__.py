@@ -1,1 +1,1 @@
-"""Programs that use Brim, each to be run as it stands."""
+"""Programs that use Brim; each runs as it is."""

@@ -1,12 +1,12 @@
-"""A camera: a process with a ring of its own, whose frames are drawn where they will be read.
+"""Camera: a process with its own ring that draws frames directly in shared memory.
 
     brim run                                # in another shell
     python -m examples.camera --frames 300
     brim sub --shm 'frames/#'               # in a third
 
-claim() gives room in shared memory; the frame is made in it, by NumPy here, by a driver's DMA or readinto()
-in real life; leaving the block publishes it.  No byte of a frame is copied, however many processes look at
-it.
+claim() returns a region of shared memory. The frame is drawn in it, here by NumPy; in a real camera by a
+driver's DMA or readinto(). The end of the block publishes it. No byte of a frame is copied, for any number of
+readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEIGHT, WIDTH = 480, 640
 
 
 def draw(picture: NDArray[np.uint8], number: int) -> None:
-    """A bright column that wanders to the right, on grey."""
+    """Draw a bright column on grey that moves to the right."""
     picture[:] = 64
     left = number * 8 % (WIDTH - 32)
     picture[:, left : left + 32] = 255

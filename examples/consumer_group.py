@@ -1,12 +1,13 @@
-"""A consumer group: readings are shared out among members, and each is acknowledged when it is dealt with.
+"""Consumer group: members share the readings, and acknowledge each one after they have processed it.
 
-Start the broker with `brim run`, this program twice or more, each with a name of its own, and publish:
+Start the broker with `brim run`, start this program twice or more with different names, and publish:
 
     python examples/consumer_group.py ann
     python examples/consumer_group.py bob
     brim pub plant/1/temp -m 21.5
 
-Kill one of them: what it had not acknowledged goes to the other.  `brim consumers lag` shows who is where.
+Kill a member: the other gets the readings that it had not acknowledged. `brim consumers lag` shows the
+progress.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from edge.consumers.client import consumer
 
 
 async def main() -> None:
-    """Until it is stopped, or has seen --count readings."""
+    """Run until stopped, or after --count readings."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,7 +34,7 @@ async def main() -> None:
         async for batch in readings:
             for record in batch:
                 print(f"{arguments.name}: {record.key.decode()} {bytes(record).decode()}", flush=True)
-            await readings.ack(batch)  # not before: what is not acknowledged comes again
+            await readings.ack(batch)  # not earlier: a batch without acknowledgement is delivered again
             seen += len(batch)
             if arguments.count is not None and seen >= arguments.count:
                 return

@@ -1,9 +1,9 @@
-"""A first look at what was drained: the files as a Spark table, a question in SQL, and a plot of the answer.
+"""First look at drained files: the files as a Spark table, a query in SQL, and a plot of the result.
 
     pip install -e '.[spark]' matplotlib
     python -m examples.first_look /srv/lake --field temp
 
-Made to be read from top to bottom, and pasted into a notebook.  Needs Java 17 or newer.
+Written to be read from top to bottom, and pasted into a notebook. Needs Java 17 or newer.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bridge.spark.session import session
 
 
 def first_look(lake: str, field: str, plot: Path) -> None:
-    """Prints what is there, and writes the plot."""
-    # Is anything missing?  Names and footers of the files tell, without Spark.
+    """Print a summary of the records, and write the plot."""
+    # Report missing records. This needs only names and footers of the files, not Spark.
     gaps.job([lake])
 
-    # The landing zone of a bridge is a table.  Nothing is imported or converted first.
+    # The landing zone of a bridge is a table. It needs no import or conversion.
     spark = session("first look")
     records = spark.read.format("brim").load(lake)
     records.printSchema()
 
-    # Who sends, and how much?
+    # Count records by edge and topic.
     records.createOrReplaceTempView("records")
     spark.sql("""
         SELECT stream, topic, count(*) AS records, sum(octet_length(payload)) AS bytes, max(timestamp) AS last
         FROM records GROUP BY stream, topic ORDER BY records DESC LIMIT 20
     """).show(truncate=False)
 
-    # Payloads are JSON here: one number of each, by second.  A payload schema does the same for all fields,
+    # Payloads are JSON here: one number of each, by second. A payload schema does the same for all fields,
     # and faster: .option("payloads", "payloads.toml"), see bridge/spark/payloads.py.
     means = spark.sql(
         f"""
@@ -57,7 +57,7 @@ def first_look(lake: str, field: str, plot: Path) -> None:
 
 
 def draw(lines: dict[str, list[tuple[object, float]]], field: str) -> Figure:
-    """A line for each topic.  In a notebook, a cell that ends with it shows it."""
+    """Draw a line for each topic. In a notebook, a cell that ends with this call shows the plot."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
     for topic, points in sorted(lines.items()):
@@ -69,7 +69,7 @@ def draw(lines: dict[str, list[tuple[object, float]]], field: str) -> Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="a first look at drained files, with Spark")
     parser.add_argument("lake", help="where a bridge drains to: a path or URL")
     parser.add_argument("--field", default="value", help="of JSON payloads, to be drawn (%(default)s)")

@@ -1,9 +1,9 @@
-"""What a bridge has drained, as an Arrow table: no broker, no Spark, no copy of the payloads into Python.
+"""Drained files as an Arrow table: no broker, no Spark, no copy of the payloads into Python.
 
     python -m examples.read_drained /srv/lake                 # a directory, or files
     python -m examples.read_drained FILE.brim --rows 20
 
-Needs pyarrow.  From here it is one call to pandas (`table.to_pandas()`), polars, DuckDB or Parquet.
+Needs pyarrow. From there it is one call to pandas (`table.to_pandas()`), polars, DuckDB or Parquet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read(paths: Sequence[Path]) -> pa.Table:
 
 
 def batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The records of a file; every checksum is checked on the way."""
+    """Records of a file; every checksum is verified."""
     file = drained.parse(path.read_bytes(), path.name)
     footer = file.footer
     constants = Constants(footer.edge, footer.stream, footer.partition, footer.epoch)
@@ -41,7 +41,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def show(table: pa.Table, rows: int) -> None:
-    """The first rows, and how many there are of each topic."""
+    """Print the first rows, and the number of rows by topic."""
     for row in table.slice(0, rows).to_pylist():
         payload = row["payload"].decode(errors="replace")[:PAYLOAD_CHARACTERS]
         print(
@@ -54,7 +54,7 @@ def show(table: pa.Table, rows: int) -> None:
 
 
 def main() -> None:
-    """Show what there is."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="drained files as an Arrow table")
     parser.add_argument("paths", type=Path, nargs="+", help="drained files, or directories of them")
     parser.add_argument("--rows", type=int, default=10, help="to show (%(default)s)")

@@ -1,10 +1,10 @@
-"""A small lake to try Spark on, where no plant is at hand: what a bridge has drained from four machines.
+"""Sample lake: a small set of drained files from four simulated machines, to try Spark without a plant.
 
     python -m examples.sample_lake sample-lake
 
-A broker with a bridge runs for 20 seconds, on a port of its own, and machines publish JSON by MQTT; some of
-it is no JSON, and some is skipped on purpose, so that there is something to find.  What is left behind is
-what any bridge leaves, and payloads.toml, which says what the payloads are.
+A broker with a bridge runs for 20 seconds on its own port, and machines publish JSON by MQTT. Some payloads
+are not JSON, and some records are skipped on purpose, so that the jobs have something to report. The result
+is the lake, as any bridge writes it, and payloads.toml, which declares the payload formats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from edge.client import Client, connect
 MACHINES = 4
 PER_SECOND = 10  # messages of each machine
 SKIPPED = 40  # messages of all machines together
-DRAIN_S = 60.0  # what the bridge may take at most
+DRAIN_S = 60.0  # time limit for the bridge
 
 CONFIG = """
 edge_id = "sample"
@@ -76,7 +76,7 @@ def broker(scratch: Path, lake: Path) -> Iterator[str]:
 
 
 def payload(machine: int, at_s: float) -> bytes:
-    """What a machine says: JSON, but for one in two hundred."""
+    """Payload of a machine: JSON, except for one in two hundred."""
     if random.random() < 0.005:
         return b"sensor fault"
     swing = math.sin(at_s / 3 + machine)
@@ -85,7 +85,7 @@ def payload(machine: int, at_s: float) -> bytes:
 
 
 async def publish(client: Client, rounds: int, *, per_second: float) -> None:
-    """So many messages of each machine."""
+    """Publish `rounds` messages of each machine."""
     for _ in range(rounds):
         now = time.monotonic()
         for machine in range(MACHINES):
@@ -94,21 +94,21 @@ async def publish(client: Client, rounds: int, *, per_second: float) -> None:
 
 
 async def play(url: str, runtime_dir: Path, seconds: float) -> None:
-    """Half of the messages, some that are not wanted in the lake, the other half."""
+    """Publish half of the messages, some that are skipped on purpose, then the other half."""
     half = round(seconds * PER_SECOND / 2)
     async with connect(url) as client:
         await publish(client, half, per_second=PER_SECOND)
         wait_for_records(half * MACHINES, runtime_dir)
         ask(runtime_dir, "lake", "pause")
         await publish(client, SKIPPED // MACHINES, per_second=1_000)
-        ask(runtime_dir, "lake", "skip")  # the file that comes next declares it
+        ask(runtime_dir, "lake", "skip")  # the next file declares it
         ask(runtime_dir, "lake", "resume")
         await publish(client, half, per_second=PER_SECOND)
     wait_for_records(2 * half * MACHINES, runtime_dir)
 
 
 def wait_for_records(count: int, runtime_dir: Path) -> None:
-    """Returns when the lake has so many."""
+    """Wait until the lake has this number of records."""
     deadline = time.monotonic() + DRAIN_S
     while (state := ask(runtime_dir, "lake", "state"))["totals"]["records"] < count:
         if time.monotonic() > deadline:
@@ -117,7 +117,7 @@ def wait_for_records(count: int, runtime_dir: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="makes drained files to try Spark on")
     parser.add_argument("lake", type=Path, help="a directory that is not there yet")
     parser.add_argument("--seconds", type=float, default=20, help="of data (%(default)s)")

@@ -1,13 +1,13 @@
-"""A subscriber that computes on what devices sent, in the memory where the broker put it.
+"""Subscriber that computes on payloads in the memory of the broker.
 
     brim run                                # in another shell
     python -m examples.shm_numpy 'plant/#'
     python -c "import struct, sys; sys.stdout.buffer.write(struct.pack('<4d', 1, 2, 3, 4))" |
         mosquitto_pub -t plant/press/7/vibration -s
 
-Payloads are arrays of little-endian doubles.  A record's payload begins at a multiple of 8, so NumPy views it
-as it is.  The memory is the broker's and moves on: record.valid() says whether it still held the record after
-it was used.
+Payloads are arrays of little-endian doubles. A record's payload begins at a multiple of 8, so NumPy views it
+without a copy. The broker may overwrite the memory: record.valid() returns True if it still held the record
+after use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edge.shm_client import Start
 
 
 def main() -> None:
-    """Print the mean and the greatest of each array."""
+    """Print the mean and the maximum of each array."""
     parser = argparse.ArgumentParser(description="view payloads as NumPy arrays, without a copy")
     parser.add_argument("filter", nargs="?", default="#", help="topic filter (%(default)s)")
     parser.add_argument("--count", type=int, default=0, help="end after so many records; 0: never")

@@ -1,11 +1,11 @@
-"""A subscriber by ZeroMQ, from any process or, with a TCP endpoint, any machine.
+"""Subscriber by ZeroMQ, from any process or, with a TCP endpoint, any machine.
 
     brim run                                # in another shell
     python -m examples.zmq_subscriber 'plant/+/temp'
     brim pub plant/press/temp 21.5
 
-Each message carries the address of its record, (ring, epoch, offset), and the offset of the one before it
-on its topic: what ZeroMQ had to drop is noticed, here as `gaps`.
+Each message carries the address of its record, (ring, epoch, offset), and the offset of the previous record
+on its topic. So messages that ZeroMQ has dropped are detected; here they are counted as `gaps`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edge.local_client import subscribe_zmq
 
 
 async def follow(topic_filter: str, count: int, runtime_dir: Path | None) -> None:
-    """Print what comes, `count` messages of it; 0: without end."""
+    """Print `count` messages as they arrive; 0: without end."""
     left = count or -1
     async with subscribe_zmq(topic_filter, runtime_dir=runtime_dir) as subscription:
         print("subscribed", flush=True)
@@ -31,7 +31,7 @@ async def follow(topic_filter: str, count: int, runtime_dir: Path | None) -> Non
 
 
 def main() -> None:
-    """Until `--count` messages have come, or Ctrl-C."""
+    """Run until `--count` messages have arrived, or Ctrl-C."""
     parser = argparse.ArgumentParser(description="subscribe by ZeroMQ")
     parser.add_argument("filter", nargs="?", default="#", help="topic filter (%(default)s)")
     parser.add_argument("--count", type=int, default=0, help="end after so many messages; 0: never")

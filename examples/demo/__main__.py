@@ -1,8 +1,8 @@
-"""`python -m examples.demo`: arguments, what is printed and left behind, and the exit status.
+"""`python -m examples.demo`: arguments, output, and the exit status.
 
-0   the ledger matches
-1   it does not, or the run could not be brought to its end
-130 Ctrl-C
+    0    the ledger matches
+    1    it does not, or the run could not be completed
+    130  Ctrl-C
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECONDS = 60.0
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="./dev demo",
         description="The whole way from a device to a Spark table, and a ledger at the end.",
@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 async def play(script: Script) -> Report:
-    """The run, which SIGTERM and Ctrl-C break off; its processes end either way."""
+    """Run the script. SIGTERM and Ctrl-C interrupt it; its processes end in all cases."""
     running = asyncio.current_task()
     assert running is not None
     loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ def leave(report: Report, out: Path, commands: Sequence[tuple[str, str]]) -> Non
 
 
 def next_commands() -> list[tuple[str, str]]:
-    """What to try next, and what it does."""
+    """Commands to try next, with their purpose."""
     return [
         ("./dev shell -c 'brim run'", "a broker of your own, on 127.0.0.1:1883"),
         ("./dev shell -c 'brim sub --shm \"#\"'", "beside it: all that it gets, without a copy"),
@@ -90,7 +90,7 @@ def next_commands() -> list[tuple[str, str]]:
 
 
 def why_no_spark(options: argparse.Namespace) -> str:
-    """Why the table has to be made without Spark, and what would change that; empty: it need not."""
+    """Reason why the table is made without Spark, and the remedy; empty: Spark is available."""
     if options.no_spark:
         return "as --no-spark says"
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
@@ -121,7 +121,7 @@ def finish(report: Report, screen: Screen, out: Path, no_spark: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """One demo; its exit status."""
+    """Run one demo. Returns its exit status."""
     scene = Scene()
     screen = screen_for(plain=options.plain)
     keep, no_spark = True, why_no_spark(options)

@@ -1,6 +1,7 @@
-"""The broker as a process: started, killed with -9, started again, stopped; and asked how it is.
+"""Broker as a process: started, killed with -9, started again, stopped; and requested for its status.
 
-Owns one child at a time.  It is `python -m edge run`, exactly what `brim run` is; ready when it says so.
+Owns one child at a time. The child is `python -m edge run`, the same as `brim run`; it prints a line when it
+is ready.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ STOP_S = 40.0
 
 
 class BrokerFailed(Exception):
-    """It did not start, or ended by itself; the message says where its log is."""
+    """The broker did not start, or ended by itself. The message has the path of its log."""
 
 
 class Broker:
-    """Made once, started as often as it takes."""
+    """Broker process. Created once, started any number of times."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -36,21 +37,21 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process."""
+        """True if the process runs."""
         return self._child is not None and not self._child.ended
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended though nobody told it to."""
+        """True if the process has ended without a command."""
         return self._wanted and not self.running
 
     @property
     def pid(self) -> int:
-        """Of the process; 0: there is none."""
+        """Process id; 0: no process."""
         return self._child.pid if self._child else 0
 
     async def start(self) -> float:
-        """Start it; seconds until it said that it is ready.  Raises BrokerFailed."""
+        """Start it. Returns the seconds until it was ready. Raises BrokerFailed."""
         begin = time.monotonic()
         ready = asyncio.Event()
         arguments = [*COMMAND, "--config", str(self._scene.config)]
@@ -73,24 +74,24 @@ class Broker:
         return time.monotonic() - begin
 
     def kill(self) -> None:
-        """With -9, wherever it is."""
+        """Kill it with -9, at any point of its work."""
         self._wanted = False
         if self._child is not None:
             self._child.kill()
 
     async def wait(self) -> int:
-        """Its exit status, once it is gone."""
+        """Wait for its end. Returns its exit status."""
         assert self._child is not None
         return await self._child.wait()
 
     async def stop(self) -> int:
-        """With SIGTERM; its exit status."""
+        """Stop it with SIGTERM. Returns its exit status."""
         self.disconnect()
         self._wanted = False
         return await self._child.end(STOP_S) if self._child is not None else 0
 
     async def report(self) -> dict[str, Any]:
-        """What `brim status --json` shows; empty while there is no answer."""
+        """Output of `brim status --json`; empty while the broker does not answer."""
         if not self.running:
             self.disconnect()
             return {}
@@ -103,7 +104,7 @@ class Broker:
             return {}
 
     def disconnect(self) -> None:
-        """Ask no more."""
+        """Close the connection for status requests."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

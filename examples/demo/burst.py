@@ -1,7 +1,7 @@
-"""A publisher for load: a few seconds of this machine's vital signs, recorded at start, then replayed.
+"""Publisher for load: records this machine's vital signs for a few seconds at its start, then replays them.
 
-Every record that it publishes was a real reading, but the devices are its own (replay/NAME/cpu/0, ...), with
-numbers of their own, so that the live ones stay what they are.  By paho-mqtt, like device_paho.py.
+Every published value was a real reading. The devices are separate (replay/NAME/cpu/0, ...), with separate
+numbers, so the live devices are not affected. By paho-mqtt, as device_paho.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["main", "record"]
 
 RECORD_S = 3.0
 RECORD_PAUSE_S = 0.02
-AT_ONCE = 20  # messages between two looks at the clock
+AT_ONCE = 20  # messages between two checks of the clock
 
 
 def record(name: str, seconds: float = RECORD_S) -> list[Reading]:
-    """What every vital sign of this machine read during `seconds`, in order, under the replay's devices."""
+    """Readings of all vital signs of this machine during `seconds`, in order, under the replay's devices."""
     vitals = Vitals(name, KINDS)
     readings: list[Reading] = []
     end = time.monotonic() + seconds
@@ -35,7 +35,7 @@ def record(name: str, seconds: float = RECORD_S) -> list[Reading]:
 
 
 def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     options = Options.parse(__doc__ or "")
     tape = cycle(record(options.name))
 

@@ -1,7 +1,7 @@
-"""Everybody in a run: the broker, publishers, subscribers, and who makes the table.  Each is a process.
+"""Processes of a run: the broker, publishers, subscribers, and the process that makes the table.
 
-Owns what each is told, and that none outlives the run.  When somebody ends before its time, that is found
-here, and said together with the last line of its log.
+Owns their arguments, and their end: no process outlives the run. A process that ends too early is detected
+here, and reported together with the last line of its log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PUBLISHERS: dict[str, tuple[str, float, tuple[str, ...]]] = {
     "replay": ("burst", 0.5, ()),
 }
 SUBSCRIBERS = {"shared memory": "shm", "ZeroMQ": "zmq"}
-END_S = 60.0  # for what a publisher is still owed
+END_S = 60.0  # time for the last acknowledgements of a publisher
 
 
 class DemoFailed(Exception):
-    """The run could not be brought to its end; the message says why."""
+    """The run could not be completed; the message has the reason."""
 
 
 class Cast:
@@ -40,14 +40,14 @@ class Cast:
         self._scene = scene
 
     async def start_subscribers(self) -> None:
-        """Both; they are ready when they have facts."""
+        """Start both. A subscriber is ready when it has written facts."""
         for name, way in SUBSCRIBERS.items():
             report = self._scene.counts / f"{way}.json"
             arguments = [way, "--runtime-dir", str(self._scene.runtime), "--report", str(report)]
             self.subscribers[name] = await self._start(way, "subscribers", arguments)
 
     async def start_publishers(self, rate: float) -> None:
-        """All three, with `rate` messages a second together."""
+        """Start all three, with `rate` messages per second in total."""
         for name, (module, share, kinds) in PUBLISHERS.items():
             arguments = [
                 *("--port", str(self._scene.port)),
@@ -59,9 +59,9 @@ class Cast:
             self.publishers[name] = await self._start(name, module, arguments)
 
     async def start_lake(self, *, spark: bool, on_line: Callable[[str], None]) -> Child:
-        """Who makes the table; tells its steps in JSON lines."""
+        """Start the process that makes the table; it reports its steps as JSON lines."""
         arguments = ["--drained", str(self._scene.sink.directory), "--out", str(self._scene.table)]
-        temporary = str(self._scene.temporary)  # Spark's own files go away with the scene, even after -9
+        temporary = str(self._scene.temporary)  # Spark's own files are removed with the scene, also after -9
         environment = {
             "TMPDIR": temporary,
             "SPARK_LOCAL_DIRS": temporary,
@@ -73,7 +73,7 @@ class Cast:
         return self.lake
 
     async def end(self, children: dict[str, Child]) -> None:
-        """Ask them all to end, and wait.  Raises DemoFailed when one does not, or not well."""
+        """Terminate the processes, and wait. Raises DemoFailed if one does not end, or fails."""
         for child in children.values():
             child.terminate()
         for name, child in children.items():
@@ -85,7 +85,7 @@ class Cast:
                 raise DemoFailed(f"{name} ended with status {status}; {self.last_line(child)}")
 
     def look_after(self) -> None:
-        """Raises DemoFailed if somebody has ended by himself."""
+        """Raise DemoFailed if a process has ended by itself."""
         if self.broker.lost:
             raise DemoFailed(f"the broker has ended by itself; its log is in {self._scene.logs}")
         for child in (*self.publishers.values(), *self.subscribers.values()):
@@ -93,13 +93,13 @@ class Cast:
                 raise DemoFailed(f"{child.name} ended with status {child.status}; {self.last_line(child)}")
 
     def last_line(self, child: Child) -> str:
-        """The end of its log, and where that is."""
+        """The last line of its log, and the path of the log."""
         path = self._scene.logs / f"{child.name}.log"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return f"{path} ends with: {lines[-1] if lines else 'nothing'}"
 
     async def close(self) -> None:
-        """End, with -9, whoever is still there."""
+        """Kill all remaining processes with -9."""
         for child in (*self.publishers.values(), *self.subscribers.values(), self.lake):
             if child is not None and not child.ended:
                 child.kill()

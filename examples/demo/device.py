@@ -1,14 +1,14 @@
-"""The loop of a publisher, whatever its client: take readings, number them, hand them on, at a rate.
+"""Loop of a publisher, for any client: take readings, number them and publish them at a given rate.
 
-Owns the payload, the pace, and the status lines on standard output (one JSON object each half second) that
-the demo shows.  Never speaks MQTT: device_amqtt.py, device_paho.py and burst.py do, and give their Journal
-what was acknowledged.
+Owns the payload, the rate, and the status lines on standard output (one JSON object each half second) that
+the demo shows. Never uses MQTT: device_amqtt.py, device_paho.py and burst.py do, and record acknowledgements
+in their Journal.
 
     payload    JSON: {"n": number of the message, "value": number, "sent_ns": wall clock, "details": {...}}
 
-SIGTERM ends the readings; what is waiting is still delivered, for at most FINISH_S, and the journal saved.
-Nothing grows without bound: beyond PENDING_MAX unacknowledged messages no reading is taken, and that is
-counted.
+SIGTERM ends the readings. Messages that wait are still delivered, for at most FINISH_S, and the journal is
+saved. All memory is bounded: above PENDING_MAX unacknowledged messages no reading is taken, and the omission
+is counted.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from examples.demo.vitals import Reading
 
 __all__ = ["FINISH_S", "Device", "Message", "Options", "Payload"]
 
-PENDING_MAX = 20_000  # below MQTT's 65535 packet identifiers, of which each takes one
+PENDING_MAX = 20_000  # below MQTT's 65535 packet identifiers: each message uses one
 STATUS_S = 0.5
-FINISH_S = 40.0  # for a broker that is only just coming back
-BEHIND_S = 0.5  # a pace that cannot be held is not made up for
+FINISH_S = 40.0  # for a broker that has just started again
+BEHIND_S = 0.5  # a delay above this is not made up for
 
 Supply = Callable[[], Sequence[Reading]]
 
 
 class Payload(msgspec.Struct):
-    """The payload of every message of the demo, but for `details`, which only people and Spark read."""
+    """Payload of every message of the demo, without `details`, which only people and Spark read."""
 
     n: int
     value: float
@@ -47,7 +47,7 @@ class Payload(msgspec.Struct):
 
 
 class Message(NamedTuple):
-    """On its way."""
+    """A message in flight."""
 
     device: str
     n: int
@@ -56,17 +56,17 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What a publisher is told by arguments."""
+    """Options of a publisher, from its arguments."""
 
     port: int
-    rate: float  # messages a second
+    rate: float  # messages per second
     journal: Path
-    name: str  # the machine's, in topics
+    name: str  # of the machine, in topics
     kinds: tuple[str, ...]
 
     @classmethod
     def parse(cls, description: str, arguments: Sequence[str] | None = None) -> Options:
-        """From the command line."""
+        """Parse the command line."""
         parser = argparse.ArgumentParser(description=description.partition("\n")[0])
         parser.add_argument("--port", type=int, required=True, help="of the broker, on 127.0.0.1")
         parser.add_argument("--rate", type=float, required=True, help="messages a second")
@@ -78,7 +78,7 @@ class Options:
 
 
 class Device:
-    """Readings into messages, at a pace.  Made in the main thread: it takes SIGTERM."""
+    """Readings into messages, at a rate. Created in the main thread, because it handles SIGTERM."""
 
     def __init__(self, options: Options, supply: Supply) -> None:
         self.journal = Journal()
@@ -88,12 +88,12 @@ class Device:
         self._next = time.monotonic()
         self._next_status = self._next
         self._finish_by = float("inf")
-        self._readings = 1  # of the last time
+        self._readings = 1  # of the previous round
         signal.signal(signal.SIGTERM, self._stop)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo handles Ctrl-C, and ends this process
 
     def due(self) -> list[Message]:
-        """What is to be published now, numbered; nothing while stopping or while too much is waiting."""
+        """Messages to publish now, numbered; none while stopping or while too many wait."""
         self._tell()
         now = time.monotonic()
         if self.stopping or now < self._next:
@@ -108,12 +108,12 @@ class Device:
         return [self._message(reading) for reading in readings]
 
     def delay_s(self) -> float:
-        """How long to wait before asking again what is due."""
+        """Seconds until the next messages are due."""
         ahead = 0.05 if self.stopping else self._next - time.monotonic()
         return min(max(ahead, 0.0), 0.05)
 
     def finished(self) -> bool:
-        """Told to stop, and everything is acknowledged, or will not be any more."""
+        """True if stopping, and all messages are acknowledged or given up."""
         if not self.stopping:
             return False
         self._finish_by = min(self._finish_by, time.monotonic() + FINISH_S)
@@ -141,5 +141,5 @@ class Device:
 
 
 def explain(error: BaseException) -> None:
-    """One line in the log of this process."""
+    """Write one line to the log of this process."""
     print(f"{time.strftime('%H:%M:%S')} {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
-"""A publisher by amqtt's client: CPUs, memory, load and temperatures of this machine.
+"""Publisher with amqtt's client: CPUs, memory, load and temperatures of this machine.
 
-amqtt's client gives a message up when its PUBACK takes more than 5 s, tries to reconnect twice, and cancels
-whoever waits for an acknowledgement when the connection ends.  Here, its own reconnecting is off: a
-connection is one client object, and a new one is made, for as long as it takes, when
+amqtt's client gives a message up if its PUBACK takes more than 5 s. It reconnects at most twice, and cancels
+all waits for acknowledgements when the connection ends. Here its own reconnecting is off. A connection is one
+client object, and a new one is made, without a limit, when
 
-    * publish() of any message ends in whatever way but a PUBACK: that message, and all others that this
-      connection owes a PUBACK for, go to the front of the queue again, with their numbers;
-    * so a PUBACK that comes late is never seen, and cannot be taken for that of another message which has
-      been given the same packet identifier since.
+    * publish() of any message ends without a PUBACK: this message, and all others of the connection without
+      a PUBACK, return to the front of the queue, with their numbers;
+    * so a late PUBACK is never seen, and cannot be mistaken for that of another message with the same packet
+      identifier.
 
 A message is acknowledged when publish() has returned the PUBACK, and never otherwise.
 """
@@ -27,13 +27,13 @@ from examples.demo.vitals import Vitals
 
 __all__ = ["AmqttPublisher"]
 
-WINDOW = 64  # messages whose PUBACK is awaited at a time; each is a task
+WINDOW = 64  # messages that wait for their PUBACK at a time; each is a task
 RETRY_S = 0.25
 KEEP_ALIVE_S = 30
 
 
 class AmqttPublisher:
-    """A queue of messages, and one connection after the other that empties it."""
+    """Queue of messages, and one connection after the other that empties it."""
 
     def __init__(self, port: int, device: Device) -> None:
         self._url = f"mqtt://127.0.0.1:{port}/"
@@ -43,13 +43,13 @@ class AmqttPublisher:
         self._lost = asyncio.Event()  # the connection
 
     async def publish(self, messages: list[Message]) -> None:
-        """Queue them."""
+        """Queue messages."""
         async with self._arrived:
             self._queue.extend(messages)
             self._arrived.notify(len(messages))
 
     async def deliver(self) -> None:
-        """Connect and deliver what is queued, again and again, until cancelled."""
+        """Connect and deliver the queue, again and again, until cancelled."""
         connects = 0
         while True:
             client = await self._connected()
@@ -81,7 +81,7 @@ class AmqttPublisher:
                 return client
 
     async def _work(self, client: MQTTClient) -> Message | None:
-        """Deliver message after message; the end is that of the connection: the message without PUBACK."""
+        """Deliver messages until the connection ends. Returns the message without PUBACK."""
         message = None
         try:
             while True:
@@ -107,7 +107,7 @@ class AmqttPublisher:
 
     @staticmethod
     async def _drop(client: MQTTClient) -> None:
-        """Close the connection without a word: the messages without PUBACK must not be taken for given up."""
+        """Close the connection without DISCONNECT: messages without PUBACK must not count as given up."""
         closing = client._disconnect_task
         if closing is not None and not closing.done():
             closing.cancel()
@@ -117,7 +117,7 @@ class AmqttPublisher:
 
 
 async def run(options: Options) -> None:
-    """Publish this machine's vital signs until told to stop, and all of it is acknowledged."""
+    """Publish this machine's vital signs until SIGTERM, then wait for all acknowledgements."""
     device = Device(options, Vitals(options.name, options.kinds).read)
     publisher = AmqttPublisher(options.port, device)
     delivery = asyncio.create_task(publisher.deliver())
@@ -131,7 +131,7 @@ async def run(options: Options) -> None:
 
 
 def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     logging.basicConfig(level=logging.ERROR)
     asyncio.run(run(Options.parse(__doc__ or "")))
 

@@ -1,7 +1,8 @@
-"""A publisher by paho-mqtt: disks, network interfaces and the process table of this machine.
+"""Publisher with paho-mqtt: disks, network interfaces and the process table of this machine.
 
-paho keeps what was not acknowledged and sends it again, in order, once it is connected again; it reconnects
-by itself, for ever.  So all that is added here is the journal: on_publish with QoS 1 means a PUBACK.
+paho keeps messages without an acknowledgement, and sends them again, in order, after it has reconnected. It
+reconnects by itself, without a limit. So only the journal is added here: on_publish with QoS 1 means a
+PUBACK.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from examples.demo.vitals import Vitals
 
 __all__ = ["PahoClient", "run"]
 
-IN_FLIGHT_MAX = 1_000  # messages whose PUBACK is awaited at a time; the rest wait in paho's queue
+IN_FLIGHT_MAX = 1_000  # messages that wait for their PUBACK at a time; the others wait in paho's queue
 RECONNECT_S = 1  # paho counts in whole seconds
 KEEP_ALIVE_S = 30
 
 
 class PahoClient:
-    """One connection to the broker that lasts, whatever becomes of the broker."""
+    """Connection to the broker that survives restarts of the broker."""
 
     def __init__(self, client_id: str, device: Device) -> None:
         self._device = device
-        self._lock = threading.Lock()  # around what follows; never held while calling paho, which has its own
+        # For the fields below; never held while calling paho, which has its own.
+        self._lock = threading.Lock()
         self._under_way: dict[int, Message] = {}  # by packet identifier
         self._early: set[int] = set()  # acknowledged before publish() had returned their identifier
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False)
@@ -42,12 +44,12 @@ class PahoClient:
         self._in_flight_at_loss = 0
 
     def start(self, port: int) -> None:
-        """Connect, once the broker is there; paho's thread does the rest."""
+        """Connect as soon as the broker is there; paho's thread does the rest."""
         self._client.connect_async("127.0.0.1", port, KEEP_ALIVE_S)
         self._client.loop_start()
 
     def publish(self, message: Message) -> None:
-        """Hand it to paho, which sends it until it is acknowledged."""
+        """Pass the message to paho, which sends it until it is acknowledged."""
         info = self._client.publish(message.device, message.payload, qos=1)
         assert info.rc != mqtt.MQTT_ERR_QUEUE_SIZE, "Device bounds what is pending"
         with self._lock:
@@ -58,7 +60,7 @@ class PahoClient:
                 self._under_way[info.mid] = message
 
     def stop(self) -> None:
-        """Say goodbye."""
+        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -92,7 +94,7 @@ class PahoClient:
 
 
 def run(options: Options, supply: Supply, client_id: str) -> None:
-    """Publish what `supply` gives until told to stop, and all of it is acknowledged."""
+    """Publish the messages of `supply` until SIGTERM, then wait for all acknowledgements."""
     device = Device(options, supply)
     client = PahoClient(client_id, device)
     client.start(options.port)
@@ -105,7 +107,7 @@ def run(options: Options, supply: Supply, client_id: str) -> None:
 
 
 def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     options = Options.parse(__doc__ or "")
     vitals = Vitals(options.name, options.kinds)
     run(options, vitals.read, "demo-paho")

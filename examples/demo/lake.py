@@ -1,10 +1,10 @@
-"""From drained files to a table by device and minute: what the demo shows of what has arrived.
+"""Lake of the demo: from drained files to a table by device and minute.
 
-Owns what a Lake is (the numbers that plots, page and ledger are made of) and how to get one without Spark:
-every drained file is verified, every record decoded and counted.  lake_spark.py gets one with Spark.
+Owns the class Lake (the numbers of plots, page and ledger), and a way to make one without Spark: every
+drained file is verified, every record is decoded and counted. lake_spark.py makes one with Spark.
 
-Run as a process, `python -m examples.demo.lake --drained DIR --out DIR [--no-spark]`: it reports each step as
-a JSON line, and leaves DIR/lake.json, DIR/drained.tally and DIR/table.tally.
+As a process, `python -m examples.demo.lake --drained DIR --out DIR [--no-spark]`, it reports each step as a
+JSON line, and writes DIR/lake.json, DIR/drained.tally and DIR/table.tally.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ class Aggregate(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrived:
-    """What the drained files hold, by their own words and by reading them."""
+    """Content of the drained files, by their footers and by their records."""
 
     files: int
     bytes: int
     records: int  # different ones
     twice: int  # in more than one file
-    gaps: int  # offsets and drain numbers that no file holds, and such as were declared lost
+    gaps: int  # offsets and drain numbers in no file, and offsets that were declared lost
     tally: Tally = field(repr=False, default_factory=Tally)
 
 
 @dataclass(frozen=True)
 class Lake:
-    """The table, and how it came to be."""
+    """The table, and the steps that made it."""
 
     made_by: str
     seconds: float
-    records: int  # rows of the table, by different identity
+    records: int  # rows of the table with different identities
     twice: int
     gaps: int
     by_minute: list[Aggregate]
     by_second: list[Aggregate]
-    steps: list[tuple[str, float, str]]  # name, seconds, what it said
+    steps: list[tuple[str, float, str]]  # name, seconds, output
     tally: Tally = field(repr=False, default_factory=Tally)
 
     def save(self, directory: Path) -> None:
-        """lake.json and table.tally."""
+        """Write lake.json and table.tally."""
         self.tally.save(directory / "table.tally")
         facts = {key: value for key, value in asdict(self).items() if key != "tally"}
         (directory / "lake.json").write_text(json.dumps(facts))
 
     @classmethod
     def load(cls, directory: Path) -> Lake:
-        """What save() wrote."""
+        """Read the files that save() wrote."""
         facts = json.loads((directory / "lake.json").read_text())
         for key in ("by_minute", "by_second"):
             facts[key] = [Aggregate(*fields) for fields in facts[key]]
@@ -85,14 +85,14 @@ class Lake:
 
 
 class Buckets:
-    """Count, mean, least and greatest value by device and window."""
+    """Count, mean, minimum and maximum by device and window."""
 
     def __init__(self, seconds: int) -> None:
         self._nanoseconds = seconds * 1_000_000_000
         self._found: dict[tuple[str, int], list[float]] = {}
 
     def add(self, device: str, timestamp_ns: int, value: float) -> None:
-        """One message."""
+        """Add one message."""
         bucket = self._found.setdefault((device, timestamp_ns // self._nanoseconds), [0, 0.0, value, value])
         bucket[0] += 1
         bucket[1] += value
@@ -100,7 +100,7 @@ class Buckets:
         bucket[3] = max(bucket[3], value)
 
     def aggregates(self) -> list[Aggregate]:
-        """By device, then time."""
+        """Aggregates by device, then by time."""
         width = self._nanoseconds // 1_000_000_000
         return [
             Aggregate(device, int(start * width), int(count), total / count, low, high)
@@ -109,9 +109,9 @@ class Buckets:
 
 
 def read_drained(root: Path) -> tuple[Arrived, list[Aggregate], list[Aggregate]]:
-    """What is in the drained files below `root`, and their messages by minute and by second.
+    """Read the drained files below `root`. Returns their account, and their messages by minute and by second.
 
-    Every checksum of every file is checked.  Raises bridge.errors.DrainedFileError.
+    Every checksum of every file is checked. Raises bridge.errors.DrainedFileError.
     """
     footers, length, tally = [], 0, Tally()
     minutes, seconds = Buckets(MINUTE_S), Buckets(1)
@@ -144,9 +144,9 @@ def _records(file: drained.DrainedFile) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def account(footers: Sequence[drained.Footer]) -> tuple[int, int, int]:
-    """Different records, records that are in more than one file, and what is missing between the files."""
+    """Numbers of different records, of records in more than one file, and of records in no file."""
     numbers = {footer.drain_seq for footer in footers}
-    missing = max(numbers, default=0) - len(numbers)  # they begin at 1
+    missing = max(numbers, default=0) - len(numbers)  # numbers begin at 1
     records = twice = 0
     wanted: dict[tuple[str, str, int, int], int] = {}
     for footer in sorted(
@@ -162,7 +162,7 @@ def account(footers: Sequence[drained.Footer]) -> tuple[int, int, int]:
 
 
 def say(step: str, **facts: object) -> None:
-    """One step, for the demo's screen."""
+    """Report one step to the demo's screen."""
     print(json.dumps({"step": step, **facts}), flush=True)
 
 

@@ -1,10 +1,10 @@
-"""The table by Spark: the bridge's own jobs over what was drained, in one session.
+"""Table by Spark: the bridge's own jobs over the drained files, in one session.
 
     bronze     drained files into a Parquet table, each record exactly once
     windows    by device and minute, and by device and second for the plots
     gaps       proof, by offsets, that the table has every record of every file, once
 
-Owns the order of the jobs and what is counted of their outcome; every number comes out of Spark.
+Owns the order of the jobs and the counts of their results; every number is computed by Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["by_spark"]
 
 
 class Steps:
-    """What was done, how long it took, and what it said."""
+    """Steps with their time and output."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, float, str]] = []
@@ -37,7 +37,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
-        """Take the time of a step; its words go into the list."""
+        """Measure the time of a step; its output goes into the list."""
         say(name)
         begin, words = time.monotonic(), list[str]()
         yield words
@@ -78,7 +78,7 @@ def by_spark(root: Path, out: Path) -> Lake:
 
 
 def _aggregates(frame: DataFrame) -> list[Aggregate]:
-    """Rows of the windows job; the column of the window's begin is called minute, whatever its length."""
+    """Rows of the windows job. The column with the begin of a window is called minute for any length."""
     rows = frame.where("count > 0").orderBy("device", "minute").collect()
     return [_aggregate(row) for row in rows]
 
@@ -89,7 +89,7 @@ def _aggregate(row: Any) -> Aggregate:
 
 
 def _tally(records: DataFrame) -> Tally:
-    """Which messages are in the table, by what devices call them."""
+    """Messages in the table, by device and number."""
     number = "cast(get_json_object(cast(payload as string), '$.n') as long) as n"
     rows = records.selectExpr("topic", number).toArrow()
     tally = Tally()

@@ -1,17 +1,18 @@
-"""All counts side by side, and the verdict: does every stage have what was acknowledged, each record once?
+"""Ledger: all counts side by side, and the verdict.
 
-Pure: numbers in, numbers and sentences out.  Two things are counted, and never mixed up:
+The verdict: every stage has the acknowledged messages, and each record once. Pure: numbers in, numbers and
+sentences out. Two different things are counted:
 
-    record     (ring, epoch, offset): what the broker has stored.  Every stage must have each of them exactly
-               once, so all stages count the same.
-    message    (device, n): what a device has published.  MQTT with QoS 1 delivers at least once: a message
-               whose acknowledgement was lost with the broker is sent again, and may be two records then.
-               That is no fault and is shown by itself, as `again`.
+    record     (ring, epoch, offset): a record that the broker has stored.  Every stage must have each of them
+               exactly once, so all stages count the same.
+    message    (device, n): a message that a device has published.  MQTT with QoS 1 delivers at least once.  A
+               message whose acknowledgement was lost with the broker is sent again, and may then be two
+               records.  That is not a fault, and is shown separately, as `again`.
 
 lost        messages that were acknowledged and are missing in a stage
 twice       records that a stage saw more than once
-gaps        offsets that a stage never saw, though it saw later ones, or that were declared lost
-foreign     messages that nobody has published
+gaps        offsets that a stage never saw, although it saw later ones, or that were declared lost
+foreign     messages that no device has published
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from examples.demo.tally import Tally
 
 __all__ = ["Ledger", "Row", "Stage", "build"]
 
-SHOWN = 3  # examples of what is missing, in a sentence
+SHOWN = 3  # examples of missing messages, in a sentence
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage has seen."""
+    """Counts of one stage."""
 
     name: str
     records: int  # different ones
@@ -56,29 +57,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The result of a run.  `problems`: why it does not match, as sentences; none: it does."""
+    """Result of a run. `problems`: the reasons for a mismatch, as sentences; empty: the ledger matches."""
 
     rows: list[Row]
     problems: list[str] = field(default_factory=list)
 
     @property
     def matches(self) -> bool:
-        """The verdict."""
+        """True if the ledger matches."""
         return not self.problems
 
     @property
     def lost(self) -> int:
-        """In the worst of the stages."""
+        """Lost messages of the worst stage."""
         return max(row.lost or 0 for row in self.rows)
 
     @property
     def twice(self) -> int:
-        """In the worst of the stages."""
+        """Records seen twice by the worst stage."""
         return max(row.twice or 0 for row in self.rows)
 
 
 def build(journals: Sequence[JournalFile], stages: Sequence[Stage]) -> Ledger:
-    """The ledger of publishers and stages, which are in the order of the way."""
+    """The ledger of publishers and stages; stages are in the order of the data flow."""
     published, acked = Tally(), Tally()
     for journal in journals:
         for device, count in journal.counts.items():

@@ -1,8 +1,8 @@
-"""Whether every record has come, once: offsets by ring and epoch, as a subscriber sees them.
+"""Offset check: finds missing and repeated records by ring and epoch, as a subscriber sees them.
 
-A ring numbers its records 0, 1, 2, ... without a hole, so a subscriber to all of a ring can tell by itself
-what it has missed, and notice when it comes after all.  A new epoch (memory lost, the log there) goes on with
-the numbers where the log ended, which may be before what this subscriber had seen.  Pure.
+A ring numbers its records 0, 1, 2, ... without a hole. So a subscriber to a whole ring can detect the records
+that it has missed, and notice when they arrive later. A new epoch (memory lost, log present) continues with
+the offset at which the log ended. That offset may be before the last one that this subscriber had seen. Pure.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class _Ring:
 
 
 class Offsets:
-    """What has been seen of each ring, from its first record on.
+    """Offsets seen of each ring, from its first record on.
 
-    `records` different ones, `twice` those that came again, `late` those that had been missing and came then.
+    `records`: different ones; `twice`: repeated ones; `late`: missing ones that arrived later.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Offsets:
         self._rings: dict[tuple[str, int], _Ring] = {}
 
     def accept(self, ring: str, epoch: int, offset: int) -> bool:
-        """Take note of a record; False: it was seen before."""
+        """Record an offset; False: it was seen before."""
         seen = self._ring(ring, epoch, offset)
         if offset >= seen.next:
             seen.missing.update(range(seen.next, offset))
@@ -47,13 +47,13 @@ class Offsets:
         return True
 
     def expect(self, ring: str, epoch: int, end: int) -> None:
-        """The ring has records up to `end`, exclusive: what has not come of them is missing."""
+        """State that the ring has records up to `end`, exclusive: others below it are missing."""
         seen = self._ring(ring, epoch, end)
         seen.missing.update(range(seen.next, end))
         seen.next = max(seen.next, end)
 
     def _ring(self, ring: str, epoch: int, offset: int) -> _Ring:
-        """That ring in that epoch; one seen for the first time goes on where the epoch before it ended."""
+        """A ring in an epoch. A new one continues where the epoch before ended."""
         seen = self._rings.get((ring, epoch))
         if seen is None:
             before = max((e for name, e in self._rings if name == ring and e < epoch), default=None)
@@ -62,14 +62,14 @@ class Offsets:
         return seen
 
     def missing(self) -> Iterator[tuple[str, int, list[int]]]:
-        """Ring, epoch and the offsets that are missing, sorted; rings without any are left out."""
+        """Ring, epoch and the missing offsets, sorted; rings without any are left out."""
         for (ring, epoch), seen in self._rings.items():
             if seen.missing:
                 yield ring, epoch, sorted(seen.missing)
 
     @property
     def gaps(self) -> int:
-        """How many are missing now."""
+        """Number of offsets that are missing now."""
         return sum(len(seen.missing) for seen in self._rings.values())
 
     def places(self) -> dict[str, list[int]]:

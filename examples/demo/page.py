@@ -1,6 +1,6 @@
-"""The page that a run leaves behind: one HTML file that needs no network, no script and nothing beside it.
+"""Page of a run: one HTML file that needs no network, no script and no other file.
 
-Owns its words and its looks.  Everything that comes from outside (device names, paths) is escaped.
+Owns its text and appearance. Every text from outside (device names, paths) is escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEANING = (
 
 
 def render(report: Report, svg: str, commands: Sequence[tuple[str, str]]) -> str:
-    """The page; `svg` is the picture of plots.py, `commands` what to try next, with what each does."""
+    """The page; `svg` is the picture of plots.py, `commands` are commands to try next, with their purpose."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.began_s))
     length = report.ended_s - report.began_s
     body = [
@@ -133,7 +133,7 @@ def _steps(report: Report) -> str:
 
 
 def _table(columns: Iterable[str], rows: Iterable[tuple[Sequence[str], str]]) -> str:
-    """The last column holds words."""
+    """A table. The last column holds text."""
     names = list(columns)
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = []

@@ -1,7 +1,7 @@
-"""One picture of a run: small multiples over the same seconds, with what was cut and killed in each.
+"""Picture of a run: small multiples over the same seconds, with every cut and kill in each.
 
-The upper two panels show the way of the messages, the others what the table holds of this machine.  Drawn
-once, as SVG for the page and as PNG.
+The upper two panels show the flow of the messages, the others this machine's values in the table. Drawn once,
+as SVG for the page and as PNG.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Outage", "Sample", "draw"]
 PALETTE = ("#1769aa", "#e07b00", "#2b8a57", "#9c4dcc", "#c2352b", "#6b7280")
 INK, GRID = "#1f2933", "#e3e8ee"
 LINES_MOST = len(PALETTE)
-HOLE_S = 2.5  # slow readings come once a second
+HOLE_S = 2.5  # slow readings are taken once per second
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Counters at one moment, as the demo saw them.  `at_s`: seconds since 1970."""
+    """Counters at one moment, as the demo measured them. `at_s`: seconds since 1970."""
 
     at_s: float
     published: int
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outage:
-    """Something was broken on purpose.  Seconds since 1970."""
+    """A deliberate outage. Seconds since 1970."""
 
     what: str
     begin_s: float
@@ -118,7 +118,7 @@ def _way(axis: Any, lake: Lake, samples: Sequence[Sample], begin: float) -> None
     axis.plot(*points, label="in the table", color=PALETTE[3], linewidth=1.2, linestyle=":")
     axis.legend(loc="upper left", ncols=4, fontsize=8, columnspacing=1.0, handlelength=1.4)
     most = max((*_rates(samples, stages[0][1], begin)[1], *points[1], 1))
-    axis.set_ylim(0, 1.8 * most)  # what had to wait is drained much faster: that peak is cut, and said
+    axis.set_ylim(0, 1.8 * most)  # waiting records are drained much faster: that peak is cut, with a label
     drained = max(_rates(samples, stages[2][1], begin)[1], default=0)
     if drained > 1.8 * most:
         text = f"drained at up to {drained:,.0f} a second"
@@ -152,7 +152,8 @@ def _vitals(axis: Any, panel: _Panel, by_second: Iterable[Aggregate], begin: flo
         if found:
             times, values = lines.setdefault(found[1], ([], []))
             at = it.start_s + 0.5 - begin
-            if times and at - times[-1] > HOLE_S:  # nothing was stored: a line across would say otherwise
+            # No record was stored: a line across would suggest otherwise.
+            if times and at - times[-1] > HOLE_S:
                 times.append(at)
                 values.append(math.nan)
             times.append(at)

@@ -1,7 +1,7 @@
-"""Child processes of the demo: they say how they are in JSON lines, and die with their parent.
+"""Child processes of the demo: they report their state in JSON lines, and end with their parent.
 
-Owns starting and ending them.  Only processes that were started here are ever signalled, by their own handle.
-Should the demo itself be killed with -9, the kernel ends them (PR_SET_PDEATHSIG): nothing is left running.
+Owns starting and ending them. Only processes that were started here get signals, by their own handle. If the
+demo itself is killed with -9, the kernel ends them (PR_SET_PDEATHSIG), so no process is left.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before any fork
 
 
 def _die_with_parent() -> None:
-    """In the child, before it becomes the program."""
+    """Runs in the child, before it becomes the program."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Child:
-    """A Python program of its own.  Made by start(); `facts` is the last JSON line that it wrote."""
+    """A Python program as a process. Created by start(); `facts` is its last JSON line."""
 
     def __init__(
         self, name: str, process: asyncio.subprocess.Process, on_line: Callable[[str], None] | None
@@ -42,7 +42,7 @@ class Child:
         self._process = process
         self._on_line = on_line
         self._reading = asyncio.create_task(self._read())
-        self._rates: dict[str, tuple[float, float, float]] = {}  # fact -> when, value, rate
+        self._rates: dict[str, tuple[float, float, float]] = {}  # fact -> time, value, rate
 
     @classmethod
     async def start(
@@ -54,7 +54,10 @@ class Child:
         environment: Mapping[str, str] | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> Child:
-        """`python ARGUMENTS`, its standard error added to `log`.  `on_line` gets lines that are no JSON."""
+        """Start `python ARGUMENTS`, with its standard error added to `log`.
+
+        `on_line` gets lines that are not JSON.
+        """
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -65,18 +68,18 @@ class Child:
                 env={**os.environ, **(environment or {})},
                 limit=LINE_MAX_BYTES,
                 preexec_fn=_die_with_parent,
-                start_new_session=True,  # Ctrl-C is for the demo, which ends them in order; see kill()
+                start_new_session=True,  # the demo handles Ctrl-C, and ends the children in order; see kill()
             )
         return cls(name, process, on_line)
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """True if it has ended."""
         return self._process.returncode is not None
 
     @property
     def status(self) -> int | None:
-        """With which it ended; a negative signal number if it was killed."""
+        """Its exit status; a negative signal number if it was killed; None: it runs."""
         return self._process.returncode
 
     def number(self, fact: str) -> int:
@@ -84,7 +87,7 @@ class Child:
         return int(self.facts.get(fact, 0))
 
     def rate(self, fact: str) -> float:
-        """How fast a counter grows, a second."""
+        """Rate at which a counter grows, per second."""
         now, value = time.monotonic(), float(self.facts.get(fact, 0))
         then, old, rate = self._rates.get(fact, (now, value, 0.0))
         if now - then >= 1.0 or fact not in self._rates:
@@ -93,24 +96,27 @@ class Child:
         return rate
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """End it with SIGTERM."""
         if not self.ended:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it with -9, and whatever it has started: they are a process group."""
+        """End it with -9, together with all processes that it has started: they are a process group."""
         if not self.ended:
             os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit status, once it has ended and all it wrote is read.  Raises TimeoutError."""
+        """Wait until it has ended and all its output is read.
+
+        Returns its exit status. Raises TimeoutError.
+        """
         async with asyncio.timeout(timeout_s):
             status = await self._process.wait()
             await asyncio.shield(self._reading)
         return status
 
     async def end(self, timeout_s: float) -> int:
-        """terminate(), and kill() what has not ended in time; its exit status."""
+        """Call terminate(), then kill() if it does not end in time. Returns its exit status."""
         self.terminate()
         with contextlib.suppress(TimeoutError):
             return await self.wait(timeout_s)

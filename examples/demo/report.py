@@ -1,4 +1,4 @@
-"""What is known at the end of a run, and how it is printed: the table by device and minute, and the ledger.
+"""Report of a run: its facts at the end, printed as the table by device and minute, and the ledger.
 
 Owns the text form, for terminals; page.py makes the form for a browser of the same facts.
 """
@@ -43,14 +43,14 @@ MINUTES_MOST = 4  # columns of the table; a longer run shows the last ones
 
 @dataclass(frozen=True)
 class Report:
-    """A run, over."""
+    """Facts of a completed run."""
 
     ledger: Ledger
     lake: Lake
     arrived: Arrived
     samples: Sequence[Sample]
     outages: Sequence[Outage]
-    events: Sequence[tuple[float, str]]  # seconds since 1970, what happened
+    events: Sequence[tuple[float, str]]  # seconds since 1970, event
     machine: str
     began_s: float
     ended_s: float
@@ -64,7 +64,7 @@ def gather(
     began_s: float,
     ended_s: float,
 ) -> Report:
-    """Read what everybody has left behind, and draw the ledger up from it."""
+    """Read the files of all processes, and make the ledger from them."""
     journals = [JournalFile.load(scene.counts / f"{name}.json") for name in PUBLISHERS]
     lake = Lake.load(scene.table)
     facts = json.loads((scene.table / "drained.json").read_text())
@@ -85,7 +85,7 @@ def gather(
 
 def _received(name: str, path: Path) -> Stage:
     facts = json.loads(path.read_text())
-    half_ms = facts["age_us"] / 1000  # from the device to it
+    half_ms = facts["age_us"] / 1000  # from the device to the subscriber
     note = f"half within {half_ms:.1f} ms" if half_ms < 1_000 else f"half within {half_ms / 1000:.1f} s"
     if facts["fetched"]:
         note += f"; {facts['fetched']:,} fetched from the ring"
@@ -94,12 +94,12 @@ def _received(name: str, path: Path) -> Stage:
 
 
 def minute_of(start_s: int) -> str:
-    """As a clock shows it."""
+    """A minute as on a clock."""
     return time.strftime("%H:%M", time.localtime(start_s))
 
 
 def unit_of(device: str) -> str:
-    """What the values of a device are."""
+    """Unit of a device's values."""
     kind = device.split("/")[2] if device.count("/") >= 2 else ""
     units = {
         "cpu": "%",
@@ -114,7 +114,7 @@ def unit_of(device: str) -> str:
 
 
 def cell(value: float, unit: str) -> str:
-    """A value for people."""
+    """A value as text."""
     if unit == "B/s":
         for size, name in ((1e6, "MB/s"), (1e3, "kB/s")):
             if value >= size:
@@ -125,7 +125,7 @@ def cell(value: float, unit: str) -> str:
 
 
 def print_table(console: Console, lake: Lake) -> None:
-    """Devices down, minutes across: how many messages, their mean, their greatest."""
+    """Print devices as rows and minutes as columns: number of messages, mean, maximum."""
     minutes = sorted({it.start_s for it in lake.by_minute})[-MINUTES_MOST:]
     by_device: dict[str, dict[int, Aggregate]] = {}
     for it in lake.by_minute:
@@ -157,7 +157,7 @@ def ledger_cells(row: Row) -> list[str]:
 
 
 def print_ledger(console: Console, ledger: Ledger) -> None:
-    """All of it, and the verdict."""
+    """Print the ledger and the verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(LEDGER_COLUMNS):
         words = number in {0, len(LEDGER_COLUMNS) - 1}

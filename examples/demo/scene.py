@@ -1,14 +1,13 @@
-"""Where a run takes place: its directories, its port, its configuration; and how they all go away again.
+"""Scene of a run: its directories, port and configuration, and their removal.
 
-Owns everything on disk and in memory that the demo makes, but for what it is asked to leave in the output
-directory.
+Owns all files on disk and in memory that the demo makes, except for the results in the output directory.
 
     root/               in the temporary directory: brim.toml, and
         state/          the broker's: log, checkpoints, epochs
         drained/        the sink
         logs/           standard error of every process
         counts/         journals and reports of publishers and subscribers
-        table/          what Spark makes; temporary/: and what it needs meanwhile
+        table/          the table of Spark; temporary/: Spark's temporary files
     runtime/            in /dev/shm: rings and sockets
 """
 
@@ -58,7 +57,7 @@ backoff_max_ms = 4000 # how long at most until it finds the sink again
 
 
 class Scene:
-    """Made at the start; close() at the end."""
+    """Scene of one run. Created at the start; close() at the end."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="brim-demo-"))
@@ -86,33 +85,33 @@ class Scene:
         self.config.write_text(CONFIG.format(**text, port=self.port))
 
     def close(self, *, keep: bool) -> None:
-        """Remove the memory, and the rest too unless it is to be kept."""
+        """Remove the files in memory, and also those on disk unless `keep`."""
         shutil.rmtree(self.runtime, ignore_errors=True)
         if not keep:
             shutil.rmtree(self.root, ignore_errors=True)
 
 
 class Sink:
-    """The directory that the bridge drains to; it can be made to fail, for everybody, root too."""
+    """Directory to which the bridge drains. It can be made to fail for every user, including root."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._away = directory.with_name(f"{directory.name}-unplugged")
 
     def cut(self) -> None:
-        """The directory is gone, and a file is in its place: like a share that has lost its server."""
+        """Replace the directory by a file, as if a share had lost its server."""
         if self.directory.exists():
             self.directory.rename(self._away)
         self.directory.write_text("Nothing can be stored below a file.\n")
 
     def mend(self) -> None:
-        """It is back, with what it held."""
+        """Restore the directory with its content."""
         self.directory.unlink()
         if self._away.exists():
             self._away.rename(self.directory)
 
     def held(self) -> tuple[int, int]:
-        """Files and records that it holds, by the names of the files: as good as counting them."""
+        """Numbers of files and records, by the names of the files; equal to the result of counting them."""
         files = records = 0
         root = self.directory if self.directory.is_dir() else self._away
         for path in root.rglob(f"*{SUFFIX}"):
@@ -124,7 +123,7 @@ class Sink:
 
 
 class Rings:
-    """How much the broker has stored, read from the rings' own memory: it needs no answer from the broker."""
+    """Number of stored records, read from the memory of the rings: needs no answer of the broker."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
@@ -132,31 +131,31 @@ class Rings:
         self._ends: dict[tuple[str, int], int] = {}  # (ring, epoch) -> records
 
     def stored(self) -> int:
-        """Records, in all rings and epochs."""
+        """Number of records, in all rings and epochs."""
         for ring in self._rings.values():
             self._ends[ring.name, ring.epoch] = ring.extremes().end_offset - ring.first_offset
         return sum(self._ends.values())
 
     def refresh(self) -> None:
-        """Look which rings there are: after each start of the broker."""
+        """Find the present rings; called after each start of the broker."""
         self.stored()
         self.close()
-        for path in sorted(self._runtime.glob("*-*.ring")):  # of partitions, not of the broker's own
+        for path in sorted(self._runtime.glob("*-*.ring")):  # rings of partitions, not the broker's own
             self._rings[path] = Ring.attach(path.with_suffix(""))
 
     def epochs(self) -> dict[str, int]:
-        """Of each ring now."""
+        """Present epoch of each ring."""
         return {ring.name: ring.epoch for ring in self._rings.values()}
 
     def close(self) -> None:
-        """Let go of the memory; what was counted stays known."""
+        """Release the memory; the counts stay known."""
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
 
 
 def _free_port() -> int:
-    """A port that nobody listens on; the broker has to come back on the same."""
+    """A free TCP port. The broker uses the same port after a restart."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

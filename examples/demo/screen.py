@@ -1,7 +1,7 @@
-"""What a person sees while the demo runs: one live screen on a terminal, plain lines anywhere else.
+"""Screen of the demo: one live screen on a terminal, plain lines otherwise.
 
-Owns how things are shown, and nothing that is shown.  The script hands over a View a few times a second and a
-sentence for everything that happens; results at the end are printed below both kinds of screen alike.
+Owns the presentation, and none of the facts. The script passes a View a few times a second, and a sentence
+for each event. Results at the end are printed below both kinds of screen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLAIN_WIDTH = 132
 
 @dataclass(frozen=True)
 class Publisher:
-    """One of the devices' processes, now."""
+    """State of a publisher's process."""
 
     name: str
     state: str
@@ -39,21 +39,21 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Subscriber:
-    """One of the local subscribers, now.  Ages in microseconds, from the device to it; 0: not known."""
+    """State of a local subscriber. Ages in microseconds, from the device to the subscriber; 0: not known."""
 
     name: str
     state: str
     records: int
     per_second: float
     gaps: int
-    fetched: int  # records fetched from the ring because they had not come
+    fetched: int  # fetched from the ring because they had not arrived
     age_p50_us: float
     age_p99_us: float
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """The way to the sink, now."""
+    """State of the bridge."""
 
     state: str
     drained: int
@@ -63,7 +63,7 @@ class Bridge:
 
 @dataclass(frozen=True)
 class View:
-    """All there is to show.  `acts` are (title, state), state one of done, now, next."""
+    """All facts to show. `acts` are (title, state), with state one of done, now, next."""
 
     acts: Sequence[tuple[str, str]]
     broker: str
@@ -73,18 +73,18 @@ class View:
 
 
 class Screen(Protocol):
-    """Where a run is shown."""
+    """Screen on which a run is shown."""
 
     console: Console
 
     def happened(self, text: str) -> None:
-        """A sentence about something that has just happened."""
+        """Show a sentence about an event."""
 
     def show(self, view: View) -> None:
-        """How things are."""
+        """Show the present state."""
 
     def close(self) -> None:
-        """No more of it; the console is free for results.  May be called twice."""
+        """End the screen; the console is free for results. May be called twice."""
 
 
 def screen_for(*, plain: bool) -> Screen:
@@ -97,7 +97,7 @@ def screen_for(*, plain: bool) -> Screen:
 
 @dataclass
 class PlainScreen:
-    """A line for each event, and one each PLAIN_INTERVAL_S."""
+    """One line for each event, and one each PLAIN_INTERVAL_S."""
 
     console: Console = field(
         default_factory=lambda: Console(
@@ -140,7 +140,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """One screen, drawn anew a few times a second."""
+    """One screen, redrawn a few times a second."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -162,7 +162,7 @@ class LiveScreen:
         self._live.update(Group(*self._parts(view)), refresh=True)
 
     def close(self) -> None:
-        """See Screen.  What happened stays to be read."""
+        """See Screen. The events stay readable."""
         if self._live.is_started:
             self._live.stop()
             for at, text in self._all:
@@ -226,7 +226,7 @@ def _subscribers(subscribers: Sequence[Subscriber]) -> Table:
 
 def _table(title: str, *numbers: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(title, min_width=16)  # all of it fits 80 columns
+    table.add_column(title, min_width=16)  # everything fits 80 columns
     table.add_column("", min_width=10)
     for name in numbers:
         table.add_column(name, justify="right", min_width=7)

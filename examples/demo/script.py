@@ -1,14 +1,14 @@
-"""The run, act by act: what is started, cut, killed and awaited.
+"""Script of the run, act by act: starts, cuts, kills and waits.
 
     start      broker, two subscribers, three publishers
-    cut        the sink fails for a while: the buffer grows, nothing else happens; then it comes back, and the
-               bridge finds it by itself
+    cut        the sink fails for a while: only the buffer grows; then the sink returns, and the bridge finds
+               it by itself
     kill -9    the broker, under load; a second later it is started again
-    finish     publishers stop, and wait for what they are owed
+    finish     publishers stop, and wait for their acknowledgements
     drain      until subscribers and sink have every record; then all stop, the broker by SIGTERM
-    table      Spark, on what was drained
+    table      Spark, on the drained files
 
-Owns the order of things and the waiting.  Whatever way it ends, its processes have ended too.
+Owns the order of the steps and the waits. At its end, normal or not, its processes have ended.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ ACTS = (
 CUT_AT, CUT_FOR = 0.22, 0.15  # of the seconds of load
 KILL_AT, DOWN_S = 0.65, 1.0
 START_S = 20.0
-SETTLE_S = 60.0  # a back-off of the bridge may last half of it
+SETTLE_S = 60.0  # a back-off of the bridge may last half of this time
 LAKE_S = 240.0
 AMBER, RED = "#b7791f", "#c2352b"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     seconds: float  # of load
-    rate: float  # messages a second, of all publishers
+    rate: float  # messages per second, of all publishers
     spark: bool
 
 
 @dataclass
 class Script:
-    """One run.  play() once; close() afterwards, whatever happened."""
+    """One run. Call play() once, and close() afterwards in all cases."""
 
     scene: Scene
     screen: Screen
@@ -73,7 +73,7 @@ class Script:
         self._load_began = 0.0
 
     async def play(self) -> Report:
-        """All of it.  Raises DemoFailed, BrokerFailed."""
+        """Run all acts. Raises DemoFailed, BrokerFailed."""
         watching = asyncio.create_task(self._watch.run())
         try:
             began = time.time()
@@ -90,7 +90,7 @@ class Script:
         return gather(self.scene, self._watch.samples, self.outages, self.events, began, ended)
 
     async def close(self) -> None:
-        """End every process that is still there."""
+        """End all remaining processes."""
         await self._cast.close()
         self._watch.rings.close()
 
@@ -140,7 +140,7 @@ class Script:
         self._say(f"the sink is back after {seconds:.1f} s; the bridge has yet to find out")
 
     async def _find_sink(self) -> None:
-        """Until the bridge has tried again: its back-off has grown meanwhile."""
+        """Wait until the bridge has tried again: its back-off has grown meanwhile."""
         watch, begin, before = self._watch, time.monotonic(), self._watch.drained
         await self._until(lambda: watch.drained > before, SETTLE_S, "the bridge, after the sink came back")
         waiting, took = watch.stored - before, time.monotonic() - begin
@@ -213,7 +213,7 @@ class Script:
                 raise DemoFailed(f"{who}: still waiting after {seconds:.0f} s; see {self.scene.logs}")
             await asyncio.sleep(TICK_S)
 
-    # ---- words ----
+    # ---- texts ----
 
     def _begin(self, act: str) -> None:
         self._watch.act = ACTS.index(act)
@@ -227,5 +227,5 @@ class Script:
             found = json.loads(line)
             if "seconds" in found:
                 self._say(f"table: {found['step']} ({found['seconds']:.1f} s)")
-            else:  # it begins: the screen tells, the page need not
+            else:  # begin of an act: shown on the screen only
                 self.screen.happened(f"table: {found['step']}")

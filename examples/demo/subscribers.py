@@ -2,14 +2,14 @@
 
     python -m examples.demo.subscribers shm|zmq --runtime-dir DIR --report FILE
 
-Both begin before the first record and read on while the broker dies and comes back.
+Both begin before the first record, and continue while the broker dies and returns.
 
-    shm    sees every record in the memory where the broker put it; a re-attached ring goes on at the next one
-    zmq    sees what the broker sends.  What was on its way when the broker was killed, or came before the
-           new broker knew the subscription, shows as a gap in the offsets, and is fetched from the ring:
-           records have addresses, (ring, epoch, offset), and these are counted apart
+    shm    reads every record in the broker's memory; a re-attached ring continues with the next record
+    zmq    receives the messages of the broker.  Messages that were in flight when the broker was killed, or
+           were published before the new broker knew the subscription, are gaps in the offsets.  They are
+           fetched from the ring by their addresses, (ring, epoch, offset), and counted separately
 
-SIGTERM: read what is left, write the report (a JSON object, and a tally beside it), end.
+SIGTERM: read the remaining records, write the report (a JSON object, and a tally next to it), end.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["FILTERS", "Received"]
 
 FILTERS = ("host/#", "replay/#")
 STATUS_S = 0.5
-AGES_MOST = 4_000  # of one status interval
+AGES_MOST = 4_000  # per status interval
 AGE_OF = 50
 QUEUE_MOST = 100_000  # messages that may wait in this process
 
 
 class Received:
-    """What one subscriber has got, and what it says about it."""
+    """Records and report of one subscriber."""
 
     def __init__(self, report: Path) -> None:
         self.offsets = Offsets()
@@ -58,7 +58,7 @@ class Received:
         self._read = msgspec.json.Decoder(Payload).decode
 
     def take(self, ring: str, epoch: int, offset: int, topic: str, payload: bytes | Record) -> bool:
-        """A record; False: it is known already."""
+        """Record one message; False: it is known already."""
         if not self.offsets.accept(ring, epoch, offset):
             return False
         content = self._read(payload)
@@ -68,7 +68,7 @@ class Received:
         return True
 
     def tell(self, **more: object) -> None:
-        """A status line, when one is due."""
+        """Write a status line, when one is due."""
         now = time.monotonic()
         if now < self._next_status:
             return
@@ -98,12 +98,12 @@ class Received:
         self._report.write_text(json.dumps(self._facts))
 
     def stop(self, _signal: int = 0, _frame: object = None) -> None:
-        """Read what is left, and end: as a signal handler, too."""
+        """Stop after the remaining records; also a signal handler."""
         self.stopping = True
 
 
 def read_shm(runtime_dir: Path, received: Received) -> None:
-    """Until told to stop, and then to the end."""
+    """Read until stopped, and then to the end."""
     with subscribe_shm(FILTERS, runtime_dir=runtime_dir, start="oldest", name="demo-shm") as subscription:
         while True:
             batch = subscription.read()
@@ -120,7 +120,7 @@ def read_shm(runtime_dir: Path, received: Received) -> None:
 
 
 async def read_zmq(runtime_dir: Path, received: Received) -> None:
-    """Until told to stop, and then to the end of what has been stored."""
+    """Read until stopped, and then all records that are stored."""
     async with subscribe_zmq(FILTERS, runtime_dir=runtime_dir, receive_high_water=QUEUE_MOST) as subscription:
 
         async def follow() -> None:
@@ -129,7 +129,7 @@ async def read_zmq(runtime_dir: Path, received: Received) -> None:
 
         following = asyncio.create_task(follow())
         while not received.stopping and not following.done():
-            if received.offsets.gaps:  # ZeroMQ keeps the order: what was passed over will not come
+            if received.offsets.gaps:  # ZeroMQ keeps the order: skipped records will not arrive
                 fetch(runtime_dir, received)
             received.tell()
             await asyncio.sleep(STATUS_S / 2)
@@ -144,7 +144,7 @@ async def read_zmq(runtime_dir: Path, received: Received) -> None:
 
 
 def fetch(runtime_dir: Path, received: Received) -> None:
-    """Take what is missing from the rings' memory."""
+    """Read missing records from the rings' memory."""
     rings = {(ring.name, ring.epoch): ring for ring in _rings(runtime_dir)}
     for name, epoch, offsets in list(received.offsets.missing()):
         ring = rings.get((name, epoch))
@@ -161,12 +161,12 @@ def fetch(runtime_dir: Path, received: Received) -> None:
 
 
 def _rings(runtime_dir: Path) -> list[Ring]:
-    """Those of partitions; the broker's journal of sessions is a ring, too."""
+    """Rings of partitions; the broker's journal of sessions is a ring, too."""
     return [Ring.attach(path.with_suffix("")) for path in sorted(runtime_dir.glob("*-*.ring"))]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     parser = argparse.ArgumentParser(description="a subscriber that checks every offset")
     parser.add_argument("way", choices=["shm", "zmq"])
     parser.add_argument("--runtime-dir", type=Path, required=True, help="of the broker")
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     received = Received(options.report)
     signal.signal(signal.SIGTERM, received.stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's; it tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the demo handles Ctrl-C, and ends this process
     if options.way == "shm":
         read_shm(options.runtime_dir, received)
     else:

@@ -1,10 +1,10 @@
-"""How often each message was seen, by device and number: the one thing that every stage is counted with.
+"""Tally: number of times each message was seen, by device and number. Every stage counts with it.
 
-A device numbers its messages 0, 1, 2, ...; a tally holds a byte for each, how often it was seen.  A million
-messages are a megabyte, and what is missing or double in one stage against another is found by comparing
-bytes.  Pure, but for save() and load().
+A device numbers its messages 0, 1, 2, ...; a tally has one byte for each: the number of times it was seen. A
+million messages need a megabyte. Messages that are missing or double in one stage are found by comparing
+bytes. Pure, except for save() and load().
 
-File: zlib of a msgpack map, device -> bytes.  It lives as long as one run of the demo, so it has no version.
+File: zlib of a msgpack map, device -> bytes. It lives as long as one run of the demo, so it has no version.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgpack
 
 __all__ = ["NUMBER_MAX", "Tally"]
 
-NUMBER_MAX = 50_000_000  # of one device: a payload that says more is not one of ours
+NUMBER_MAX = 50_000_000  # per device: a payload with a higher number is not of the demo
 SEEN_MAX = 255
 
 
 class Tally:
-    """(device, n) -> how often it was seen, up to 255 times."""
+    """(device, n) -> number of times it was seen, up to 255."""
 
     def __init__(self) -> None:
         self._seen: dict[str, bytearray] = {}
 
     def add(self, device: str, n: int) -> None:
-        """Message `n` of `device` was seen once more.  Raises ValueError: no device counts like that."""
+        """Count message `n` of `device` once more. Raises ValueError: the number is not of the demo."""
         seen = self._seen.get(device)
         if seen is None:
             seen = self._seen[device] = bytearray()
@@ -39,11 +39,11 @@ class Tally:
         seen[n] += seen[n] < SEEN_MAX
 
     def expect(self, device: str, count: int) -> None:
-        """Messages 0 .. count-1 of `device` were seen once each, and none of it before."""
+        """Count messages 0 .. count-1 of `device` once each. The device must be new."""
         self._seen[device] = bytearray(b"\1") * count
 
     def merge(self, other: Tally) -> None:
-        """Add all that `other` saw."""
+        """Add the counts of `other`."""
         for device, seen in other._seen.items():
             mine = self._seen.setdefault(device, bytearray())
             mine.extend(bytes(max(len(seen) - len(mine), 0)))
@@ -51,20 +51,20 @@ class Tally:
                 mine[n] = min(mine[n] + count, SEEN_MAX)
 
     def devices(self) -> list[str]:
-        """Sorted."""
+        """Devices, sorted."""
         return sorted(self._seen)
 
     def count(self, device: str | None = None) -> int:
-        """Different messages seen, of one device or of all."""
+        """Number of different messages of one device, or of all."""
         chosen = self._seen.values() if device is None else [self._seen.get(device, b"")]
         return sum(len(seen) - seen.count(0) for seen in chosen)
 
     def total(self) -> int:
-        """Messages seen, repeated ones counted again."""
+        """Number of messages, with repetitions."""
         return sum(sum(seen) for seen in self._seen.values())
 
     def missing(self, wanted: Tally) -> Iterator[tuple[str, int]]:
-        """What `wanted` has seen and this has not."""
+        """Messages that `wanted` has and this tally has not."""
         for device, theirs in sorted(wanted._seen.items()):
             mine = self._seen.get(device, b"")
             mine = mine[: len(theirs)].ljust(len(theirs), b"\0")
@@ -74,7 +74,7 @@ class Tally:
                 )
 
     def save(self, path: Path) -> None:
-        """Into a file of its own; it is there whole or not at all."""
+        """Write to a file; it is there whole or not at all."""
         temporary = path.with_suffix(".partial")
         packed = msgpack.packb({device: bytes(seen) for device, seen in self._seen.items()})
         temporary.write_bytes(zlib.compress(packed, 1))
@@ -82,7 +82,7 @@ class Tally:
 
     @classmethod
     def load(cls, path: Path) -> Tally:
-        """What save() wrote."""
+        """Read the file that save() wrote."""
         tally = cls()
         found = msgpack.unpackb(zlib.decompress(path.read_bytes()))
         tally._seen = {device: bytearray(seen) for device, seen in found.items()}

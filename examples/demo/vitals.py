@@ -1,4 +1,4 @@
-"""What this machine says about itself: each part of it a device, with a topic, a value and details.
+"""Vital signs of this machine: each part is a device, with a topic, a value and details.
 
     topic                          value                      details
     host/NAME/cpu/0                % busy, over a second      mhz, user, system, iowait (% of the second)
@@ -9,9 +9,9 @@
     host/NAME/net/eth0             bytes a second             sent_bytes, received_bytes, packets, errors
     host/NAME/process/0            % of a CPU                 pid, name, rss_bytes   (0 is the busiest)
 
-Owns reading them, by psutil, and what they are called.  Never publishes and never numbers anything.  Loads
-and rates are over the last second however often they are read: the kernel counts in steps of 10 ms.  What a
-machine does not have (temperatures, in most virtual ones) is left out.
+Owns reading them, by psutil, and their names. Never publishes and never numbers messages. Loads and rates are
+over the last second, for any rate of reading: the kernel counts in steps of 10 ms. Parts that a machine does
+not have (temperatures, in most virtual ones) are left out.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import psutil
 
 __all__ = ["KINDS", "Reading", "Vitals"]
 
-WINDOW_S = 1.0  # that loads and rates are over
-SLOW_S = 1.0  # between two readings of what costs milliseconds or hardly changes
+WINDOW_S = 1.0  # of loads and rates
+SLOW_S = 1.0  # between two readings of values that cost milliseconds or hardly change
 PROCESSES = 5  # of the table's top
-NOT_A_DISK = re.compile(r"^(loop|ram|zram|dm-|sr)")  # parts of others, or memory
+NOT_A_DISK = re.compile(r"^(loop|ram|zram|dm-|sr)")  # parts of other disks, or memory
 
 
 class Reading(NamedTuple):
-    """One value of one device.  `details` are what it was made of."""
+    """One value of one device. `details` are its components."""
 
     device: str
     value: float
@@ -41,13 +41,15 @@ class Reading(NamedTuple):
 
 
 class Window:
-    """Counters as they were up to WINDOW_S ago."""
+    """Counters of the last WINDOW_S."""
 
     def __init__(self) -> None:
         self._kept: dict[str, deque[tuple[float, tuple[float, ...]]]] = {}
 
     def change(self, name: str, now: float, counters: tuple[float, ...]) -> tuple[float, tuple[float, ...]]:
-        """Seconds since the oldest counters kept, and by how much each has grown since; zeros at first."""
+        """Seconds since the oldest counters in the window, and the growth of each since then; zeros at
+        first.
+        """
         kept = self._kept.setdefault(name, deque(maxlen=4096))
         kept.append((now, counters))
         while len(kept) > 2 and kept[1][0] <= now - WINDOW_S:
@@ -57,9 +59,9 @@ class Window:
 
 
 class Vitals:
-    """The readings of some kinds of device.  Made once; each read() is now.
+    """Readings of some kinds of device, at the moment of read(). Belongs to one thread.
 
-    `name` is the machine's in topics.  `kinds`: which of KINDS.  Belongs to one thread.
+    `name` is the machine's in topics. `kinds`: some of KINDS.
     """
 
     def __init__(self, name: str, kinds: Collection[str]) -> None:
@@ -68,10 +70,10 @@ class Vitals:
         self._window = Window()
         self._next_slow = 0.0
         self._mhz: list[float] = []
-        self._processes: dict[int, tuple[float, float]] = {}  # pid -> CPU seconds, when
+        self._processes: dict[int, tuple[float, float]] = {}  # pid -> CPU seconds, time
 
     def read(self) -> list[Reading]:
-        """Now.  Devices that cost milliseconds, or hardly change, are in it once a second."""
+        """Present readings. Devices that cost milliseconds, or hardly change, are included once a second."""
         now = time.monotonic()
         slow = now >= self._next_slow
         if slow:
@@ -100,7 +102,10 @@ class Vitals:
             yield Reading(f"cpu/{number}", 100 * (user + system) / total if seconds else 0.0, details)
 
     def _frequencies(self, _now: float) -> Iterator[Reading]:
-        """No device: a detail of the CPUs, read once a second since some machines take long over it."""
+        """Frequencies: a detail of the CPUs, no device.
+
+        Read once a second, because some machines need long for it.
+        """
         self._mhz = [round(frequency.current, 1) for frequency in psutil.cpu_freq(percpu=True) or []]
         yield from ()
 
@@ -143,7 +148,7 @@ class Vitals:
             yield Reading(f"net/{level(name)}", grown / seconds if seconds else 0.0, details)
 
     def _top(self, now: float) -> Iterator[Reading]:
-        """The process table's busiest, since the last look at it."""
+        """The busiest processes since the previous call."""
         seen, rows = {}, []
         for process in psutil.process_iter(["name", "cpu_times", "memory_info"], ad_value=None):
             times, memory = process.info["cpu_times"], process.info["memory_info"]
@@ -161,13 +166,13 @@ class Vitals:
 
 
 def level(name: str) -> str:
-    """`name`, fit to be one level of a topic."""
+    """`name` as one level of a topic."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "unnamed"
 
 
 Source = Callable[[Vitals, float], Iterator[Reading]]
 
-# What there is to read, and whether it is slow.
+# Kinds of devices with their sources; True: slow.
 KINDS: dict[str, list[tuple[Source, bool]]] = {
     "cpu": [(Vitals._frequencies, True), (Vitals._cpus, False)],
     "memory": [(Vitals._memory, False)],

@@ -1,7 +1,7 @@
-"""What is measured while a run goes on, and what the screen is given of it.
+"""Measurements during a run, for its results and its screen.
 
-Owns the samples.  Looks at the sink by the names of its files and at the rings by their memory, so that it
-sees both while the broker is dead; asks the broker itself only how the bridge feels.
+Owns the samples. Reads the sink by the names of its files and the rings by their memory, so both are known
+while the broker is dead. Requests only the state of the bridge from the broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLE_S = 0.5
 
 
 class Watch:
-    """Runs beside the script, as a task."""
+    """Sampling task, next to the script."""
 
     def __init__(self, scene: Scene, cast: Cast, screen: Screen, acts: Sequence[str]) -> None:
         self.samples: list[Sample] = []
@@ -36,11 +36,11 @@ class Watch:
 
     @property
     def stored(self) -> int:
-        """Records in the rings, from the first one on."""
+        """Number of records in the rings, from the first one on."""
         return self.rings.stored()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         next_sample = 0.0
         while True:
             if time.monotonic() >= next_sample:
