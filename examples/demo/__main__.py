@@ -1,8 +1,8 @@
 """`python -m examples.demo`: arguments, output, and the exit status.
 
-    0    the ledger matches
-    1    it does not, or the run could not be completed
-    130  Ctrl-C
+0    the ledger matches
+1    it does not, or the run could not be completed
+130  Ctrl-C
 """
 
 from __future__ import annotations
