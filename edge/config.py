@@ -58,7 +58,7 @@ Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2, description="a number, as `id 
 
 
 class DefaultBytes(int):
-    """A size that is not configured: the start lowers it where there is no room (edge/ring_sizes.py)."""
+    """A size that is not configured: the start lowers it if there is no room (edge/ring_sizes.py)."""
 
 
 class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -411,7 +411,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bridges."""
 
     def __post_init__(self) -> None:
-        for name in ("runtime_dir", "state_dir"):  # a str will do, of programs that embed the broker
+        for name in ("runtime_dir", "state_dir"):  # programs that embed the broker may pass a str
             msgspec.structs.force_setattr(self, name, Path(getattr(self, name)))
 
     @property
@@ -421,22 +421,22 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def log_directory(self) -> Path:
-        """Where the segment log is."""
+        """Directory of the segment log."""
         return self.log.directory or self.state_dir / "log"
 
     @property
     def zmq_endpoint(self) -> str:
-        """Where the ZeroMQ publisher binds."""
+        """Endpoint of the ZeroMQ publisher."""
         return self.zmq.endpoint or f"ipc://{self.runtime_dir / 'zmq.sock'}"
 
     @property
     def consumers_endpoint(self) -> str:
-        """Where consumers are served."""
+        """Endpoint of consumers."""
         return self.consumers.endpoint or f"ipc://{self.runtime_dir / 'consumers.sock'}"
 
 
 def load(file: StrPath) -> Config:
-    """The configuration in `file`. Raises ConfigError with every mistake in it."""
+    """Read the configuration in `file`. Raises ConfigError with every mistake in it."""
     file = Path(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -448,7 +448,7 @@ def load(file: StrPath) -> Config:
 
 
 def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
-    """The configuration that `text` says; `name` is what messages call it, relative paths begin at `base`."""
+    """Parse a configuration; `name` is the file name in messages, relative paths begin at `base`."""
     problems = Problems(name)
     config = read_struct(Config, read_toml(text, problems), problems, base.absolute())
     if all(stream.name != DEFAULT_STREAM for stream in config.stream):
@@ -458,7 +458,7 @@ def parse(text: str, *, name: str = "brim.toml", base: Path = Path()) -> Config:
 
 
 def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
-    """`config` with the values of `given`, for which the rules of the file hold.
+    """Replace settings by the values of `given`, for which the rules of the file hold.
 
     Keys are those of [[listener]] (of the first one) and of the file itself; `name` is what messages call
     it.  Raises ConfigError.
@@ -475,7 +475,7 @@ def overridden(config: Config, given: Mapping[str, Any], name: str) -> Config:
 
 
 def checked(config: Config, name: str) -> Config:
-    """`config`, which was made by hand or changed by `name`. Raises ConfigError if it breaks a rule."""
+    """Check a `config` from code, or changed by `name`. Raises ConfigError if it breaks a rule."""
     return _ruled(config, Problems(name))
 
 

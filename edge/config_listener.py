@@ -22,7 +22,7 @@ __all__ = ["LISTENERS_MAX", "Listener", "Tls", "is_loopback", "listeners_are_saf
 
 KIB, MIB = 1 << 10, 1 << 20
 LISTENERS_MAX = 16
-UNIX_PATH_MAX_BYTES = 107  # what sockaddr_un has room for
+UNIX_PATH_MAX_BYTES = 107  # room in sockaddr_un
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scheme(self) -> str:
-        """As in its URL, and what ClientFacts.transport says: tcp, tls, ws, wss or unix."""
+        """Scheme of its URL and value of ClientFacts.transport: tcp, tls, ws, wss or unix."""
         if self.path is not None:
             return "unix"
         if self.transport == "websocket":
@@ -94,7 +94,7 @@ class Listener(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """True if only this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -130,7 +130,7 @@ def listeners_make_sense(config: Config, problems: Problems) -> None:
 
 
 def _mistakes(listener: Listener, packet_max_bytes: int) -> list[tuple[str, str]]:
-    """(key, what is wrong with it)."""
+    """Mistakes as (key, description)."""
     found = []
     tls = listener.tls
     if listener.path is not None:

@@ -1,9 +1,9 @@
-"""TOML into frozen Structs, with every mistake reported at once and on its line.
+"""Configuration loader: converts TOML to frozen Structs, and reports every mistake with its line.
 
-msgspec.convert stops at the first mistake and knows no lines, so the raw tables are walked here, led by the
-types of the Structs.  Owns the walk and its messages; knows no setting of the broker.
+msgspec.convert stops at the first mistake and knows no lines, so this module walks the raw tables by the
+types of the Structs. Owns the walk and its messages; knows no setting of the broker.
 
-A problem reads `file:line: key: what is there, what is allowed; what to do`.
+A problem has the form `file:line: key: value and allowed values; remedy`.
 """
 
 from __future__ import annotations
@@ -35,28 +35,30 @@ class Problems:
 
     def __init__(self, file: str, lines: Mapping[Path, int] | None = None) -> None:
         self.file = file
-        self.lines: dict[Path, int] | None = None if lines is None else dict(lines)  # None: it has no lines
+        self.lines: dict[Path, int] | None = (
+            None if lines is None else dict(lines)
+        )  # None: the source has no lines
         self._found: list[tuple[int, str]] = []
         self._paths: list[Path] = []
 
     def add(self, path: Path, text: str) -> None:
-        """One more: `text` says what, value, limit and remedy of the key at `path`."""
+        """Add a problem: `text` has the value, the limit and the remedy for the key at `path`."""
         line = 0 if self.lines is None else line_of(self.lines, path)
         place = f"{self.file}:{line}" if line else self.file
         self._found.append((line, f"{place}: {dotted(path)}: {text}"))
         self._paths.append(path)
 
     def blames(self, *paths: Path) -> bool:
-        """Whether one of these keys has a problem already, so that relations with it mean nothing."""
+        """True if one of these keys has a problem already, so that rules about it are skipped."""
         return any(bad[: len(path)] == path for bad in self._paths for path in paths)
 
     def messages(self) -> list[str]:
-        """In the order of the file."""
+        """Messages in the order of the file."""
         return [text for _, text in sorted(self._found, key=lambda found: found[0])]
 
 
 def dotted(path: Path) -> str:
-    """As people write it: stream[0].topics[1]."""
+    """Text of a path: stream[0].topics[1]."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -64,7 +66,7 @@ def dotted(path: Path) -> str:
 
 
 def read_toml(text: str, problems: Problems) -> dict[str, Any]:
-    """The tables of `text`.  Empty, with one problem, when it is no TOML: a parser cannot guess on."""
+    """Tables of `text`. Empty, with one problem, if it is not TOML."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -80,7 +82,7 @@ def read_toml(text: str, problems: Problems) -> dict[str, Any]:
 def read_struct(
     kind: type[S], raw: Mapping[str, Any], problems: Problems, base: FilePath, path: Path = ()
 ) -> S:
-    """A `kind` from `raw`.  What is wrong in it goes to `problems`; its default, or None, takes its place."""
+    """Create a `kind` from `raw`. Mistakes go to `problems`; a default, or None, replaces invalid values."""
     values = read_values(kind, raw, problems, base, path)
     for field in msgspec.structs.fields(kind):
         if field.required and field.encode_name not in raw:
@@ -93,7 +95,7 @@ def read_struct(
 def read_values(
     kind: type[msgspec.Struct], raw: Mapping[str, Any], problems: Problems, base: FilePath, path: Path = ()
 ) -> dict[str, Any]:
-    """The fields of a `kind` that `raw` has.  What is wrong in it goes to `problems`, and is left out."""
+    """Fields of a `kind` in `raw`. Mistakes go to `problems`; invalid values are left out."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for key in raw.keys() - fields.keys():
         problems.add((*path, key), f"there is no such setting{_nearest(key, fields)}")
@@ -107,7 +109,7 @@ def read_values(
 
 
 class _ValueReader:
-    """Reads one value of a known type; _BAD if it is of no use.  A table with mistakes in it is of use."""
+    """Reader of one value of a known type; _BAD if it is invalid. A table with mistakes is returned."""
 
     def __init__(self, problems: Problems, base: FilePath) -> None:
         self.problems = problems
@@ -118,7 +120,7 @@ class _ValueReader:
         if isinstance(kind, inspect.Metadata):
             description = (kind.extra_json_schema or {}).get("description", "")
             kind = kind.type
-        if isinstance(kind, inspect.UnionType):  # X | None: None is said by leaving the key out
+        if isinstance(kind, inspect.UnionType):  # X | None: leaving the key out means None
             kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
             kind = next((one for one in kinds[1:] if not _mistake(one, value)), kinds[0])
         match kind:
@@ -187,12 +189,12 @@ def _plain(kind: inspect.Type, value: Any, path: Path) -> Any:
 
 
 def _whole(amount: Decimal) -> int | float:
-    """As an int where it is one: a setting without fractions reports the others."""
+    """The amount as an int if possible: a setting without fractions reports other values."""
     return int(amount) if amount == int(amount) else float(amount)
 
 
 def _mistake(kind: inspect.Type, value: Any) -> str:
-    """What is wrong with `value` for a number, string, truth value or choice; "" if nothing."""
+    """Mistake in `value` for a number, string, truth value or choice; "" if it is valid."""
     match kind:
         case inspect.BoolType():
             return "" if isinstance(value, bool) else f"{shown(value)} is neither true nor false"

@@ -30,13 +30,13 @@ PORT_MAX = 65535
 RECORD_OVERHEAD_BYTES = 64  # header, padding to 8 and to 32
 RING_SHARE = 4  # no more than this part of a ring waits for an interval's sync
 RECORDS_PER_RING = 4  # a record is at most a quarter of its ring
-PACKET_USUAL_BYTES = 16 << 20  # the most that nobody has to ask for: each connection may buffer one
+PACKET_USUAL_BYTES = 16 << 20  # default maximum: each connection may buffer one such packet
 
 
 def longest_packet_bytes(config: Config) -> int:
-    """limits.packet_max_bytes, or, where it is not set, what every ring has room for, with its topic.
+    """limits.packet_max_bytes, or, if not set, the longest packet that every ring can store with its topic.
 
-    A topic may stand in an earlier packet than the message, and an alias for it.
+    The topic may come from an earlier packet, if this one has a topic alias.
     """
     limits = config.limits
     if limits.packet_max_bytes is not None:
@@ -69,7 +69,7 @@ def _without_password(url: str) -> str:
 
 
 def _place(listener: Listener) -> str | None:
-    """Where it listens; None: on some free port."""
+    """Address or path of a listener; None: a free port."""
     if listener.path is not None:
         return str(listener.path)
     return f"{listener.host}:{listener.port}" if listener.port else None
@@ -176,7 +176,7 @@ def producers_show_what_they_commit(config: Config, problems: Problems) -> None:
 
 def streams_exist(config: Config, problems: Problems) -> None:
     """Producers and bridges name existing streams."""
-    known = {stream.name for stream in config.stream if stream.name}  # None: it has been blamed
+    known = {stream.name for stream in config.stream if stream.name}  # None: the name has a problem already
     for index, producer in enumerate(config.producer):
         _expect_stream(producer.stream, known, ("producer", index, "stream"), problems)
     for index, bridge in enumerate(config.bridge):
@@ -255,7 +255,7 @@ def _expect_stream(name: str | None, known: set[str], path: Path, problems: Prob
 
 
 def _repeated(values: Iterable[T]) -> Iterable[tuple[int, T, int]]:
-    """(index, value, index of the first) of each value that has been there before."""
+    """(index, value, index of the first) of each repeated value."""
     first: dict[T, int] = {}
     for index, value in enumerate(values):
         if value is not None and first.setdefault(value, index) != index:
