@@ -2,7 +2,7 @@
 
 control.sock in the runtime directory is a SOCK_SEQPACKET socket: one datagram is one message, a msgpack map
 with "op". Each request of a connection gets one answer, in order. On a connection that follows, notifications
-(`ring_added`) may come in between. The end of a connection tells the broker that a process has ended, so a
+(`ring_added`) may come in between. The end of a connection shows the broker that a process has ended, so a
 process must keep the connection while it uses what it was granted.
 
     request          answer

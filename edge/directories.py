@@ -1,12 +1,12 @@
-"""Where a broker keeps things, and that only one broker does so.
+"""Directories of a broker, and the lock that admits only one broker.
 
-Owns the default directories (the only place that reads the environment for them), their modes, and the
-lock.  The runtime directory is memory: rings, cursor files, sockets.  The state directory is a disk: log,
+Owns the default directories (the only module that reads the environment for them), their modes, and the
+lock. The runtime directory is memory: rings, cursor files, sockets. The state directory is a disk: log,
 bridge checkpoints, epochs.
 
-The lock is an flock on `brim.lock`, which the kernel gives back however its holder dies.  The file holds
-the process id for people; nothing is decided by it.  It is never removed: a lock on a removed file keeps
-nobody out.
+The lock is an flock on `brim.lock`, which the kernel releases however its holder ends. The file has
+the process id for people; no decision depends on it. It is never removed: a lock on a removed file
+excludes no other broker.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
     "sync_directory",
 ]
 
-StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of the programs' libraries
+StrPath: TypeAlias = str | os.PathLike[str]  # as arguments of library functions
 
-DIRECTORY_MODE = 0o750  # the group may read rings; nobody else sees that they exist
+DIRECTORY_MODE = 0o750  # the group may read rings; for others they are invisible
 LOCK_NAME = "brim.lock"
 
 
@@ -57,16 +57,16 @@ def default_state_dir() -> Path:
 
 
 def control_socket(runtime_dir: StrPath) -> Path:
-    """The socket on which a broker of `runtime_dir` answers."""
+    """Control socket of a broker with this runtime directory."""
     return Path(runtime_dir) / "control.sock"
 
 
 def make_directory(path: Path, key: str) -> None:
-    """Makes `path` (0750) with the directories above it, and checks that this user may write there.
+    """Create `path` (0750) with the directories above it, and check that this user may write there.
 
-    /dev/shm is open to everybody: a directory, or a link to one, that another user has put there first is
-    refused, and so is one that everybody may write to: others could swap the files in it.  `key` is the
-    setting to name.
+    Every user may write to /dev/shm. So a directory, or a link to one, that another user has created there is
+    refused, and so is one that every user may write to: others could replace its files. `key` is the
+    setting that errors name.
     """
     try:
         path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -87,19 +87,19 @@ def make_directory(path: Path, key: str) -> None:
 
 
 def _sync_name(path: Path) -> None:
-    """Puts the name of the directory on the disk, and those of the directories above, which this process, or
-    one that was killed, may have made: a power cut would take with them all that is synced inside.
+    """Sync the names of the directory and of those above it, which this process, or
+    a killed one, may have created: otherwise a power cut would remove everything synced inside.
     """
     device = path.stat().st_dev
     for above in path.absolute().parents:
         if above.stat().st_dev != device:
             return
-        with contextlib.suppress(PermissionError):  # Then others made it, and what is in it.
+        with contextlib.suppress(PermissionError):  # then others have created it and its content
             sync_directory(above)
 
 
 def sync_directory(directory: Path) -> None:
-    """Names in it outlive a power cut from now on.  Raises OSError."""
+    """Sync the names in a directory, so that they survive a power cut. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -108,9 +108,9 @@ def sync_directory(directory: Path) -> None:
 
 
 class DirectoryLock:
-    """Held from construction to close(): no other broker runs on `directory`.
+    """Lock of a broker on `directory`, held from construction to close().
 
-    Raises DirectoryBusy, with the process that runs there.
+    Raises DirectoryBusy, with the process of the other broker.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -132,7 +132,7 @@ class DirectoryLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Lets the next broker in.  May be called twice."""
+        """Release the lock. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

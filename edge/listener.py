@@ -214,9 +214,9 @@ class Listener:
         if not connection:
             return
         transports = self.broker.transports
-        # Ends of connections are not always reported, so all entries are checked once in as many adoptions.
+        # Not every end of a connection is reported here: entries are checked when their number has doubled.
         if len(transports) >= self._transports_look:
-            for known in [it for it in transports if not self._engine.is_open(it)]:  # as many adoptions
+            for known in [it for it in transports if not self._engine.is_open(it)]:
                 del transports[known]
             self._transports_look = max(TRANSPORTS_LOOK, 2 * len(transports))
         transports[connection] = facts

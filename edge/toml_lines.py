@@ -1,7 +1,7 @@
-"""The line on which each key of a TOML text stands: tomllib knows them and does not tell.
+"""Positions of TOML keys: the line of each key, which tomllib does not report.
 
-Owns positions only.  The text must already have passed tomllib: nothing is validated here, values are
-skipped, not read.  A path is a tuple of keys and list indices: ("stream", 0, "topics", 1).
+Owns positions only. The text must already have passed tomllib: nothing is validated here, and values are
+skipped. A path is a tuple of keys and list indices: ("stream", 0, "topics", 1).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.lines: dict[Path, int] = {}
-        self.last_index: dict[Path, int] = {}  # of each array of tables, which element is being written
+        self.last_index: dict[Path, int] = {}  # index of the current element of each array of tables
         self._line, self._line_at = 1, 0
 
     def scan(self) -> dict[Path, int]:
@@ -68,7 +68,7 @@ class _Scanner:
         return path
 
     def _inside(self, path: Path) -> Path:
-        """`path`, or its newest element when it is an array of tables."""
+        """`path`, or its newest element if it is an array of tables."""
         return (*path, self.last_index[path]) if path in self.last_index else path
 
     def _pair(self, table: Path) -> None:
@@ -98,7 +98,7 @@ class _Scanner:
             self._inline_table(path)
         else:
             match = _STRING.match(self.text, self.at) or _SCALAR.match(self.text, self.at)
-            assert match is not None  # a scalar may be anything, even nothing
+            assert match is not None  # the pattern of a scalar matches any text
             self.at = match.end()
 
     def _list(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class _Scanner:
             self._pair(path)
 
     def _next_element(self, closing: str) -> bool:
-        """Steps over commas to the next element; False, behind the bracket, when there is none."""
+        """Move past commas to the next element; False, after the bracket, if there is none."""
         self._skip_space()
         while self.text[self.at] == ",":
             self.at += 1
@@ -131,7 +131,7 @@ class _Scanner:
         self.at = match.end()
 
     def _line_here(self) -> int:
-        """The line of `at`, counted on from the last time it was asked."""
+        """Line of `at`, counted from the position of the last call."""
         self._line += self.text.count("\n", self._line_at, self.at)
         self._line_at = self.at
         return self._line

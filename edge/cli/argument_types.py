@@ -1,4 +1,4 @@
-"""Types of arguments: the rules of a value, checked where argparse reads it.
+"""Argument types: validate each value while argparse reads it.
 
 Each raises ArgumentTypeError with the value and the allowed ones; argparse prints it with the usage.
 """

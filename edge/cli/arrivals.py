@@ -1,6 +1,6 @@
-"""Where `brim sub` gets its messages from: MQTT, shared memory or ZeroMQ, in one form.
+"""Message sources of `brim sub`: MQTT, shared memory or ZeroMQ, in one form.
 
-Each source is an asynchronous iterator of Arrivals, and leaves whatever it opened when it is closed.
+Each source is an asynchronous iterator of Arrivals, and closes everything that it opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Arrival", "Arrivals", "from_memory", "from_mqtt", "from_zeromq", "pr
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message.  `facts`: what its source knows beside topic and payload, in the order of --json."""
+    """One message. `facts`: further fields of its source, in the order of --json."""
 
     topic: str
     payload: bytes
@@ -32,7 +32,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Arrivals:
-    """Messages that came together.  `lost`: how many are missing before them, if the source knows."""
+    """Messages that arrived together. `lost`: number missing before them, if the source knows."""
 
     count: int
     size_bytes: int  # of all payloads
@@ -41,7 +41,7 @@ class Arrivals:
 
 
 async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
-    """Subscribes at a broker.  Never unsubscribes: the session ends here, or keeps its subscriptions."""
+    """Subscribe at a broker. Never unsubscribes: the session ends here, or keeps its subscriptions."""
     dropped = 0
     async with client_of(args, clean_start=not args.keep_session) as client:
         messages = client.subscribe(*args.filters, qos=args.qos)
@@ -54,7 +54,7 @@ async def from_mqtt(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
 
 
 def property_facts(properties: Properties) -> dict[str, Any]:
-    """Those properties that an MQTT 5 message has, by their names."""
+    """Properties of an MQTT 5 message, by name; absent ones are left out."""
     if properties == NO_PROPERTIES:
         return {}
     given = {it.name: getattr(properties, it.name) for it in fields(properties)}
@@ -64,7 +64,7 @@ def property_facts(properties: Properties) -> dict[str, Any]:
 
 
 async def from_memory(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
-    """Reads the rings of a broker on this machine."""
+    """Read the rings of a broker on this machine."""
     from edge.local_client import subscribe_shm
 
     async with subscribe_shm(args.filters, runtime_dir=args.runtime_dir, name="brim sub") as batches:
@@ -87,13 +87,13 @@ def _of_batch(batch: RingBatch) -> Iterator[Arrival]:
         }
         try:
             payload = bytes(record)
-        except Overrun:  # while earlier ones of the batch were shown; the next batch says how many
+        except Overrun:  # overwritten while earlier records were shown; the next batch has the number
             continue
         yield Arrival(record.key.decode(errors="replace"), payload, facts)
 
 
 async def from_zeromq(args: argparse.Namespace) -> AsyncIterator[Arrivals]:
-    """Subscribes to a broker's ZeroMQ endpoint on this machine."""
+    """Subscribe to a broker's ZeroMQ endpoint on this machine."""
     from edge.local_client import subscribe_zmq
 
     gaps = 0

@@ -1,13 +1,12 @@
-"""A broker put together: every part in the order in which it starts, and taken apart in the opposite one.
+"""Server: starts every part of a broker in order, and stops them in the opposite order.
 
-The only place where edge, persistence and bridge meet.  Owns the order and nothing else:
+The only module where edge, persistence and bridge meet. Owns the order and nothing else:
 
     directories locked -> log recovered -> rings opened -> ports bound -> log thread -> bridges -> ZeroMQ
     -> rings of local producers -> MQTT thread -> control socket
 
-Ports are bound before anything runs, so that a busy one is an error and not a broker that is half there.  On
-the way down MQTT ends before what carries its records on, so that last words (wills) still arrive; the log is
-synced when nobody writes any more; rings are closed last.
+Ports are bound first, so that a busy one is an error and not a half-started broker. At the end MQTT stops
+before the parts that pass its records on, so that wills still arrive. Then the log is synced; rings are last.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ SHOW_S, SHOW_LOOK_S = 5.0, 0.005
 
 
 class Assembly:
-    """A running broker: `async with`.  `failed` is called, on any thread, if MQTT's thread dies of a bug."""
+    """A running broker: `async with`. `failed` is called, on any thread, if a defect ends the MQTT thread."""
 
     def __init__(self, config: Config, version: str, failed: Callable[[], object]) -> None:
         self.config = config
@@ -84,16 +83,16 @@ class Assembly:
         self._version = version
         self._failed = failed
         self.upstream: Upstream
-        self.budget: descriptors.Budget  # from the start of MQTT on
-        self._consumer_holds: ConsumerHolds | None = None  # with a log
-        self.logs: LogSet | None = None  # None: no stream asks for one
+        self.budget: descriptors.Budget  # set when MQTT starts
+        self._consumer_holds: ConsumerHolds | None = None  # only with a log
+        self.logs: LogSet | None = None  # None: no stream needs a log
         self._state: StateHome | None = None  # None: sessions end with the broker
         self._installation: Installation
-        self._on_log_state: list[Callable[[], object]] = []  # on the MQTT thread
+        self._on_log_state: list[Callable[[], object]] = []  # called on the MQTT thread
         self._bridges: list[Callable[[], dict[str, Any]]] = []
         self._refuse_consumers: Callable[[str], object] = lambda _: None
         self._reloading = asyncio.Lock()
-        self._down = AsyncExitStack()  # how each part that was started is ended
+        self._down = AsyncExitStack()  # ends each started part
 
     async def __aenter__(self) -> Self:
         try:
@@ -161,11 +160,11 @@ class Assembly:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything that reload() reads."""
+        """True if there are files for reload()."""
         return self.guard.has_files or any(it.tls is not None for it in self.config.listener)
 
     async def reload(self) -> None:
-        """Read passwords, rules and certificates again.  What cannot be used is said, and changes nothing."""
+        """Read passwords, rules and certificates again. Invalid files are logged, and change nothing."""
         async with self._reloading:
             await asyncio.to_thread(self.listener.reload_certificates)
             files = await asyncio.to_thread(self.guard.read) if self.guard.has_files else None
@@ -202,7 +201,7 @@ class Assembly:
             self.guard.load(plugins, lambda: self.listener.call(self._judge_anew))
 
     def _asking_names(self, settings: ListenerConfig) -> ListenerConfig:
-        """Where users can log in, nobody gets in without a name unless the listener says so."""
+        """If users can log in, a listener accepts anonymous clients only if its configuration allows it."""
         if settings.allow_anonymous is None and self.guard.authenticator is not None:
             return msgspec.structs.replace(settings, allow_anonymous=False)
         return settings
@@ -221,7 +220,7 @@ class Assembly:
         return self.logs.reader if self.logs else None
 
     def _open_installation(self) -> None:
-        """Keep a copy of the installation's identity where its records are."""
+        """Keep a copy of the installation's identity next to its records."""
         from bridge.installation import Installation, InstallationMismatch
 
         config = self.config
@@ -271,7 +270,7 @@ class Assembly:
             log.info("retained messages put back %s", pairs(messages=kept))
 
     def _restore_sessions(self, streams: Streams) -> None:
-        """Before anybody is served, and after the rings of producers, whose records may wait, are known."""
+        """Restore before any client is served, and after the producer rings: their records may wait."""
         if self._state is not None:
             partitions = {partition.name: partition for partition in streams.all()}
             self._state.restore(self.listener.broker, partitions, self._past)
@@ -283,7 +282,7 @@ class Assembly:
         from edge.log_set import LogSet, Placing, disk_rules
 
         settings = self.config.log
-        disk, keep_all = disk_rules(settings), 0  # upkeep removes
+        disk, keep_all = disk_rules(settings), 0  # log maintenance removes segments
         placing = Placing(settings.workers, settings.segment_bytes, keep_all, settings.direct, disk)
         self.logs = LogSet(self.config.log_directory, placing)
         self._down.callback(self.logs.close)
@@ -307,9 +306,7 @@ class Assembly:
             broker.sys_topics.log = self.logs.numbers
         self.listener = Listener(engine, broker)
         self.listener.on_failure = self._failed
-        self._down.callback(
-            self.listener.stop
-        )  # for a start that fails; after that it has been stopped already
+        self._down.callback(self.listener.stop)  # for a failed start; otherwise it has been stopped already
         for it in self.config.listener:
             try:
                 self.listener.add(self._asking_names(it))
@@ -333,7 +330,7 @@ class Assembly:
         self.logs.start(sources, self.listener.wake, self.listener.wake_descriptor)
 
     def _start_upkeep(self) -> None:
-        """After the parts whose reading it waits for have been put together."""
+        """Must be called after the parts that hold records in the log."""
         if self.logs is None:
             return
         from edge.cli.holds import BridgeHolds, ConsumerHolds, SessionHolds
@@ -351,10 +348,10 @@ class Assembly:
         self._down.push_async_callback(asyncio.to_thread, upkeep.stop)
 
     async def _show_what_is_left(self, streams: Streams) -> None:
-        """Where readers are shown what is durable alone: wait until the log has what the last life left.
+        """If readers see only durable records, wait until the log has those of the last run.
 
-        A disk that does not work keeps nobody waiting; what it lacks is shown when it has it, but for
-        retained messages, which are looked for once.
+        A failing disk ends the wait. Records that it lacks are shown when the log has them, except retained
+        messages, which are restored once.
         """
         rings = [it.ring for it in streams.all() if it.visible == "durable"]
         deadline = time.monotonic() + SHOW_S
@@ -365,7 +362,7 @@ class Assembly:
             await asyncio.sleep(SHOW_LOOK_S)
 
     def _open_producers(self, epochs: Epochs) -> Producers:
-        """Their rings are closed when nobody reads them any more: the log is the last."""
+        """Open producer rings. They are closed after their last reader, the log."""
         producers = Producers(self.config, epochs, self.logs.ends() if self.logs else {}, self._past)
         self._down.callback(producers.close)
         if self.logs is not None:
@@ -376,7 +373,7 @@ class Assembly:
         return producers
 
     def _refuse_producers(self, producers: Producers) -> None:
-        """While their stream's log takes no records, as MQTT's publishers."""
+        """Refuse producers while their stream's log accepts no records, as publishers of MQTT."""
         failure_of = self.logs.failure_of if self.logs is not None else lambda _: ""
 
         def look() -> None:
@@ -387,7 +384,7 @@ class Assembly:
         self.listener.call(look)
 
     def _log_foreign(self, added: ProducerRing) -> None:
-        """A log that cannot be opened is said; the producer is served all the same."""
+        """Log a producer's ring. If its log cannot be opened, that is reported and the producer served."""
         if self.logs is None or added.stream.durability == "process":
             return
         try:
@@ -396,7 +393,7 @@ class Assembly:
             log.error("a producer's ring is not logged %s", pairs(ring=added.name, reason=error))
 
     def _follow_levels(self, streams: Streams) -> None:
-        """Let publishers know what logs and sinks say: on the MQTT thread, which they are served by."""
+        """Pass the state of logs and sinks to the publishers, on the MQTT thread, which serves them."""
         levels = self.listener.broker.router.levels
         epochs = {it.name: it.ring.epoch for it in streams.all()}
         self.upstream = Upstream(self.config, epochs, levels, self.listener.call)
@@ -412,16 +409,16 @@ class Assembly:
             topics.hurry()
             keeper.trouble = logs.failure_of(SESSIONS_RING) if vows else ""
             for name in epochs:
-                rests_on = keeper.trouble if name in on_disk else ""  # QoS 2 does
+                rests_on = keeper.trouble if name in on_disk else ""  # QoS 2 depends on the session journal
                 levels.refuse(name, reason_code(logs.failure_of(name) or rests_on))
             for tell in self._on_log_state:
                 tell()
 
         logs.on_change = partial(self.listener.call, look)
-        self.listener.call(look)  # what the first rounds of the log have met
+        self.listener.call(look)  # the first rounds of the log may have failed already
 
     def _start_bridge(self, settings: BridgeSettings) -> None:
-        """A bridge that cannot start now is told of, and shown: devices are served all the same."""
+        """Start a bridge. A failure is reported and shown in the status; clients are served nevertheless."""
         from bridge.control import Control
         from bridge.errors import BridgeError, CheckpointForeign
         from bridge.runner import Bridge
@@ -466,7 +463,7 @@ class Assembly:
     def _start_consumers(
         self, streams: Streams, producers: Producers
     ) -> Callable[[], list[dict[str, Any]]] | None:
-        """Before MQTT ends, it does: it has messages to publish, and takes no more."""
+        """Start the consumers' endpoint. It ends before MQTT, because it publishes messages."""
         if not self.config.consumers.enabled:
             return None
         from edge.cli.with_consumers import consumers_endpoint
@@ -531,13 +528,13 @@ class Assembly:
 
 
 def _lags(ring: Ring) -> bool:
-    """Whether the log lacks something of it."""
+    """True if the log lacks some records of the ring."""
     extremes = ring.extremes()
     return extremes.durable_position < extremes.end_position
 
 
 def logged_rings(config: Config) -> dict[str, bool]:
-    """The ring of each partition that has a log, and whether it has one of its own."""
+    """The ring of each partition with a log, and True if it has a separate log."""
     sessions = {SESSIONS_RING: True} if config.sessions.keep and state_level(config) != "process" else {}
     return sessions | {
         f"{stream.name}-{index}": stream.isolated

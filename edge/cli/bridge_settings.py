@@ -15,7 +15,7 @@ __all__ = ["bridge_settings", "foreign_bridge"]
 
 
 def bridge_settings(bridge: BridgeConfig, config: Config) -> BridgeSettings:
-    """The settings of a [[bridge]] section.  Raises EdgeError: a name, URL or option is not usable."""
+    """Settings of a [[bridge]] section. Raises EdgeError: a name, URL or option is invalid."""
     from bridge.errors import BridgeError
     from bridge.settings import BridgeSettings
     from bridge.shipping import check
@@ -84,5 +84,5 @@ def foreign_bridge(bridge: BridgeConfig, config: Config) -> dict[str, Any]:
 
 
 def _text(value: str | bool | float) -> str:
-    """An option as sinks read it: true and false as TOML writes them."""
+    """Text of an option for sinks: true and false as in TOML."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,8 @@
-"""Traces of epochs outside the epoch files: the numbers below which no new epoch may lie once those are lost.
+"""Traces of epochs outside of the epoch files: lower bounds for new epochs after those files are lost.
 
-Owns nothing and changes nothing: rings in the runtime directory, ends of logs, bridge checkpoints, committed
-offsets of consumers, the session checkpoint and the retained file are read as they are.  All of these have
-checksums; a damaged one is passed over.
+Owns nothing and changes nothing. Reads rings in the runtime directory, ends of logs, bridge checkpoints,
+committed offsets of consumers, the session checkpoint and the retained file. All of these have checksums;
+damaged ones are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["highest_in_use", "highest_trace"]
 
 
 def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
-    """The highest epoch of rings, logs and bridges; 0: there is none.  `log_epochs`: ends of the logs."""
+    """The highest epoch of rings, logs and bridges; 0 if there is none. `log_epochs`: ends of the logs."""
     rings = map(epoch_in, config.runtime_dir.glob("*.ring*"))
     cursors = (
         ring_epoch(it.epoch)
@@ -40,7 +40,7 @@ def highest_in_use(config: Config, log_epochs: Iterable[int]) -> int:
 
 
 def highest_trace(config: Config, log_epochs: Iterable[int]) -> int:
-    """The highest epoch of which this machine has a trace; 0: there is none.  `log_epochs` as above."""
+    """The highest epoch found on this machine; 0 if there is none. `log_epochs` as above."""
     state = config.state_dir
     sources: list[Callable[[], Iterable[int]]] = [
         lambda: [highest_in_use(config, log_epochs)],

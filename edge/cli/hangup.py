@@ -1,7 +1,7 @@
-"""SIGHUP of a broker: read files again, and never end.
+"""SIGHUP of a broker: reloads files instead of ending the process.
 
-Owns the handler of SIGHUP, from the first line of `brim run` to the end of the process.  A signal that comes
-before there is something to read again is remembered, and served once there is.
+Owns the handler of SIGHUP, from the first line of `brim run` to the end of the process. A signal before the
+broker is ready is remembered, and handled later.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ __all__ = ["Hangup"]
 
 
 class Hangup:
-    """The handler, which replaces the one of the system: that one ends the process."""
+    """The handler, which replaces the default: that one ends the process."""
 
     def __init__(self) -> None:
         self._pending = False
         self._serve: Callable[[], object] | None = None
 
     def install(self) -> None:
-        """In the main thread.  May be called twice."""
+        """Install the handler, in the main thread. May be called twice."""
         signal.signal(signal.SIGHUP, self._received)
 
     def serve(self, serve: Callable[[], object] | None) -> None:
-        """Call `serve` for each SIGHUP from now on, in the main thread, and for one that came before.
+        """Call `serve` for each SIGHUP from now on, in the main thread, and for an earlier one.
 
-        None: do nothing for those that come.
+        None: ignore signals.
         """
         self._serve = serve
         if serve is not None and self._pending:

@@ -1,8 +1,7 @@
-"""Who still wants what of the log: bridges, by their checkpoints, whoever runs them; named consumers; and
-MQTT sessions, whose queues have left the ring.
+"""Retention holds: the lowest log offset that bridges, consumer groups and MQTT sessions still need.
 
-Owns nothing but what it has read.  A bridge that has never drained a partition, and begins at the oldest
-record, wants everything; so does one whose checkpoint cannot be read.
+Owns only cached values. A bridge that has never drained a partition, and begins at the oldest record, needs
+everything; so does one whose checkpoint is unreadable.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ log = logging.getLogger(__name__)
 Offsets = dict[str, tuple[int, int]]
 Ask = Callable[[Callable[[], Any]], Future[Any]]  # runs a function on the broker's thread
 
-LOOK_S = 5.0  # sessions are looked at no more often
+LOOK_S = 5.0  # at least between two reads of session state
 STEP_RECORDS = 50_000  # of queues, in one turn of the broker: a fraction of a millisecond
 ANSWER_S = 0.5
-UNKNOWN = -1  # a position that is read again
+UNKNOWN = -1  # a position that must be read again
 
 
 class ConsumerHolds:
-    """What groups of named consumers want.  Until it is known which there are, they want everything."""
+    """Offsets that consumer groups need. Until the groups are known, they need everything."""
 
     def __init__(self) -> None:
         self.groups: Callable[[], Sequence[dict[str, Any]]] | None = None  # ConsumersEndpoint.all_groups()
 
     def __call__(self, ring_name: str) -> Iterator[Floor]:
-        """Of one ring."""
+        """Holds of one ring."""
         if self.groups is None:
             yield Floor("consumers", 0, 0)
             return
@@ -61,13 +60,14 @@ class ConsumerHolds:
 
 
 class SessionHolds:
-    """What MQTT sessions wait for, or have in flight.  Until that could be seen once, they want everything.
+    """Offsets that MQTT sessions need: queued or in flight. Until they were read once, everything is needed.
 
-    Called on the upkeep's thread; the broker is asked in small steps, so that nobody it serves notices.
+    Called on the maintenance thread. The broker is queried in small steps, so that its clients are not
+    delayed.
     """
 
     def __init__(self, broker: Broker, ask: Ask, read_at: ReadAt) -> None:
-        """`read_at`: of the log, which knows the offsets of positions."""
+        """Create the holds. `read_at`: of the log, which knows the offsets of positions."""
         self._broker = broker
         self._ask = ask
         self._read_at = read_at
@@ -75,7 +75,7 @@ class SessionHolds:
         self._next_s = 0.0
 
     def __call__(self, ring_name: str) -> Iterator[Floor]:
-        """Of one ring."""
+        """Holds of one ring."""
         if time.monotonic() >= self._next_s:
             self._look()
             self._next_s = time.monotonic() + LOOK_S
@@ -93,7 +93,7 @@ class SessionHolds:
             try:
                 found, first = self._ask(partial(self._some, first)).result(ANSWER_S)
             except (TimeoutError, CancelledError):
-                return  # it starts, or stops: what was seen last holds on
+                return  # the broker starts or stops: the last values stay valid
             for ring, position in found.items():
                 lowest[ring] = min(position, lowest.get(ring, position))
         before = self._floors or {}
@@ -104,7 +104,7 @@ class SessionHolds:
                 continue
             try:
                 runs = self._read_at(*ring, position, 1)
-            except (LogError, OSError) as error:  # what was wanted before is, until it can be read
+            except (LogError, OSError) as error:  # the earlier hold stays until the log is readable
                 log.warning("the log cannot be read, sessions hold it %s", pairs(ring=ring[0], reason=error))
                 floors[ring] = UNKNOWN, before.get(ring, (0, 0))[1]
                 continue
@@ -113,7 +113,7 @@ class SessionHolds:
         self._floors = floors
 
     def _some(self, first: int) -> tuple[dict[tuple[str, int], int], int | None]:
-        """On the broker's thread: the lowest positions of some sessions, by ring and epoch."""
+        """Lowest positions of some sessions, by ring and epoch. On the broker's thread."""
         words, following = self._broker.engine.sources_floors(first, STEP_RECORDS)
         floors = array("Q", words)
         sources = self._broker.keeper.sources.items()
@@ -121,7 +121,7 @@ class SessionHolds:
 
 
 class BridgeHolds:
-    """What the bridges of a configuration want; a checkpoint is read again when it has changed."""
+    """Offsets that the bridges of a configuration need; a checkpoint is read again after a change."""
 
     def __init__(self, config: Config) -> None:
         self._bridges = config.bridge
@@ -130,11 +130,11 @@ class BridgeHolds:
             *(it.name for it in config.stream),
             *(f"{it.stream}@{it.name}" for it in config.producer),
         }
-        self._streams: dict[str, frozenset[str]] = {}  # of each bridge, when this process began
+        self._streams: dict[str, frozenset[str]] = {}  # of each bridge, at the start of this process
         self._read: dict[Path, tuple[tuple[int, int], Offsets | None]] = {}
 
     def __call__(self, ring_name: str) -> Iterator[Floor]:
-        """Of one ring."""
+        """Holds of one ring."""
         for bridge in self._bridges:
             name = RingName.parse(ring_name)
             if name is None or not (name.belongs_to(bridge.streams) or self._is_left(bridge, name)):
@@ -144,9 +144,9 @@ class BridgeHolds:
                 yield Floor(f"bridge {bridge.name}", *floor)
 
     def _is_left(self, bridge: Bridge, name: RingName) -> bool:
-        """True if the stream is of the past: this bridge still drains the rest of it."""
+        """True if the stream is no longer configured, but this bridge still drains its rest."""
         known = self._streams.get(bridge.name)
-        if known is None:  # they change only when a bridge begins
+        if known is None:  # they change only when a bridge starts
             known = self._streams[bridge.name] = streams_in(self._path(bridge))
         return name.stream in known and name.stream not in self._configured
 
@@ -158,7 +158,8 @@ class BridgeHolds:
         offsets = self._offsets(path)
         if offsets is not None and ring_name in offsets:
             return offsets[ring_name]
-        files = path, path.with_name(f"{path.name}.damaged")  # put aside: the sink says how far it was
+        # a renamed checkpoint: the sink knows the progress
+        files = path, path.with_name(f"{path.name}.damaged")
         unreadable = offsets is None and any(it.exists() for it in files)
         return (0, 0) if unreadable or bridge.start == "oldest" else None
 

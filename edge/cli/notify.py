@@ -1,4 +1,4 @@
-"""What systemd wants to know: sd_notify(3), the protocol of which is one datagram."""
+"""Notifications for systemd: sd_notify(3), whose protocol is one datagram."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["notify", "watchdog_interval_s"]
 
 
 def notify(state: str) -> None:
-    """Tells the service manager `state`, such as READY=1, if there is one.  Never fails."""
+    """Report `state`, such as READY=1, to the service manager, if there is one. Never fails."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -19,11 +19,11 @@ def notify(state: str) -> None:
         try:
             sender.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
         except OSError:
-            return  # a manager that does not listen is not the broker's trouble
+            return  # a manager that does not listen is not an error of the broker
 
 
 def watchdog_interval_s() -> float | None:
-    """How often WATCHDOG=1 is to be sent: twice within what WatchdogSec= allows.  None: nobody watches."""
+    """Interval of WATCHDOG=1: half of WatchdogSec=. None: systemd does not expect it."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = os.environ.get("WATCHDOG_USEC", "")

@@ -1,5 +1,5 @@
-"""Who listens on a TCP port, as /proc tells: so that "address in use" names a program, and a broker is known
-by the files that it has open.
+"""Owner of a TCP port, from /proc: names the program for "address in use", and identifies a broker by its
+open files.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def port_owner(port: int) -> str:
-    """`mosquitto (pid 812)`; "" when it cannot be seen: another user's process, or another container's."""
+    """`mosquitto (pid 812)`; "" if it is hidden: another user's process, or another container's."""
     wanted = {f"socket:[{inode}]" for inode in _listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
         if wanted and any(target in wanted for target in _descriptors(process)):
             try:
                 return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended meanwhile
                 return ""
     return ""
 
 
 def port_owner_writes(port: int, directory: Path) -> bool:
-    """Whether who listens there has a file of `directory` open.  False also where that cannot be seen."""
+    """True if the process that listens there has a file of `directory` open. False also if it is hidden."""
     wanted = {f"socket:[{inode}]" for inode in _listening(port)}
     below = f"{directory.resolve()}/"
     for process in Path("/proc").glob("[0-9]*") if wanted else ():

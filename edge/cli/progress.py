@@ -1,4 +1,4 @@
-"""How far long work has got: a bar on the terminal, and nothing where there is none."""
+"""Progress bar of long work, only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["progress"]
 def progress(
     title: str, total: float, *, unit: str = "bytes", shown: bool = True
 ) -> Iterator[Callable[[float], None]]:
-    """Yields what is called with how much more has been done, of `total` (0: nobody knows).
+    """Yield a function to call with the amount of further work done, of `total` (0: unknown).
 
-    The bar is on standard error, so that what the command prints stays clean; without a terminal there, or
-    with `shown` false, there is none.
+    The bar is on standard error, so that standard output stays clean. There is none without a terminal, or
+    with `shown` false.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda _: None

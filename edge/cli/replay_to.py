@@ -1,4 +1,4 @@
-"""Where `brim replay` puts records: standard output, an MQTT broker, or ZeroMQ subscribers."""
+"""Targets of `brim replay`: standard output, an MQTT broker, or ZeroMQ subscribers."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from ringbuf import FLAG_QOS, FLAG_RETAIN
 
 __all__ = ["Lines", "Target", "target"]
 
-SUBSCRIBING_S = 0.1  # a subscriber that has come may have more to subscribe to
-LINGER_MS = 10_000  # at the end, for what is queued
+SUBSCRIBING_S = 0.1  # a new subscriber may have further subscriptions
+LINGER_MS = 10_000  # at the end, for queued messages
 
 
 class Target(Protocol):
-    """What takes records, in their order."""
+    """Receiver of records, in their order."""
 
     async def send(self, record: LogRecord) -> None:
-        """Returns when the next may come."""
+        """Send a record. Returns when the next may follow."""
 
     async def settle(self) -> None:
-        """Returns when all that was sent is where it belongs."""
+        """Wait until all sent records have arrived."""
 
 
 @asynccontextmanager
 async def target(arguments: argparse.Namespace, directory: Path) -> AsyncIterator[Target]:
-    """What --to says; `directory` is the log's.  Raises UsageError, and what connecting raises."""
+    """Target that --to names; `directory` is the log's. Raises UsageError, and the errors of connecting."""
     to: str = arguments.to
     scheme = to.partition(":")[0]
     if to == "stdout":
@@ -73,7 +73,7 @@ def _properties_of(record: LogRecord) -> Properties:
 
 
 class Lines:
-    """A file, a record a line."""
+    """Standard output: one line per record."""
 
     def __init__(self, form: Callable[[Arrival], bytes], out: IO[bytes]) -> None:
         self._form = form
@@ -99,7 +99,7 @@ class Lines:
 
 
 class _Mqtt:
-    """A broker; a whole window of messages is under way."""
+    """An MQTT broker, with a whole window of messages in flight."""
 
     def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
         self._client = client
@@ -127,7 +127,7 @@ class _Mqtt:
 
 
 def _take_address(arguments: argparse.Namespace, to: str) -> None:
-    """Put the host and port of a URL where the options have them."""
+    """Copy host and port of a URL to the options."""
     try:
         parts = urlsplit(to)
         host, port = parts.hostname, parts.port
@@ -143,7 +143,7 @@ def _take_address(arguments: argparse.Namespace, to: str) -> None:
 
 
 def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
-    """What is sent to the broker of this log is in the log at once: it must not be wanted again."""
+    """Refuse to send records to the broker of this log if they would be read and sent again."""
     wanted: list[str] = arguments.topic or ["#"]
     sent = [_prefixed(it, arguments.prefix) for it in wanted]
     if not any(filters_meet(one, other) for one in sent for other in wanted):
@@ -157,15 +157,16 @@ def _check_no_loop(arguments: argparse.Namespace, directory: Path) -> None:
 
 
 def _prefixed(topic_filter: str, prefix: str) -> str:
-    """A filter for what topics become."""
+    """A filter that matches the prefixed topics."""
     level, _, last = ("/" + prefix).rpartition("/")
-    if last and topic_filter[0] in "+#":  # levels are whole or a wildcard: this one is more than it should be
+    # a level is whole or a wildcard: this filter matches more than necessary
+    if last and topic_filter[0] in "+#":
         last, topic_filter = "", "+" + (topic_filter[1:] if topic_filter[0] == "+" else "/#")
     return f"{level}/{last}{topic_filter}"[1:]
 
 
 def _is_here(host: str) -> bool:
-    """Whether that is an address of this machine."""
+    """True if `host` is an address of this machine."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except OSError:
@@ -189,7 +190,7 @@ def _endpoint(arguments: argparse.Namespace, to: str) -> str:
 
 
 def _is_listened_to(endpoint: str) -> bool:
-    """Whether somebody lives at an ipc:// endpoint; of others ZeroMQ says so itself."""
+    """True if a process listens at an ipc:// endpoint; for others ZeroMQ itself reports that."""
     if not endpoint.startswith("ipc:///"):
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -201,7 +202,7 @@ def _is_listened_to(endpoint: str) -> bool:
 
 
 class _Zmq:
-    """Whoever subscribes, as the broker would have sent it (edge/frames.py); nobody's queue is overrun."""
+    """ZeroMQ subscribers, in the broker's format (edge/frames.py); waits for slow ones."""
 
     def __init__(self, endpoint: str) -> None:
         import zmq
@@ -212,7 +213,7 @@ class _Zmq:
         self._endpoint = endpoint
         self._previous = PreviousOffsets()
         self._context = zmq.asyncio.Context()
-        if _is_listened_to(endpoint):  # ZeroMQ would put its own in the place of the other's
+        if _is_listened_to(endpoint):  # otherwise ZeroMQ would replace the other's socket
             self._context.term()
             text = f"--to {endpoint} is in use, perhaps by another `brim replay`"
             raise UsageError(text, hint="wait for its end, or take another endpoint: ipc:///PATH")
@@ -233,7 +234,7 @@ class _Zmq:
         self._context.term()
 
     async def wait(self) -> None:
-        """Until somebody has subscribed: what is sent before is lost."""
+        """Wait for the first subscriber: earlier records would be lost."""
         print(f"brim replay: waiting for a subscriber at {self._endpoint}", file=sys.stderr)
         await self._socket.recv()
         while await self._socket.poll(int(SUBSCRIBING_S * 1000)):

@@ -1,4 +1,4 @@
-"""Read segments and archives to the last byte: `brim segments verify`, and what a repair has to do."""
+"""Verification of segments and archives, to the last byte, for `brim segments verify` and repair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILING_DISK = "if more places are damaged each time, the disk is failing: copy 
 
 @dataclass(frozen=True)
 class Told:
-    """What a verb has to say: for machines, and for people.  `well`: nothing needs attention."""
+    """Report of a verb, for machines and for people. `well`: True if nothing needs attention."""
 
     facts: dict[str, Any]
     lines: list[str]
@@ -40,17 +40,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Flaw:
-    """A place of a file that is not what was written there."""
+    """A damaged place of a file."""
 
     log: str
     file: str
     place: int
     length: int
     ring: str
-    kept: int  # records of it that prove themselves and are served
-    lost: int = 0  # records that are not, as far as that is known
+    kept: int  # records of it that are valid and readable
+    lost: int = 0  # records that are not, if their number is known
     reason: str = ""
-    mends: bool = False  # a repair makes it anew, and nothing is lost
+    mends: bool = False  # a repair recreates it, without a loss
 
     def __str__(self) -> str:
         where = f"{self.log}/{self.file}"
@@ -63,7 +63,7 @@ class Flaw:
 
 @dataclass
 class Looked:
-    """What has been found in the files of some logs."""
+    """Damage found in the files of some logs."""
 
     files: int = 0
     bytes: int = 0
@@ -72,19 +72,19 @@ class Looked:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For machines."""
+        """Findings for machines."""
         damage = [asdict(it) for it in self.flaws]
         return {"files": self.files, "bytes": self.bytes, "damage": damage, "indexes": dict(self.indexes)}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Findings for people."""
         yield from map(str, self.flaws)
         verdict = f"{len(self.flaws)} damaged places" if self.flaws else "no damage"
         yield f"{count_in_words(self.files)} files, {bytes_in_words(self.bytes)} read: {verdict}"
 
 
 def verify(view: LogView) -> Told:
-    """Reads every segment and archive, from the disk to the last checksum; nothing is changed."""
+    """Read every segment and archive from the disk, and verify all checksums. Changes nothing."""
     looked = Looked()
     with progress("verifying", sum(map(file_bytes, view.readers))) as advance:
         for directory, reader in view.readers.items():
@@ -102,8 +102,9 @@ def look_through(
     advance: Callable[[float], None],
     on_sealed: Callable[[CheckedSegment], object] = lambda _: None,
 ) -> None:
-    """Reads the files of one log, called `name`, which `advance` hears of; `on_sealed` is given each sealed
-    segment.  What retention takes meanwhile is passed over.
+    """Verify the files of one log, called `name`, and report progress to `advance`.
+
+    `on_sealed` gets each sealed segment. Files that retention removes meanwhile are skipped.
     """
     files = _Watched(advance)
     here = set(reader.bases())
@@ -128,16 +129,16 @@ def look_through(
 
 
 def file_bytes(directory: Path) -> int:
-    """What the files of one log take."""
+    """Size of the files of one log."""
     total = 0
     for file in directory.iterdir():
-        with suppress(FileNotFoundError):  # Retention may take it meanwhile.
+        with suppress(FileNotFoundError):  # retention may remove it meanwhile
             total += file.stat().st_size if file.suffix in {SEGMENT_SUFFIX, ARCHIVE_SUFFIX} else 0
     return total
 
 
 class _Watched(FreshFiles):
-    """Files that are read from the disk, while somebody watches."""
+    """Files that are read from the disk, with a progress report."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
         self._advance = advance
@@ -160,14 +161,14 @@ def _enter_sealed(name: str, directory: Path, checked: CheckedSegment, looked: L
 
 
 def _look_at_last(files: Files, name: str, directory: Path, base: int, looked: Looked) -> None:
-    """The segment that is written, or was at last: up to what is proven."""
+    """Verify the last segment, up to its proven end."""
     found = scrub_segment(files, str(directory), base, None)
     looked.files, looked.bytes = looked.files + 1, looked.bytes + found.bytes
     looked.flaws += [_flaw(name, it, _headless(files, directory, it)) for it in found.places]
 
 
 def _headless(files: Files, directory: Path, damage: Damage) -> str:
-    """Why nothing in a segment can be told, if that is what is wrong."""
+    """Reason why a segment without a valid header is unreadable; otherwise ""."""
     if damage.place:
         return ""
     handle = files.open(str(directory / damage.segment))
@@ -197,7 +198,7 @@ def _flaw(name: str, damage: Damage, reason: str) -> Flaw:
 
 
 def _is_there(view: LogView, flaw: Flaw) -> bool:
-    """Whether the file has not been removed while it was read: what is in it then is another's."""
+    """True unless the file was removed during the read, when its bytes may belong to another file."""
     return any(view.short(it) == flaw.log and (it / flaw.file).exists() for it in view.readers)
 
 

@@ -1,4 +1,4 @@
-"""Repair a log that nobody writes, and compress it: repair and archive of `brim segments`."""
+"""Repair and compression of a log without a writer: repair and archive of `brim segments`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["archive", "repair"]
 
 @dataclass
 class _Mended:
-    """What has been done to the logs, and what could not be."""
+    """Repairs done to the logs, and those that failed."""
 
     indexes: int = 0
     copied: int = 0
@@ -40,9 +40,7 @@ class _Mended:
 
 
 def repair(view: LogView) -> Told:
-    """What a start of the broker does to each log; then every segment is read, what is damaged is copied, and
-    indexes that are missing or wrong are made anew.
-    """
+    """Recover each log as at a start, copy damaged places, and recreate missing or wrong indexes."""
     logs: list[dict[str, Any]] = []
     lines: list[str] = []
     looked, mended = Looked(), _Mended()
@@ -51,7 +49,7 @@ def repair(view: LogView) -> Told:
             name = view.short(directory)
             with _opened(directory) as (log, report):
                 log.write()
-                log.sync()  # what the disk refused to a start before, if anything
+                log.sync()  # bytes that the disk refused at an earlier start, if any
                 mend_it = partial(_mend, log, name, mended)
                 look_through(name, directory, log.reader, looked, advance, mend_it)
             lines += _started(name, directory, report)
@@ -63,7 +61,7 @@ def repair(view: LogView) -> Told:
 
 
 def _mend(log: Log, name: str, mended: _Mended, checked: CheckedSegment) -> None:
-    """What can be done for a sealed segment; the next start cuts the last one where it ends."""
+    """Repair a sealed segment; the next start truncates the last one at its end."""
     file = f"{name}/{segment_name(checked.base)}"
     for damage in checked.damage if not checked.reason else ():
         refused = keep_aside(log.files, log.directory, damage)
@@ -95,7 +93,7 @@ def _mended_lines(mended: _Mended) -> Iterator[str]:
 
 
 def _advice(looked: Looked, mended: _Mended) -> Iterator[str]:
-    """What to try next."""
+    """Next steps for the operator."""
     if mended.refused:
         yield "next: make room on the disk, then repair again"
     if looked.flaws:
@@ -115,9 +113,9 @@ def _user_name(number: int) -> str:
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
-    """A log that nobody else writes.  Raises EdgeError."""
+    """Open a log that no other process writes. Raises EdgeError."""
     owner = directory.stat().st_uid
-    if owner != os.geteuid():  # Not even as root: the broker could not write what is made here.
+    if owner != os.geteuid():  # not even as root: the broker could not write files that root creates
         name = _user_name(owner)
         hint = f"run as that user: sudo -u {name} brim segments ..."
         raise EdgeError(f"the log {directory} belongs to user {name}", hint=hint)
@@ -138,12 +136,12 @@ def _opened(directory: Path) -> Iterator[tuple[Log, RecoveryReport]]:
 
 
 def archive(view: LogView) -> Told:
-    """Compresses every sealed segment; the segment goes when its archive has been read back."""
+    """Compress every sealed segment, and remove it after its archive was read back."""
     done: list[dict[str, Any]] = []
     refused: list[str] = []
     for directory in view.readers:
         with _opened(directory) as (log, _):
-            bases = log.reader.bases()[:-1]  # the last says where the log ends
+            bases = log.reader.bases()[:-1]  # the last segment marks the end of the log
             ends = {base: end for base in bases if (end := log.reader.end_of(base)) is not None}
             with progress(f"archiving {view.short(directory)}", sum(ends.values())) as advance:
                 for base, ends_at in ends.items():

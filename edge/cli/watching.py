@@ -1,4 +1,4 @@
-"""The directory watch of a broker, put together: its directories, rings and logs, and the consequences."""
+"""Directory watch of a broker: its directories, rings and logs, and the consequences of a missing file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def watch_directories(
     logs: LogSet | None,
     refuse_consumers: Callable[[str], object],
 ) -> DirectoryWatch:
-    """The watch, not started.  `refuse_consumers` is called with the reason, "" for none."""
+    """Create the watch, not started. `refuse_consumers` is called with the reason, "" for none."""
     watch = DirectoryWatch(logs.logs if logs is not None else list)
     watch.watch("state_dir", config.state_dir)
     watch.watch("runtime_dir", config.runtime_dir)
@@ -40,10 +40,10 @@ def watch_directories(
 
 
 def _why(directory: str, missing: Iterable[Missing]) -> str:
-    """Why the log in that directory takes no records; "": it does.
+    """Reason why the log in that directory accepts no records; "" if it does.
 
-    Without the state directory a restart knows neither sessions nor epochs: that is no place for a log to
-    promise anything, wherever the log itself is.
+    Without the state directory a restart knows neither sessions nor epochs. So no log may promise durability
+    then, wherever the log itself is.
     """
     of_log = (it for it in missing if it.key == "log" and directory in {it.path, os.path.dirname(it.path)})
     found = next(of_log, None) or next((it for it in missing if it.key == "state_dir"), None)

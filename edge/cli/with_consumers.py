@@ -1,4 +1,4 @@
-"""The consumers' endpoint of a broker, put together: journal, rings, and the way to the MQTT thread."""
+"""Setup of the consumers' endpoint: journal, rings, and the way to the MQTT thread."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from ringbuf import FLAG_EXPIRY, Ring
 
 __all__ = ["consumers_endpoint"]
 
-DURABLE_POLL_S = 0.002  # between looks whether the log has synced what was published
+DURABLE_POLL_S = 0.002  # between two checks if the log has synced the published messages
 
 
 @dataclass(frozen=True, slots=True)
 class _Unsynced:
-    """Messages that a log has not synced."""
+    """Stored messages that a log has not synced yet."""
 
     fates: list[Fate]
-    rings: list[str]  # of each message, "" when nobody waits for its log
-    places: dict[str, tuple[Ring, int]]  # by ring: up to where it is to be synced
-    until_s: float  # monotonic; from then on they are refused if the log takes no records
+    rings: list[str]  # of each message, "" if it does not wait for its log
+    places: dict[str, tuple[Ring, int]]  # by ring: the position that must be synced
+    until_s: float  # monotonic; from then on they are refused if the log accepts no records
     tell: Callable[[list[Fate]], None]
 
     def lacking(self) -> set[str]:
@@ -44,16 +44,16 @@ class _Unsynced:
         return {name for name, (ring, end) in self.places.items() if ring.extremes().durable_position < end}
 
     def answer(self, lacking: set[str]) -> None:
-        """Tells all of them; what a log lacks has had no room."""
+        """Report all messages; those of `lacking` rings as "full"."""
         pairs = zip(self.rings, self.fates, strict=True)
         self.tell(["full" if ring in lacking else fate for ring, fate in pairs])
 
 
 class BrokerOutlet:
-    """Messages to the broker's own thread, and what became of them back.
+    """Passes messages to the broker's thread, and their results back.
 
-    What a stream of durability "disk" stores is told when the log has synced it.  Where the log takes no
-    records, as `failure_of` a ring says, it is refused after queue_timeout_ms, as to publishers of MQTT.
+    A message to a stream of durability "disk" is reported when the log has synced it. If the log accepts no
+    records (`failure_of` a ring), it is refused after queue_timeout_ms, like publishers of MQTT.
     """
 
     def __init__(self, listener: Listener, streams: Streams, failure_of: Callable[[str], str]) -> None:
@@ -69,7 +69,7 @@ class BrokerOutlet:
         self._listener.call(partial(self._publish, messages, done))
 
     def look(self) -> float:
-        """Tells what the log has synced by now; seconds until that is worth another look."""
+        """Report the messages that the log has synced. Returns the seconds until the next check."""
         while self._unsynced:
             first = self._unsynced[0]
             lacking = first.lacking()
@@ -80,7 +80,9 @@ class BrokerOutlet:
         return float("inf")
 
     def _publish(self, messages: Sequence[Outgoing], done: Callable[[list[Fate]], None]) -> None:
-        """On the broker's thread.  An exception refuses all: who asked must not wait without end."""
+        """Publish on the broker's thread. An exception refuses all, so that the caller does not wait for
+        ever.
+        """
         try:
             self._publish_all(messages, done)
         except Exception:
@@ -97,7 +99,7 @@ class BrokerOutlet:
             waits = fate == "stored" and partition.durability == "disk"
             rings.append(partition.name if waits else "")
             if waits:
-                # The writer's own word: the ring's is told once a batch.
+                # from the writer, because the ring's own value is updated once a batch
                 places[partition.name] = (partition.ring, partition.writer.end_position)
                 patience_ms = max(patience_ms, self._patience_ms[partition.stream])
         until_s = time.monotonic() + patience_ms / 1000
@@ -117,7 +119,7 @@ class BrokerOutlet:
 def consumers_endpoint(
     config: Config, streams: Streams, producers: Producers, listener: Listener, logs: LogSet | None
 ) -> ConsumersEndpoint:
-    """The endpoint with all rings, not started.  Raises EdgeError: its journal cannot be read."""
+    """Create the endpoint with all rings, not started. Raises EdgeError: its journal is unreadable."""
     cold = logs.reader if logs is not None else None
     outlet = BrokerOutlet(listener, streams, logs.failure_of if logs is not None else lambda _: "")
 

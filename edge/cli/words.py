@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers with units, for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["bytes_in_words", "count_in_words", "micros_in_words", "seconds_in_wo
 
 
 def bytes_in_words(count: float) -> str:
-    """`64 MiB`, `1.5 KiB`."""
+    """Text of a size: `64 MiB`, `1.5 KiB`."""
     unit = "B"
     for larger in ("KiB", "MiB", "GiB"):
         if count < 1024:
@@ -16,19 +16,19 @@ def bytes_in_words(count: float) -> str:
 
 
 def count_in_words(count: float) -> str:
-    """`1,234,567`; a fraction only below ten."""
+    """Text of a number: `1,234,567`; a fraction only below ten."""
     return f"{count:,.0f}" if count >= 10 or count == int(count) else f"{count:.1f}"
 
 
 def micros_in_words(micros: float) -> str:
-    """`256 µs`, `4.1 ms`, `2.0 s`."""
+    """Text of a duration: `256 µs`, `4.1 ms`, `2.0 s`."""
     if micros < 1000:
         return f"{micros:.0f} µs"
     return f"{micros / 1000:.3g} ms" if micros < 1_000_000 else f"{micros / 1_000_000:.2g} s"
 
 
 def seconds_in_words(seconds: float) -> str:
-    """`3 d 4 h`, `12 min 5 s`, `1 h`, `0.4 s`: the largest unit, and the next if there is any of it."""
+    """Text of a duration: `3 d 4 h`, `12 min 5 s`, `1 h`, `0.4 s`; the two largest units, without zeros."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     amounts, rest = [], int(seconds)
