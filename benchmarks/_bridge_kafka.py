@@ -1,8 +1,8 @@
-"""Kafka beside confluent-kafka in a bare loop: the mock brokers that are built into librdkafka, on loopback.
+"""Kafka sink and confluent-kafka in a bare loop, against the mock brokers of librdkafka, on loopback.
 
-The arguments of each produce() are made before: topic, key, value and headers of each record.  The client has
-the sink's own settings.  Either client has sent one record before: until it knows the leaders of a new topic,
-that takes half a second.
+The arguments of each produce() are made before: topic, key, value and headers of each record. The client has
+the sink's own settings. Each client has sent one record before: until it knows the leaders of a new topic,
+half a second passes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Arguments = tuple[Any, ...]
 
 @contextmanager
 def brokers() -> Iterator[str]:
-    """Their addresses; in a process of their own, as brokers are."""
+    """Addresses of the mock brokers, which run in a process of their own."""
     try:
         import confluent_kafka  # noqa: F401
     except ImportError as error:
@@ -52,7 +52,7 @@ def brokers() -> Iterator[str]:
 
 
 def _messages(units: Sequence[Unit], topic: str) -> Iterator[Arguments]:
-    """As produce() takes them, one for each record."""
+    """Arguments of produce(), one tuple for each record."""
     from bridge.sinks.kafka_client import SOURCE_HEADER
 
     for unit in units:
@@ -95,7 +95,7 @@ def kafka(_: Path) -> Iterator[Lane]:
 
         from bridge.sinks.kafka_client import DEFAULTS
 
-        quiet = {"delivery.report.only.error": True}  # no Python for what arrives
+        quiet = {"delivery.report.only.error": True}  # no Python for successful deliveries
         producer = Producer({**DEFAULTS, **quiet, "bootstrap.servers": servers})
 
         def prepare(units: Sequence[Unit]) -> None:

@@ -1,7 +1,7 @@
-"""MQTT upstream and Parquet files, each beside its own library in a bare loop.
+"""MQTT sink and Parquet sink, each compared with a library in a bare loop.
 
-mqtt      Mosquitto.  The loop is paho-mqtt's, with what it publishes made before: QoS 1, 1000 in flight
-parquet   a directory.  The loop is pyarrow's writer, from tables made before, and makes its files safe
+mqtt      Mosquitto.  The loop is paho-mqtt's, with messages made before: QoS 1, 1000 in flight parquet   a
+directory.  The loop is pyarrow's writer, from tables made before, and syncs its files
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Published = tuple[str, bytes, Any]
 
 
 def _runs(unit: Unit) -> Unit:
-    """With its records, which are in its parts."""
+    """The unit with its records, which are in its parts."""
     extents = parse(b"".join(unit.parts)).extents
     return replace(unit, runs=tuple(Run(it.body, it.unchecked) for it in extents))
 
@@ -75,7 +75,7 @@ def _publish_all(port: int, made: Sequence[Published]) -> None:
 
 @contextmanager
 def mqtt(place: Path) -> Iterator[Lane]:
-    """Another broker."""
+    """Lane to another broker."""
     if shutil.which("mosquitto") is None:
         raise NotThere("mosquitto is not installed")
     made: list[Published] = []
@@ -95,7 +95,7 @@ def mqtt(place: Path) -> Iterator[Lane]:
 
 @contextmanager
 def parquet(place: Path) -> Iterator[Lane]:
-    """Into a directory."""
+    """Lane to a directory."""
     try:
         import pyarrow as pa
         from pyarrow import parquet as writing

@@ -1,7 +1,8 @@
-"""Sinks beside their own clients: for each, how a bare loop pushes the same bytes through the same library.
+"""Sinks and their clients: for each sink a lane, with the same bytes through the same library in a bare loop.
 
 A lane has a sink for the drain, and a function that pushes a list of units, as many at once as the drain has
-under way; both begin with an empty place.  A lane that this machine cannot run raises NotThere, with why.
+in flight. Both begin with an empty place. A lane that this machine cannot run raises NotThere with the
+reason.
 """
 
 from __future__ import annotations
@@ -33,20 +34,22 @@ class NotThere(Exception):
 
 @dataclass
 class Lane:
-    """`clear` empties the place, `open` gives a sink for the drain, `push` is the bare loop, `prepare` makes
-    beforehand of the units what that pushes.
+    """Lane.
+
+    `clear` empties the place, `open` returns a sink for the drain, `push` is the bare loop, `prepare`
+    converts the units beforehand for `push`.
     """
 
     clear: Callable[[], None]
     open: Callable[[], Sink]
     push: Callable[[Sequence[Unit]], None]
     prepare: Callable[[Sequence[Unit]], None] = lambda _: None
-    mib_most: int = 1 << 20  # of records: a slow one gets fewer
+    mib_most: int = 1 << 20  # of records: a slow lane gets fewer
     warm_units: int = 2 * WINDOW  # as many as a drain has memory for
 
 
 def at_once(push: Callable[[T], object], units: Sequence[T]) -> None:
-    """As many as a drain has under way."""
+    """Push as many units at once as a drain has in flight."""
     with ThreadPoolExecutor(WINDOW) as threads:
         list(threads.map(push, units))
 
@@ -56,7 +59,7 @@ def at_once(push: Callable[[T], object], units: Sequence[T]) -> None:
 
 @contextmanager
 def directory(place: Path) -> Iterator[Lane]:
-    """Files, each synced under another name, renamed, and its directory synced."""
+    """Lane with files, each synced under another name, renamed, and its directory synced."""
     root = place / "lake"
     yield Lane(
         lambda: shutil.rmtree(root, ignore_errors=True),
@@ -66,7 +69,7 @@ def directory(place: Path) -> Iterator[Lane]:
 
 
 def write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """A file as the sink for directories makes it safe."""
+    """Write a file as the directory sink does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}")
     with open(partial, "wb", buffering=0) as file:
@@ -82,7 +85,7 @@ def write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def free_port() -> int:
-    """Of loopback."""
+    """A free port of loopback."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -124,7 +127,7 @@ def s3(_: Path) -> Iterator[Lane]:
 
 
 def _make_bucket(host: str, port: int) -> None:
-    """Once the server answers."""
+    """Create the bucket as soon as the server answers."""
     deadline = time.monotonic() + 30
     while True:
         with closing(http.client.HTTPConnection(host, port)) as asking:

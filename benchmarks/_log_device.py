@@ -1,6 +1,6 @@
-"""The disk under the log's benchmark: what it does for others, and what was written to it.
+"""Disk of the log's benchmark: its speed for other programs, and the number of bytes written.
 
-Bare files have their blocks before they are measured, as a segment of the log has.  fio is Debian's.
+Bare files have their blocks before they are measured, as a segment of the log has. fio is Debian's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 64 << 20
 CHUNK = bytes(8 << 20)
 FIO_INSTALL = "apt-get install -y fio"
 
-# The device's own rate, and what the page cache lets through: writes of 8 MiB, each synced, as the log's.
+# Rate of the device, and rate of the page cache: writes of 8 MiB, each synced, as the log's.
 FIO_WAYS = {
     "direct": ["--bs=1M", "--direct=1", "--iodepth=8", "--ioengine=libaio"],
     "synced": ["--bs=8M", "--direct=0", "--fdatasync=1", "--ioengine=psync"],
@@ -30,7 +30,7 @@ FIO_WAYS = {
 
 
 def filled(path: Path, size_bytes: int) -> int:
-    """A descriptor of a file of zeros, on the disk."""
+    """Descriptor of a file of zeros that is on the disk."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     for place in range(0, size_bytes, len(CHUNK)):
         os.pwrite(handle, CHUNK, place)
@@ -49,7 +49,7 @@ class Fio:
         os.close(filled(self._path, FILE_BYTES))
 
     def rate(self, way: str, seconds: float) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         command = [
             *("fio", "--name=log", f"--filename={self._path}", f"--size={FILE_BYTES}", "--rw=write"),
             *("--overwrite=1", "--time_based", f"--runtime={seconds}", "--output-format=json"),
@@ -64,7 +64,7 @@ class Fio:
 
 
 class BareFile:
-    """A file of a segment's size; small writes go one behind the other, each synced."""
+    """File of a segment's size; small writes follow each other, each synced."""
 
     def __init__(self, directory: Path) -> None:
         self._handle = filled(directory / "bare", SEGMENT_BYTES)
@@ -88,8 +88,10 @@ class BareFile:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Runs the calling thread before all that is in no hurry, as the log's thread runs itself, if that is
-    allowed: what else the machine does then disturbs all that is compared alike, and little.
+    """Run the calling thread before threads of normal priority, as the log's thread runs itself, if that is
+    allowed.
+
+    Other work of the machine then disturbs all compared measurements alike, and little.
     """
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -105,7 +107,7 @@ def undisturbed() -> Iterator[None]:
 
 
 class Device:
-    """The block device that a directory is on, as the kernel counts it: everybody's writes."""
+    """Block device of a directory, with the kernel's counts of all writes."""
 
     def __init__(self, directory: Path) -> None:
         number = os.stat(directory).st_dev
@@ -113,19 +115,19 @@ class Device:
         self.known = self._stat.exists()
 
     def written_bytes(self) -> int:
-        """Since the machine started."""
+        """Bytes written since the machine started."""
         return int(self._stat.read_text().split()[6]) * SECTOR_BYTES
 
 
 class Elsewhere:
-    """How busy the processor is with other processes: what makes every figure here worse."""
+    """Load of other processes, which makes every figure here worse."""
 
     def __init__(self) -> None:
         self._before = self._now()
 
     @staticmethod
     def _now() -> tuple[float, float]:
-        """Seconds that all processors worked; that this process and its children did."""
+        """Seconds of work of all processors, and of this process with its children."""
         fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
         user, nice, system, _, _, irq, softirq, steal = fields[:8]
         ticks = os.sysconf("SC_CLK_TCK")
@@ -134,6 +136,6 @@ class Elsewhere:
         return (user + nice + system + irq + softirq + steal) / ticks, own
 
     def cores(self, seconds: float) -> float:
-        """Of them, on average since this was made, `seconds` ago."""
+        """Average number of busy cores since this was created, `seconds` ago."""
         busy, own = (now - before for now, before in zip(self._now(), self._before, strict=True))
         return max(0.0, busy - own) / seconds

@@ -1,6 +1,6 @@
-"""What only Brim's log is asked: many rings, bytes written, a start after a crash, one topic of many, ingest.
+"""Measurements of Brim's log only: many rings, bytes written, start after a crash, one topic of many, ingest.
 
-Each measurement gives its figures by name, or raises NotThere for what this build cannot do.
+Each measurement returns its figures by name, or raises NotThere for a feature that this build lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SEVERAL_BYTES = 256 * MIB  # of payload: more segments than one
 RINGS = 1000
 RINGS_BYTES = 256 * MIB  # of all rings together
-TURN = 128  # records to one ring before the next one: with fewer it is the producer that is measured
+TURN = 128  # records to one ring before the next: with fewer, the producer is measured
 TOPICS = 100_000
 
 Figures = dict[str, float]
@@ -54,11 +54,11 @@ def memory() -> Iterator[Path]:
 
 
 def amplification(directory: Path, payload_bytes: int, seconds: float) -> Figures:
-    """Bytes that the device wrote for each byte of payload, and of records: in commits of 1000, over several
-    segments, and of one each, in a segment whose room was ready.
+    """Bytes that the device wrote for each byte of payload, and for each byte of records.
 
-    The device counts what everybody writes: what it wrote while the log was idle, before and after, is taken
-    off.  What is left over is the file system's journal, and others whose writes come and go.
+    Measured in commits of 1000 over several segments, and in commits of one in a segment that was
+    preallocated. The device counts writes of all programs. Its writes while the log was idle, before and
+    after, are subtracted. The remainder includes the file system's journal, and irregular writes of others.
     """
     device = Device(directory)
     if not device.known:
@@ -94,8 +94,9 @@ def amplification(directory: Path, payload_bytes: int, seconds: float) -> Figure
 
 
 def _ready(brim: BrimLog) -> None:
-    """Goes on in a segment whose room was ready, with the next one's ready, too, as a log does that is not
-    overtaken by its records: making them is not counted for the few records of this one.
+    """Continue in a preallocated segment, with the next one preallocated, too, as in a log that keeps pace.
+
+    So their preparation is not counted for the few records of this measurement.
     """
     _settled(brim)
     brim.roll()
@@ -105,14 +106,14 @@ def _ready(brim: BrimLog) -> None:
 
 
 def _settled(brim: BrimLog) -> None:
-    """Until nothing is left to do behind its records."""
+    """Wait until the log has no deferred work."""
     until = time.perf_counter() + PATIENCE_S
     while brim.log.wants_tending and time.perf_counter() < until:
         time.sleep(0.01)
 
 
 def _idle_rate(device: Device, seconds: float) -> float:
-    """Bytes a second that others write."""
+    """Bytes per second that others write."""
     before = device.written_bytes()
     time.sleep(seconds)
     return (device.written_bytes() - before) / seconds
@@ -123,7 +124,7 @@ def _idle_rate(device: Device, seconds: float) -> float:
 
 @contextmanager
 def many(count: int) -> Iterator[list[Ring]]:
-    """So many rings, all together of one size."""
+    """Rings, all together of one size."""
     capacity = max(1 << (RINGS_BYTES // count).bit_length() - 1, 64 << 10)
     with memory() as place, ExitStack() as stack:
         yield [
@@ -133,7 +134,10 @@ def many(count: int) -> Iterator[list[Ring]]:
 
 
 def produce(rings: list[Ring], payload_bytes: int, seconds: float, told: int = -1) -> float:
-    """Records a second of a producer that goes from ring to ring; `told` says when a full one has room."""
+    """Records per second of a producer that goes from ring to ring.
+
+    `told` tells when a full ring has room.
+    """
     payloads = [bytes(payload_bytes)] * TURN
     publishes = [ring.writer().publish_many for ring in rings] * (RINGS // len(rings))
     records, started = 0, time.perf_counter()
@@ -146,13 +150,13 @@ def produce(rings: list[Ring], payload_bytes: int, seconds: float, told: int = -
 
 
 def thread_cpu_s(name: str) -> float:
-    """Processor time so far of the threads of that name in this process."""
+    """Processor time so far of the threads with that name in this process."""
     own = [it.native_id for it in threading.enumerate() if it.name == name]
     return sum(int(Path(f"/proc/self/task/{it}/schedstat").read_text().split()[0]) for it in own) / 1e9
 
 
 def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) -> tuple[float, float]:
-    """Bytes a second, durable, of `count` rings that take turns; ns of the log's thread for each record."""
+    """Durable bytes per second of `count` rings that take turns; ns of the log's thread per record."""
     with many(count) as rings, ExitStack() as stack:
         told = os.eventfd(0, os.EFD_CLOEXEC)
         stack.callback(os.close, told)
@@ -174,8 +178,9 @@ def rings_rate(directory: Path, count: int, payload_bytes: int, seconds: float) 
 
 
 def many_rings(directory: Path, payload_bytes: int, seconds: float) -> Figures:
-    """1,000 rings over one ring, at the same records and turns; and the same producer without a log, which
-    touches as many rings and is what the rest is to be held against.
+    """1,000 rings compared with one ring, at the same records and turns.
+
+    The same producer without a log touches as many rings, and is the reference.
     """
     rates, cpus, alone = {}, {}, {}
     for count in (1, RINGS):
@@ -203,7 +208,7 @@ def many_rings(directory: Path, payload_bytes: int, seconds: float) -> Figures:
 def written_log(
     directory: Path, total_bytes: int, payload_bytes: int, run_bytes: int, segment_bytes: int
 ) -> int:
-    """A log as a killed process leaves it: so many bytes of records, in runs of `run_bytes`; its size."""
+    """Write a log as a killed process leaves it, with records in runs of `run_bytes`. Returns its size."""
     payloads = [bytes(payload_bytes)] * 1000
     with memory() as place, Ring.create(place / "fill-0", capacity_bytes=64 * MIB, epoch=1) as ring:
         log = Log(directory, retain_bytes=0, segment_bytes=segment_bytes)
@@ -231,7 +236,7 @@ def written_log(
 
 
 def cold(directory: Path) -> None:
-    """Nothing of these files is in memory."""
+    """Remove these files from the page cache."""
     for file in directory.rglob("*"):
         if file.is_file():
             handle = os.open(file, os.O_RDONLY)
@@ -241,7 +246,7 @@ def cold(directory: Path) -> None:
 
 
 def start_s(image: Path, work: Path) -> float:
-    """Seconds that a start takes with a copy of `image` that is not in memory."""
+    """Seconds of a start with a copy of `image` that is not in the page cache."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(image, work)
     cold(work)
@@ -256,8 +261,9 @@ def start_s(image: Path, work: Path) -> float:
 
 
 def recovery(directory: Path, payload_bytes: int, rounds: int, total_bytes: int) -> Figures:
-    """Seconds to a start after a kill, not in memory: of a whole GiB to look through, in large and in single
-    runs; and of a log of segments of the usual size.
+    """Seconds of a start after a kill, without the page cache.
+
+    Measured with a whole GiB to scan, in large and in single runs; and with segments of the usual size.
     """
     found: Figures = {}
     single_bytes = max(total_bytes // 16, 8 * MIB)
@@ -278,7 +284,9 @@ def recovery(directory: Path, payload_bytes: int, rounds: int, total_bytes: int)
 
 
 def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20) -> Figures:
-    """How long it takes to read all of one topic out of 100,000, sealed and not in memory; and everything."""
+    """Time to read all of one topic out of 100,000, sealed and not in the page cache; and to read all
+    records.
+    """
     if not hasattr(LogReader, "read_topic"):
         raise NotThere("LogReader.read_topic()")
     place = directory / "topics"
@@ -300,7 +308,7 @@ def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20
                 time.sleep(0.001)
             number += 1
         thread.stop()
-        log.tend()  # indexes of what was sealed last
+        log.tend()  # indexes of the segments that were sealed last
     cold(place)
     reader = LogReader(OsFiles(), str(place))
     reader.refresh()
@@ -327,7 +335,7 @@ def one_topic(directory: Path, payload_bytes: int, records: int, looks: int = 20
 
 
 def _topic_records(reader: LogReader, topic: str) -> int:
-    """How many records the runs hold that have that topic."""
+    """Number of records in the runs with that topic."""
     held = offset = 0
     name = topic.encode()
     while found := reader.read_topic("many-0", topic, 1, offset, MIB):
@@ -343,7 +351,7 @@ INGEST = {"q0": "ingest_q0_50", "q1": "ingest_q1_window100"}
 
 @contextmanager
 def broker(directory: Path, durability: str) -> Iterator[Broker]:
-    """`brim run` with its log on the disk, all topics of that durability."""
+    """`brim run` with its log on the disk, and all topics of that durability."""
     port, place = free_port(), directory / f"broker-{durability}"
     place.mkdir()
     with memory() as run:
@@ -368,7 +376,7 @@ def broker(directory: Path, durability: str) -> Iterator[Broker]:
 
 
 def ingest(directory: Path, rounds: int, seconds: float) -> Figures:
-    """MQTT messages a second into a log that follows, over those of a broker that keeps none."""
+    """MQTT messages per second into a log, relative to a broker without one."""
     ratios: dict[str, list[float]] = {name: [] for name in INGEST}
     rates: dict[str, list[float]] = {}
     with ExitStack() as stack:
@@ -418,7 +426,7 @@ def telemetry(records: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def archive(directory: Path, records: int) -> Figures:
-    """How much smaller telemetry of 1,000 devices becomes, how fast, and how fast it is read back."""
+    """Compression ratio of telemetry of 1,000 devices, and the rates of writing and of reading it."""
     try:
         from persistence.archive import Archive, archive_segment, check_available
         from persistence.errors import ArchiveUnavailable

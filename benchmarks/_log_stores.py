@@ -1,8 +1,8 @@
-"""Brim's log and the stores beside it: each takes records in commits, which are on the disk when it returns.
+"""Brim's log and other stores: each takes records in commits, which are on the disk when the call returns.
 
-A record is the same bytes everywhere, a topic and a payload.  Each store is used in the fastest way in which
-every commit is durable: prepared statements and one transaction, one write batch, keys that rise.  All are in
-the same directory, and stay open from the first round to the last.
+A record has the same bytes everywhere, a topic and a payload. Each store is used in its fastest way with
+durable commits: prepared statements and one transaction, one write batch, keys that rise. All are in the same
+directory, and stay open from the first round to the last.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ringbuf import Ring
 
 TOPIC = b"plant/press/0007"
 RING_BYTES = 64 << 20
-RETAIN_BYTES = 256 << 20  # little, so that segments are soon used again, as they are in a log that is full
-BATCH = 2000  # records that the producer hands over at once
+RETAIN_BYTES = 256 << 20  # little, so that segments are reused soon, as in a full log
+BATCH = 2000  # records that the producer publishes at once
 PATIENCE_S = 30.0
 LMDB_BYTES = 64 << 30  # of addresses
 
@@ -32,13 +32,13 @@ _KEY = struct.Struct(">Q")
 
 
 class Store(Protocol):
-    """What takes commits."""
+    """Store with durable commits."""
 
     def commit(self, count: int) -> None:
-        """So many records more are on the disk when this returns."""
+        """Commit this number of new records; return when they are on the disk."""
 
     def close(self) -> None:
-        """Let go of files and threads."""
+        """Close files and threads."""
 
 
 class BrimLog:
@@ -61,7 +61,7 @@ class BrimLog:
         self._payloads: dict[int, list[bytes]] = {}
 
     def publish(self, count: int) -> int:
-        """Of so many records, how many the ring took."""
+        """Publish records. Returns the number that the ring took."""
         payloads = self._payloads.setdefault(count, [self._payload] * count)
         return self.writer.publish_many(payloads, key=TOPIC)
 
@@ -71,7 +71,7 @@ class BrimLog:
         self.settle()
 
     def settle(self) -> None:
-        """Until all that was published is durable."""
+        """Wait until all published records are durable."""
         if not self.ring.wait_durable(self.writer.end_position, PATIENCE_S):
             raise SystemExit("the log has said nothing for half a minute")
 
@@ -82,7 +82,7 @@ class BrimLog:
         return (time.perf_counter() - started) * 1e6
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Bytes of records, and records, made durable a second, while a producer keeps the ring filled."""
+        """Durable bytes and records per second, while a producer keeps the ring filled."""
         before = self.ring.extremes().durable_position
         first, started = self.log.stats.records, time.perf_counter()
         while (now := time.perf_counter()) - started < seconds:
@@ -94,23 +94,23 @@ class BrimLog:
         return bytes_s, records_s
 
     def warm(self) -> None:
-        """Until segments are used again, which is how a log spends its life."""
+        """Run until segments are reused, the normal state of a log."""
         removed = self.log.stats.segments_removed
         until = time.perf_counter() + PATIENCE_S
         while self.log.stats.segments_removed < removed + 3 and time.perf_counter() < until:
             self.run(0.2)
 
     def roll(self) -> None:
-        """The next record begins a segment."""
+        """Begin a segment with the next record."""
         self._thread.roll()
 
     def close(self) -> None:
-        """Ring and log are gone; the log's files stay."""
+        """Close ring and log; the log's files stay."""
         self._stack.close()
 
 
 class InlineLog:
-    """The same log without its thread, as a library: who commits writes and syncs, as in the other stores."""
+    """The log without its thread, as a library: the caller writes and syncs, as in the other stores."""
 
     def __init__(self, directory: Path, payload_bytes: int) -> None:
         self._memory = Path(tempfile.mkdtemp(prefix="brim-bench-", dir="/dev/shm"))
@@ -146,7 +146,7 @@ class InlineLog:
 
 
 class SqliteStore:
-    """WAL, synchronous=FULL: one statement, prepared once, and one transaction a commit."""
+    """WAL, synchronous=FULL: one statement, prepared once, and one transaction per commit."""
 
     def __init__(self, directory: Path, record: bytes) -> None:
         self._base = sqlite3.connect(directory / "sqlite", isolation_level=None)
@@ -198,7 +198,7 @@ class LmdbStore:
 
 
 class RocksStore:
-    """Each write synced; more than one record is one WriteBatch."""
+    """Each write synced; several records are one WriteBatch."""
 
     def __init__(self, directory: Path, record: bytes) -> None:
         import rocksdict
@@ -238,7 +238,7 @@ PEERS: dict[str, Callable[[Path, bytes], Store]] = {
 
 @contextmanager
 def opened(names: list[str], directory: Path, payload_bytes: int) -> Iterator[dict[str, Store]]:
-    """Brim and those peers that can be had; one that cannot is named, loudly."""
+    """Brim and the available peers; an unavailable one is reported."""
     with ExitStack() as stack:
         brim = BrimLog(directory / "brim", payload_bytes)
         stack.callback(brim.close)
@@ -260,7 +260,7 @@ def opened(names: list[str], directory: Path, payload_bytes: int) -> Iterator[di
 
 
 def commit_rate(store: Store, count: int, seconds: float) -> float:
-    """Records a second, in commits of `count`."""
+    """Records per second, in commits of `count`."""
     commits, started = 0, time.perf_counter()
     while (now := time.perf_counter()) - started < seconds:
         store.commit(count)
@@ -269,7 +269,7 @@ def commit_rate(store: Store, count: int, seconds: float) -> float:
 
 
 def ack_p50s(brim: BrimLog, syncs: Callable[[int], list[float]], count: int) -> tuple[float, float]:
-    """µs: of the log's ack and of a bare write and sync, turn by turn."""
+    """Medians in µs: the log's ack, and a bare write and sync, in turns."""
     acks: list[float] = []
     bare: list[float] = []
     while len(acks) < count:

@@ -1,7 +1,7 @@
-"""The brokers of the MQTT benchmark, each a process of its own on a loopback port, and what they cost.
+"""Brokers of the MQTT benchmark, each a process of its own on a loopback port, and their costs.
 
-Brim is `brim run` with an ordinary configuration file: sessions, access rules, limits and counters are on;
-some limits are raised for the large tests.  aedes is installed by npm, once, into the user's cache directory.
+Brim is `brim run` with an ordinary configuration file: sessions, access rules, limits and counters are on.
+Some limits are raised for the large tests. aedes is installed by npm, once, into the user's cache directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ createServer(broker.handle).listen(Number(process.argv[2]), '127.0.0.1', 4096)
 
 @dataclass(frozen=True)
 class Broker:
-    """A running one.  `slow`: it answers before it has worked, so its CPU says when it is done."""
+    """A running broker.
+
+    `slow`: it answers before it has worked, so its processor time shows when it is done.
+    """
 
     name: str
     port: int
@@ -65,7 +68,7 @@ class Broker:
         return total / 1e9
 
     def memory_bytes(self) -> int:
-        """Resident, without the pages of shared memory, which are the ring."""
+        """Resident memory without the pages of shared memory, which are the ring."""
         status = dict(
             line.split(":", 1)
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
@@ -74,7 +77,7 @@ class Broker:
         return int(status["RssAnon"].split()[0]) * 1024
 
     def settle(self) -> float:
-        """Waits until it has nothing to do; the moment (time.monotonic()) when that began."""
+        """Wait until it is idle. Returns the moment (time.monotonic()) when that began."""
         before, since = self.cpu_s(), time.monotonic()
         while True:
             time.sleep(0.05)
@@ -85,7 +88,7 @@ class Broker:
 
 
 def free_port() -> int:
-    """One that nobody uses."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -96,7 +99,10 @@ def free_port() -> int:
 def process(
     name: str, command: list[str], port: int, directory: Path, *, slow: bool = False
 ) -> Iterator[Broker]:
-    """Runs it until the end of the block; its output goes to a file that is shown if it does not start."""
+    """Run a broker until the end of the block.
+
+    Its output goes to a file, which is shown if it does not start.
+    """
     log = directory / f"{name}.log"
     with log.open("wb") as output:
         child = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
@@ -149,7 +155,7 @@ def brim(directory: Path, *, busy: bool = False) -> Iterator[Broker]:
 
 @contextmanager
 def mosquitto(directory: Path) -> Iterator[Broker]:
-    """Debian's Mosquitto 2, with nothing in its way."""
+    """Debian's Mosquitto 2, without limits."""
     binary = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     if binary is None:
         raise FileNotFoundError("apt-get install mosquitto")
@@ -201,7 +207,7 @@ def aedes(directory: Path) -> Iterator[Broker]:
 
 
 def installed(npm: str) -> Path:
-    """The directory in which this version of aedes is installed; by npm if it is not yet."""
+    """Directory with this version of aedes; npm installs it if it is absent."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "brim-bench" / f"aedes-{AEDES}"
     if not (home / "node_modules" / "aedes" / "package.json").is_file():
@@ -224,7 +230,7 @@ PEERS: dict[str, Callable[[Path], object]] = {
 
 
 def started(names: list[str], directory: Path, stack: ExitStack) -> list[Broker]:
-    """Brim and those peers that can be had; a peer that cannot is named, loudly."""
+    """Brim and the available peers; an unavailable one is reported."""
     brokers = [stack.enter_context(brim(directory))]
     for name in names:
         try:

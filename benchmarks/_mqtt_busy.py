@@ -12,7 +12,7 @@ BUSY_S, PERIOD_S = 0.005, 0.010
 
 
 def burn() -> None:
-    """For ever."""
+    """Compute without end."""
     while True:
         until = time.perf_counter() + BUSY_S
         while time.perf_counter() < until:

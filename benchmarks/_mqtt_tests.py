@@ -1,7 +1,7 @@
-"""What is measured of every MQTT broker, and of Brim alone.
+"""Tests of every MQTT broker, and of Brim only.
 
-Payloads of 64 bytes, topics of 20.  Of what is published it is known when it was handled: by PINGRESP or the
-last acknowledgement, and of a broker that answers too early by its processor's coming to rest.
+Payloads of 64 bytes, topics of 20. PINGRESP or the last acknowledgement shows when a publish was handled. For
+a broker that answers too early, the end of its processor's work shows it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from edge.load import Generator, Histogram, Result, Scenario, Target
 from edge.load.result import result_of
 from edge.mqtt import Connect, Subscribe, Subscription, encode
 
-PREFIX = "bench/0000"  # the same for all: topics are known after the first round
-SLOW_MESSAGES = 20_000  # enough for a second of a broker that takes 50 us for each
+PREFIX = "bench/0000"  # for all the same: topics are known after the first round
+SLOW_MESSAGES = 20_000  # a second of work for a broker that takes 50 us for each
 SLOW_OUTSTANDING = 100
 PATIENCE_S = 15.0
 
 
 def scenario(**fields: object) -> Scenario:
-    """With the topics that all have."""
+    """A scenario with the common topics."""
     return Scenario("bench", prefix=PREFIX, **fields)  # type: ignore[arg-type]
 
 
@@ -42,23 +42,23 @@ LATENCIES = {
     "latency_p50_1k": (scenario(subscribers=1, rate=1_000.0), 50),
     "latency_p99_20k": (scenario(publishers=100, subscribers=1, rate=20_000.0), 99),
 }
-LATENCY_LONGER = 4  # so that the first message of each publisher is less than one in a hundred
+LATENCY_LONGER = 4  # so that the first message of each publisher is less than one percent
 CONNECTS = "connects_per_cpu_s"
 TESTS = [*RATES, *LATENCIES, CONNECTS]
-TOO_SLOW = {("latency_p99_20k", "amqtt")}  # it takes 50 us of processor for each message
+TOO_SLOW = {("latency_p99_20k", "amqtt")}  # it needs 50 us of processor time per message
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`value`: messages a second, ns, or connections for each second of the broker's processor."""
+    """Figure. `value`: messages per second, ns, or connections per second of the broker's processor."""
 
     value: float
-    cpu_us: float  # of the broker, for each message
+    cpu_us: float  # of the broker, per message
     remarks: tuple[str, ...] = ()
 
 
 def run(broker: Broker, of: Scenario, duration_s: float) -> tuple[Result, float, float]:
-    """The result; seconds, and the broker's processor seconds, from the first message to the last."""
+    """The result; seconds and the broker's processor seconds, from the first message to the last."""
     if broker.slow and not of.rate:
         few = SLOW_MESSAGES // max(1, of.subscribers) // of.publishers
         of = dataclasses.replace(of, messages=max(10, few), outstanding=min(of.outstanding, SLOW_OUTSTANDING))
@@ -87,7 +87,7 @@ def measure(broker: Broker, test: str, duration_s: float) -> Figure:
 
 
 def connects(broker: Broker, count: int) -> Figure:
-    """Connections made and ended, for each second of the broker's processor."""
+    """Connections made and ended, per second of the broker's processor."""
     cpu_s = broker.cpu_s()
     with Generator(Target(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
         crowd.connect()
@@ -100,7 +100,7 @@ def connects(broker: Broker, count: int) -> Figure:
 
 
 class Plain:
-    """One blocking client, for what needs no speed: it connects, and subscribes to much."""
+    """Blocking client for work that needs no speed: connections, and large numbers of subscriptions."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 120)
@@ -108,7 +108,7 @@ class Plain:
         self.take(4)
 
     def take(self, count: int) -> None:
-        """Waits for so many bytes."""
+        """Wait for this number of bytes."""
         while count:
             data = self.socket.recv(min(count, 1 << 20))
             if not data:
@@ -127,7 +127,7 @@ class Plain:
 
 
 def idle(broker: Broker, count: int) -> dict[str, float]:
-    """Connections that do nothing: KiB of each, and how long it took to make them."""
+    """Idle connections: KiB of each, and the time to make them."""
     broker.settle()
     before = broker.memory_bytes()
     with Generator(Target(port=broker.port), scenario(publishers=count, pairing="nobody")) as crowd:
@@ -140,7 +140,7 @@ def idle(broker: Broker, count: int) -> dict[str, float]:
 
 
 def match(broker: Broker, count: int, topics: int, rounds: int) -> dict[str, float]:
-    """What `count` filters that match nothing cost a publish to a topic that is known, in us."""
+    """Cost of `count` filters without a match for a publish to a known topic, in us."""
     of = scenario(pairing="nobody", topics=topics, random_topics=True)
     warm = dataclasses.replace(of, random_topics=False, messages=topics)
     run(broker, warm, 60.0)
@@ -158,7 +158,7 @@ def match(broker: Broker, count: int, topics: int, rounds: int) -> dict[str, flo
 
 
 def warm_us(broker: Broker, of: Scenario) -> float:
-    """The broker's processor for each message."""
+    """Processor time of the broker per message."""
     result, _, cpu_s = run(broker, of, 0.5)
     return cpu_s / result.sent * 1e6
 
@@ -177,7 +177,7 @@ def wildcards(broker: Broker, count: int) -> dict[str, float]:
 
 
 def retained(broker: Broker, count: int) -> dict[str, float]:
-    """So many retained topics: bytes of each, seconds to store them, and to deliver them to who is late."""
+    """Retained topics: bytes of each, seconds to store them, and to deliver them to a late subscriber."""
     broker.settle()
     before = broker.memory_bytes()
     of = dataclasses.replace(

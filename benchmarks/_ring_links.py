@@ -1,13 +1,13 @@
-"""One link between two processes for each library of `./dev bench ring`, each in its best way that we found.
+"""Links between two processes, one for each library of `./dev bench ring`, each in its fastest known way.
 
 A Link sends and receives whole messages. Its methods are plain attributes where that saves a call, so that
-what is timed is the library and not this file: `send(payload)` copies bytes in, `poll()` returns a message
-or None at once, `wait()` blocks for one, `touch(message)` reads its first and last byte as a user of that
-library would, `fill(size)` sends a message of `size` bytes of which it writes the first and the last,
-copying nothing where the library can.
+the library is timed and not this file. `send(payload)` copies bytes in, `poll()` returns a message or None at
+once, `wait()` blocks for one. `touch(message)` reads its first and last byte as a user of that library would.
+`fill(size)` sends a message of `size` bytes of which it writes the first and the last, without a copy if the
+library can.
 
-What was tried and is not used, because it was slower: iceoryx2 by slices instead of types of a fixed size;
-its memory_view; zenoh by callback; pyzmq with asyncio, or with copy=False below 64 KiB.
+Tried and slower: iceoryx2 by slices instead of types of a fixed size; its memory_view; zenoh by callback;
+pyzmq with asyncio, or with copy=False below 64 KiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 
 class Brim:
-    """Two rings.  The left side writes "ab", the right side "ba"; both read with a gating reader."""
+    """Two rings. The left side writes "ab", the right side "ba"; both read with a gating reader."""
 
     def __init__(self, left: bool, directory: Path) -> None:
         from ringbuf import Ring
@@ -40,7 +40,7 @@ class Brim:
         self._rate_writer = self._rate.writer(when_full="block", queue_timeout_ms=HOUR_MS)
 
     def connect(self) -> None:
-        """Attach to what the other side has made."""
+        """Attach to the ring of the other side."""
         from ringbuf import Ring
 
         self._other = Ring.attach(self._directory / self._theirs)
@@ -58,7 +58,7 @@ class Brim:
         """Nothing to choose."""
 
     def rest(self) -> None:
-        """After a case: the reader that it did not use must neither hold the writer back nor be lapped."""
+        """End a case: the unused reader must neither block the writer nor be lapped."""
         self._sleeper.seek_latest()
         self._reader.seek_latest()
 
@@ -68,7 +68,7 @@ class Brim:
         return ends
 
     def filler(self, size: int) -> Callable[[int], None]:
-        """In place."""
+        """Fill in place."""
         room: Callable[[int], Any] = self._writer.claim  # it blocks: there is always a claim
 
         def fill(_: int) -> None:
@@ -136,7 +136,7 @@ class Iceoryx2:
         self.poll = self.drain = self._subscribers[SMALL].receive
 
     def settle(self, waiting: bool) -> None:
-        """Which way of sending."""
+        """Choose the way of sending."""
         self.send = self._send_and_notify if waiting else self._send
         self.flood = self._send
 
@@ -151,7 +151,7 @@ class Iceoryx2:
         self._notifier.notify()
 
     def wait(self) -> Any:
-        """For the event, then the sample."""
+        """Wait for the event, then take the sample."""
         while (sample := self.poll()) is None:
             self._listener.blocking_wait()
         return sample
@@ -172,7 +172,7 @@ class Iceoryx2:
         return touch
 
     def filler(self, size: int) -> Callable[[int], None]:
-        """In place."""
+        """Fill in place."""
         array, loan = ctypes.c_uint8 * size, self._publishers[size].loan_uninit
 
         def fill(_: int) -> None:
@@ -184,7 +184,7 @@ class Iceoryx2:
         return fill
 
     def close(self) -> None:
-        """Drop everything; iceoryx2 removes what nobody uses."""
+        """Close everything; iceoryx2 removes unused services."""
         for name in (
             "poll",
             "drain",
@@ -200,7 +200,7 @@ class Iceoryx2:
 
 
 class Zenoh:
-    """Two sessions on loopback: low latency for round trips, the ordinary one (batches) for the rest."""
+    """Two sessions on loopback: low latency for round trips, the ordinary one (batches) for the others."""
 
     def __init__(self, left: bool, directory: Path) -> None:
         import zenoh
@@ -251,7 +251,7 @@ class Zenoh:
         self._put_plain, self.drain = flooder.put, self._plain.recv
 
     def flood(self, payload: bytes) -> bool:
-        """As put; it blocks when the other side is behind."""
+        """As put; blocks when the other side is behind."""
         self._put_plain(payload)
         return True
 
@@ -259,7 +259,7 @@ class Zenoh:
         """Nothing to choose."""
 
     def touch(self, sample: Any) -> int:
-        """Its only way to the bytes is a copy."""
+        """A copy is its only way to the bytes."""
         data = bytes(sample.payload)
         return data[0] + data[-1]
 
@@ -269,7 +269,7 @@ class Zenoh:
         return receive
 
     def fill(self, size: int) -> None:
-        """Through its shared memory."""
+        """Fill in its shared memory."""
         memory = self._memory.alloc(size, policy=self._policy)
         memory[0], memory[size - 1] = 1, 2
         self._filler.put(memory)
@@ -281,7 +281,7 @@ class Zenoh:
 
 
 class PyZmq:
-    """PAIR over ipc://, one pair for each direction's worth: a PAIR goes both ways."""
+    """PAIR over ipc://, one pair in total: a PAIR goes both ways."""
 
     def __init__(self, left: bool, directory: Path) -> None:
         import zmq
@@ -317,7 +317,7 @@ class PyZmq:
         """Nothing to choose."""
 
     def poll(self) -> Any:
-        """Without the exception that NOBLOCK costs when nothing is there."""
+        """Poll without the exception that NOBLOCK costs when no message is there."""
         if self._pair.getsockopt(self._zmq.EVENTS) & self._zmq.POLLIN:
             return self._pair.recv(self._zmq.NOBLOCK)
         return None
@@ -339,7 +339,7 @@ class PyZmq:
         return view[0] + view[-1]
 
     def fill(self, size: int) -> None:
-        """One buffer again and again: in a round trip nobody reads the old one any more."""
+        """Send one buffer again and again: in a round trip the old one has been read."""
         buffer = self._buffers[size]
         buffer[0], buffer[-1] = 1, 2
         self._pair.send(buffer, copy=size < 64 << 10)
@@ -371,11 +371,11 @@ class Pipe:
         """Nothing to choose."""
 
     def poll(self) -> Any:
-        """It has no cheaper way to look."""
+        """It has no cheaper way to poll."""
         return self._pipe.recv_bytes() if self._pipe.poll(0) else None
 
     def receive_of(self, size: int) -> Callable[[], Any]:
-        """Into a buffer that is there already."""
+        """Receive into an existing buffer."""
         pipe, buffer = self._pipe, self._buffers[size]
 
         def poll() -> Any:
@@ -392,13 +392,13 @@ class Pipe:
         return ends
 
     def fill(self, size: int) -> None:
-        """From a buffer that is there already."""
+        """Send from an existing buffer."""
         buffer = self._buffers[size]
         buffer[0], buffer[-1] = 1, 2
         self._pipe.send_bytes(buffer)
 
     def close(self) -> None:
-        """Both ends."""
+        """Close both ends."""
         self._pipe.close()
         if self._listener is not None:
             self._listener.close()
@@ -414,7 +414,7 @@ LINKS: dict[str, Callable[[bool, Path], Any]] = {
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of loopback that nobody listens on."""
+    """Free TCP ports of loopback."""
     import socket
 
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -425,6 +425,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def pin(core: int) -> None:
-    """Put this process, all its threads included, onto one core."""
+    """Bind this process, with all its threads, to one core."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {core})

@@ -1,7 +1,7 @@
-"""The data of the Spark benchmark: telemetry that went through a ring and a drain, and copies for peers.
+"""Data of the Spark benchmark: telemetry that went through a ring and a drain, and copies for peers.
 
-Owns what the records are, and that all forms hold the same ones.  A folder that was kept is used again when
-it holds the same number of records, so that a second run begins at once.
+Owns the records, and ensures that all forms hold the same ones. A folder that was kept is used again if it
+holds the same number of records, so that a second run begins at once.
 
     json/, packed/      drained files of 8 MiB: the same telemetry as JSON, and as msgpack
     parquet/            the rows of json/, by Spark, zstd
@@ -39,7 +39,7 @@ Telemetry = dict[str, Any]
 
 
 def telemetry(records: int) -> Iterator[Telemetry]:
-    """What devices say, in six fields; no two payloads are equal."""
+    """Telemetry in six fields; no two payloads are equal."""
     chosen = random.Random(7)
     for number in range(records):
         yield {
@@ -53,7 +53,7 @@ def telemetry(records: int) -> Iterator[Telemetry]:
 
 
 def make(root: Path, records: int, spark: Any) -> None:
-    """All forms of `records` records below `root`."""
+    """Make all forms of `records` records below `root`."""
     stamp, said = root / "records", f"{records} by {FILE_RECORDS}"
     if stamp.is_file() and stamp.read_text() == said:
         return
@@ -70,7 +70,7 @@ def make(root: Path, records: int, spark: Any) -> None:
 
 
 def drained(lake: Path, payloads: Iterator[bytes]) -> None:
-    """A record of each payload, through rings and a drain into `lake`."""
+    """Write a record of each payload, through rings and a drain, into `lake`."""
     work = lake.with_name(f"{lake.name}-work")
     (work / "rings").mkdir(parents=True)
     topics = [f"plant/line{number % 9}/device{number:04d}/data" for number in range(DEVICES)]

@@ -1,14 +1,15 @@
-"""What honest clients feel while others misbehave, and what it costs the broker in memory.
+"""Abuse: latency of honest clients while others misbehave, and the memory that the broker needs for it.
 
     ./dev bench abuse [--only NAME] [--clients 50] [--rate 1000]
 
 Starts a broker with the default limits, and honest clients in a process of their own, which publish and
-subscribe on schedule at QoS 1 (tests/support/honest.py).  Then, one after another, the abuses that are in
-tests/support/abuse.py at the size of an attack.  Prints for each how long it lasted, p50, p99 and worst of
-the honest, and memory of the broker: before, at most, and when the abuser had gone.  The last line is JSON.
+subscribe on schedule at QoS 1 (tests/support/honest.py). Then the abuses of tests/support/abuse.py run one
+after another, at the size of an attack. Prints for each its duration, p50, p99 and worst latency of the
+honest clients, and memory of the broker: before, maximum, and after the end of the abuse. The last line is
+JSON.
 
-The abuser has the lowest priority: in a plant it has a machine of its own.  It still shares the cores with
-the broker and the honest clients, and the kernel does its work for the abuser's sockets on them.
+The abuser has the lowest priority: in a plant it has a machine of its own. It still shares the cores with the
+broker and the honest clients, and the kernel works for the abuser's sockets on them.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ SIZES = {
     "filter_bomb": 500,
 }
 MIB = 1 << 20
-QUIET_S = 2.0  # between two abuses: the honest alone
+QUIET_S = 2.0  # between two abuses: only honest clients
 
 
 class Memory:
-    """The most that a process had, looked at every few milliseconds."""
+    """Peak memory of a process, sampled every few milliseconds."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -74,7 +75,7 @@ class Memory:
         self.most = 0
 
     def now(self) -> int:
-        """Its private memory and what it has touched of its rings, in bytes."""
+        """Private memory and touched pages of its rings, in bytes."""
         return int(self._process.memory_info().rss)
 
     def __enter__(self) -> Self:
@@ -93,20 +94,20 @@ class Memory:
 
 
 def felt(honest: ModuleChild) -> dict[str, float]:
-    """What honest clients have felt since they were asked last."""
+    """Latencies of the honest clients since the last call."""
     honest.say("report")
     row: dict[str, float] = json.loads(honest.line())
     return row
 
 
 def one(name: str, broker: BrimProcess, honest: ModuleChild) -> dict[str, float]:
-    """A row of the table."""
+    """Run one abuse. Returns a row of the table."""
     before, begin_s = psutil.Process(broker.pid).memory_info().rss, time.monotonic()
     felt(honest)
     with Memory(broker.pid) as memory:
         seen = ABUSES[name](broker.port, SIZES[name])
     took_s = time.monotonic() - begin_s
-    while (row := felt(honest))["sent"] == 0:  # it was over before one of them was due
+    while (row := felt(honest))["sent"] == 0:  # the abuse ended before a message was due
         time.sleep(0.05)
     if name in UNDO:
         UNDO[name](broker.port, SIZES[name])
@@ -117,7 +118,7 @@ def one(name: str, broker: BrimProcess, honest: ModuleChild) -> dict[str, float]
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="./dev bench abuse")
     parser.add_argument("--only", choices=sorted(ABUSES), action="append", help="may be given again")
     parser.add_argument("--clients", type=int, default=50, help="honest ones")

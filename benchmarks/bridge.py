@@ -1,27 +1,26 @@
-"""The drain beside each sink's own client in a bare loop, and the broker with and without a bridge.
+"""The drain and each sink's own client in a bare loop; the broker with and without a bridge.
 
     python -m benchmarks.bridge [--rounds 3] [--mib 128] [--seconds 3] [--no-ingest]
                                 [--sinks directory,s3,kafka,mqtt,parquet]
 
-In each round the same records are drained from a ring, drained from a log whose ring has moved on, and pushed
-by a bare loop over the sink's own library: the units of the drain, built before, as many at once.  A ratio
-compares what was measured within one round.  Prints a table of medians and, as its last line, one JSON
-object.
+In each round the same records are drained from a ring, drained from a log, and pushed by a bare loop over
+the sink's own library: the units of the drain, built before, as many at once. A ratio compares figures of one
+round. Prints a table of medians and, as its last line, one JSON object.
 
     SINK_ring_over_bare, SINK_log_over_bare    MB/s of the drain over those of the bare loop
     SINK_ring_records_s, SINK_ring_mb_s        and so for log and bare
     ingest_q0_BRIDGE_over_none, and q1         MQTT messages a second of a broker whose records are drained
                                                to a directory meanwhile, over those of one without a bridge;
                                                in the broker's process (embedded) or its own (process).  As
-                                               many as the broker takes: on a machine whose processors are all
-                                               busy, what the drain needs is then missing elsewhere
-    ingest_q0_half_BRIDGE_over_none, and q1    the same, offered half of what the one without a bridge took
+                                               many as the broker takes: if all processors are busy, the drain
+                                               takes processor time from the broker
+    ingest_q0_half_BRIDGE_over_none, and q1    the same, at half of the rate of the one without a bridge
     ..._broker_cpu_process_over_none           processor time of the broker for each message, over that of one
-                                               without a bridge: what a drain in its own process costs it
+                                               without a bridge: the cost of a drain in its own process
 
-The drain reads, copies, verifies, numbers, and writes its intents to the disk; the bare loop does nothing but
-push what was made before.  Before either is timed its client is connected, and the drain has sent some units,
-for which it gets its memory.
+The drain reads, copies, verifies, numbers, and writes its intents to the disk. The bare loop only pushes
+units that were made before. Before the timing the client is connected, and the drain has sent some units, for
+which it gets its memory.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ Figures = dict[str, list[float]]
 
 
 class Took(NamedTuple):
-    """What was drained, and in how long."""
+    """Drained bytes and records, and the time."""
 
     seconds: float
     records: int
 
 
 def fill(ring: Ring, mib: int, each_half_mib: Callable[[], object] = lambda: None) -> int:
-    """Telemetry of 1000 devices in turn; how many records."""
+    """Fill a ring with telemetry of 1000 devices in turn. Returns the number of records."""
     writer = ring.writer()
     told = 0
     for number in range(10**9):
@@ -94,7 +93,7 @@ def fill(ring: Ring, mib: int, each_half_mib: Callable[[], object] = lambda: Non
 
 @contextmanager
 def hot(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
-    """Records in a ring that has them all."""
+    """Records in a ring that has all of them."""
     capacity = 1 << (mib * MIB - 1).bit_length()
     with memory() as run, Ring.create(run / "all-0", capacity_bytes=capacity, epoch=EPOCH) as ring:
         yield run, None, fill(ring, mib)
@@ -102,7 +101,7 @@ def hot(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
 
 @contextmanager
 def cold(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
-    """The same in a log, whose ring has moved on."""
+    """Records in a log; the ring has only the last ones."""
     with (
         memory() as run,
         Ring.create(run / "all-0", capacity_bytes=HOT_BYTES, epoch=EPOCH) as ring,
@@ -120,7 +119,7 @@ def cold(place: Path, mib: int) -> Iterator[tuple[Path, ColdLog | None, int]]:
 
 
 class Keeping:
-    """Takes units and keeps what the bare loop is to push: the same files, built before."""
+    """Sink that keeps the units for the bare loop: the same files, built before."""
 
     url = "keep://"
 
@@ -131,11 +130,11 @@ class Keeping:
         """Nothing to do."""
 
     def put(self, unit: Unit) -> None:
-        """A copy: the drain uses its memory again."""
+        """Keep a copy: the drain reuses its memory."""
         self.units.append(Unit(unit.name, tuple(bytes(it) for it in unit.parts), unit.footer, ()))
 
     def names(self, prefix: str) -> Iterator[str]:
-        """None."""
+        """No names."""
         return iter(())
 
     def close(self) -> None:
@@ -143,7 +142,10 @@ class Keeping:
 
 
 def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW, warm: int = 0) -> Took:
-    """All of it.  The first units, `warm` or some more, are not counted: they get memory and connections."""
+    """Drain all records.
+
+    The first `warm` units, or some more, are not counted: they get memory and connections.
+    """
     with tempfile.TemporaryDirectory(prefix="brim-bench-") as state:
         chosen = BridgeSettings(
             "bench", "edge-1", "x:", run, Path(state), window=window, linger_ms=1000, live_share=0.0
@@ -153,7 +155,7 @@ def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW, 
         drain.partitions.flushing = True
         try:
             drain.held = True
-            drain.step()  # attached, and the sink has been asked: that is not done for each unit
+            drain.step()  # attaches, and lists the sink's names once
             _drain_until(drain, warm)
             before, begun = replace(drain.totals), time.perf_counter()
             _drain_until(drain, sys.maxsize)
@@ -165,7 +167,7 @@ def drained(run: Path, log: ColdLog | None, sink: object, window: int = WINDOW, 
 
 
 def _drain_until(drain: Drain, units: int) -> None:
-    """The sink has so many units at least, and nothing is under way; or it has all there is."""
+    """Step until the sink has at least this number of units and none is in flight, or all are drained."""
     while True:
         drain.held = drain.totals.units + drain.in_flight >= units
         if drain.step() <= 0:
@@ -177,14 +179,14 @@ def _drain_until(drain: Drain, units: int) -> None:
 
 
 def timed(push: Callable[[Sequence[Unit]], None], units: Sequence[Unit]) -> float:
-    """Seconds."""
+    """Seconds of a push."""
     begun = time.perf_counter()
     push(units)
     return time.perf_counter() - begun
 
 
 def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figures) -> None:
-    """Of one sink."""
+    """Rates of one sink."""
     with ExitStack() as stack:
         mib = min(mib, lane.mib_most) + lane.warm_units * 8
         sources = {"ring": stack.enter_context(hot(place, mib)), "log": stack.enter_context(cold(place, mib))}
@@ -214,7 +216,7 @@ def rates(name: str, lane: Lane, place: Path, rounds: int, mib: int, found: Figu
 
 @contextmanager
 def broker(place: Path, bridged: str) -> Iterator[list[Broker]]:
-    """`brim run`; bridged: "none", "embedded", or "process", which is then the second."""
+    """`brim run`. `bridged`: "none", "embedded", or "process", which is then the second broker."""
     port, root = free_port(), place / bridged
     root.mkdir()
     with memory() as run, ExitStack() as stack:
@@ -235,7 +237,7 @@ def broker(place: Path, bridged: str) -> Iterator[list[Broker]]:
 
 @contextmanager
 def beside(command: Sequence[str], run: Path) -> Iterator[Broker]:
-    """A bridge in a process of its own, from when it answers."""
+    """A bridge in a process of its own, from its first answer on."""
     import subprocess
 
     from bridge.control import ask
@@ -254,7 +256,7 @@ def beside(command: Sequence[str], run: Path) -> Iterator[Broker]:
 
 
 def ingest(place: Path, rounds: int, seconds: float, found: Figures) -> None:
-    """Messages a second with a bridge over those without, and what they cost the broker."""
+    """Messages per second with a bridge relative to those without, and their costs for the broker."""
     with ExitStack() as stack:
         brokers = {it: stack.enter_context(broker(place, it)) for it in ("none", "embedded", "process")}
         for number in range(rounds + 1):  # the first warms up
@@ -266,15 +268,15 @@ def ingest(place: Path, rounds: int, seconds: float, found: Figures) -> None:
 
 
 def compared(what: str, brokers: dict[str, list[Broker]], of: Scenario, seconds: float, to: Figures) -> float:
-    """The same load to each, one after the other; how many a second the one without a bridge took.
+    """The same load to each broker, one after the other. Returns the rate of the one without a bridge.
 
-    Of the broker's own processor time only a bridge of its own leaves out what the drain itself costs.
+    Only with a bridge in its own process, the broker's processor time excludes the drain.
     """
     took: dict[str, tuple[float, float]] = {}
     for bridged, processes in brokers.items():
         for others in brokers.values():
             for it in others:
-                it.settle()  # what the last load left to drain
+                it.settle()  # the last load is drained
         result, elapsed, cpu_s = run_load(processes[0], of, seconds)
         took[bridged] = result.sent / elapsed, cpu_s / max(result.sent, 1)
     rate, cost = took["none"]
@@ -286,7 +288,7 @@ def compared(what: str, brokers: dict[str, list[Broker]], of: Scenario, seconds:
 
 
 def main() -> None:
-    """See above."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mib", type=int, default=128)

@@ -1,10 +1,10 @@
-"""The log beside the bare disk and beside SQLite, LMDB and RocksDB: rates, acks, bytes written, starts.
+"""The log compared with the bare disk, SQLite, LMDB and RocksDB: rates, acks, bytes written, starts.
 
     python -m benchmarks.log [--rounds 5] [--quick] [--only rate,vs] [--peers sqlite,lmdb] [--directory DIR]
 
-In each round all take turns at every measurement, in one directory, and a ratio compares what was measured
-within one round.  Prints a table of medians and, as its last line, one JSON object.  What this build or
-machine cannot do is said loudly, and absent from the JSON.
+In each round all take turns at every measurement, in one directory, and a ratio compares figures of one
+round. Prints a table of medians and, as its last line, one JSON object. A measurement that this build or
+machine cannot run is reported, and absent from the JSON.
 
     rate_over_fio          records of 256 bytes of payload made durable, as bytes of the log, over the best of
                            fio: O_DIRECT, 1 MiB, 8 at once; and 8 MiB through the page cache, each synced.
@@ -25,10 +25,10 @@ machine cannot do is said loudly, and absent from the JSON.
     read_topic_ms          all of one topic out of 100,000
     ingest_interval_over_process           MQTT messages a second, with durability "interval" over without
 
-The log is measured as it spends its life: full, its oldest segments used again.  Where it is allowed, acks,
-bare syncs and the commits of all stores are measured from a thread that runs before others (SCHED_FIFO), as
-the log's own does: else work elsewhere on the machine would delay the peers and not the log.  The rest is
-worse on a busy machine, for all; how busy it was with others is told at the end.
+The log is measured in its normal state: full, its oldest segments reused. If it is allowed, acks, bare syncs
+and the commits of all stores are measured from a thread of high priority (SCHED_FIFO), as the log's own:
+otherwise other work on the machine would delay the peers and not the log. All other figures are worse on a
+busy machine, for all; the load by other processes is printed at the end.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ COMMITS = (1, 10, 100, 1000)
 PARTS = ("rate", "ack", "vs", "written", "rings", "recovery", "archive", "topic", "ingest")
 RULE = "=" * 78
 
-Figures = dict[str, list[float]]  # by name, one of each round
+Figures = dict[str, list[float]]  # by name, one value per round
 
 
 class Scale:
-    """How long and how large; `--quick` is for seeing that it works."""
+    """Durations and sizes; `--quick` is for a check that the benchmark runs."""
 
     def __init__(self, quick: bool) -> None:
         self.rate_s = 0.5 if quick else 1.5
@@ -71,7 +71,7 @@ class Scale:
 
 
 def note(found: Figures, **figures: float) -> None:
-    """One more round's."""
+    """Add the figures of one more round."""
     for name, value in figures.items():
         found.setdefault(name, []).append(value)
 
@@ -80,7 +80,7 @@ def note(found: Figures, **figures: float) -> None:
 
 
 def rates(directory: Path, rounds: int, scale: Scale) -> Figures:
-    """Appends beside fio."""
+    """Appends, and fio."""
     fio = Fio(directory)
     found: Figures = {}
     logs = {size: BrimLog(directory / f"rate-{size}", size) for size in PAYLOADS}
@@ -103,7 +103,7 @@ def rates(directory: Path, rounds: int, scale: Scale) -> Figures:
 
 
 def acks(directory: Path, rounds: int, scale: Scale) -> Figures:
-    """Acks beside bare syncs of a header, a record and what ends the log."""
+    """Acks, and bare syncs of a header, a record and the end mark of the log."""
     found: Figures = {}
     bare, brim = BareFile(directory), BrimLog(directory / "ack", PAYLOADS[0])
     data = bytes(3 * RECORD_HEADER_BYTES + len(TOPIC) + PAYLOADS[0])
@@ -137,11 +137,11 @@ def versus(directory: Path, rounds: int, scale: Scale, peers: list[str]) -> Figu
     return found
 
 
-# ---- telling ----
+# ---- output ----
 
 
 def parts(arguments: argparse.Namespace, directory: Path) -> dict[str, Callable[[], Figures]]:
-    """What can be measured, by name."""
+    """Measurements by name."""
     rounds, scale = arguments.rounds, Scale(arguments.quick)
     peers = [name for name in arguments.peers.split(",") if name]
     size = PAYLOADS[0]
@@ -169,7 +169,7 @@ def parts(arguments: argparse.Namespace, directory: Path) -> dict[str, Callable[
 
 
 def told(value: float) -> str:
-    """For people: three digits, at least."""
+    """A figure as text with at least three digits."""
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -177,7 +177,7 @@ def told(value: float) -> str:
 
 
 def table(title: str, found: Figures) -> None:
-    """Medians, with the least and the most of the rounds."""
+    """Medians, with minimum and maximum of the rounds."""
     print(f"-- {title}")
     for name, values in found.items():
         spread = f"{told(min(values)):>12} ..{told(max(values)):>12}" if len(values) > 1 else ""
@@ -185,7 +185,7 @@ def table(title: str, found: Figures) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,16 +2,16 @@
 
     python -m benchmarks.mqtt [--rounds 5] [--quick] [--only ingest,latency] [--peers mosquitto,nats]
 
-Each broker is a process on a loopback port of its own; in each round they take turns at every test.  Prints
-a table of medians with the broker's processor time for each message, the generator's own limit beside it, and
-as its last line one JSON object: under the name of each test how many times better Brim is than Mosquitto, in
-rate or in time, the median of the rounds' ratios, and some figures of Brim's own; under cpu_ratios how many
-times more of the processor a message costs Mosquitto, which other work on the machine disturbs less.
+Each broker is a process on a loopback port of its own; in each round they take turns at every test. Prints
+a table of medians with the broker's processor time per message and the generator's own limit. The last line
+is one JSON object. Under the name of each test it has the ratio of Brim to Mosquitto, in rate or in time, as
+the median of the rounds' ratios; and some figures of Brim only. Under cpu_ratios it has the ratio of
+Mosquitto's processor time per message to Brim's, which other work on the machine disturbs less.
 
-    ingest_q0_1, _50       1 and 50 publishers, QoS 0, nobody subscribed
+    ingest_q0_1, _50       1 and 50 publishers, QoS 0, no subscriber
     ingest_q1_window100    1 publisher, QoS 1, 100 in flight
     ingest_q1_100x1        100 publishers with 1 in flight each
-    devices_200x1_sub1     200 of those, and one who gets everything
+    devices_200x1_sub1     200 of those, and one subscriber to all
     deliver_1_1            1 publisher, 1 subscriber, QoS 0, as fast as all is delivered
     fanout_10, _100        1 publisher, 10 and 100 subscribers: deliveries
     latency_p50_1k         one way at 1,000 a second, from when a message was due
@@ -49,7 +49,7 @@ Round = dict[tuple[str, str], Figure]
 
 
 def one_round(brokers: list[Broker], names: list[str], duration_s: float) -> Round:
-    """Every test on every broker, in turn."""
+    """Run every test on every broker, in turn."""
     found: Round = {}
     for test in names:
         for broker in brokers:
@@ -58,7 +58,8 @@ def one_round(brokers: list[Broker], names: list[str], duration_s: float) -> Rou
             try:
                 found[test, broker.name] = tests.measure(broker, test, duration_s)
             except Exception as error:
-                if broker.name in PEERS:  # what a peer cannot do does not end the others' measurement
+                # A test that a peer cannot run does not end the measurement of others.
+                if broker.name in PEERS:
                     print(f"   {test} on {broker.name}: {error}", flush=True)
                     continue
                 raise
@@ -66,7 +67,7 @@ def one_round(brokers: list[Broker], names: list[str], duration_s: float) -> Rou
 
 
 def better(found: Round, test: str, peer: str) -> float:
-    """How many times better Brim is in one round; not a number where there is nothing to compare."""
+    """Ratio of Brim to a peer in one round; NaN without a value to compare."""
     if (test, peer) not in found:
         return math.nan
     ours, theirs = found[test, "brim"].value, found[test, peer].value
@@ -74,7 +75,7 @@ def better(found: Round, test: str, peer: str) -> float:
 
 
 def median(values: list[float]) -> float:
-    """Of those that are numbers; else not a number."""
+    """Median of the values that are numbers; otherwise NaN."""
     numbers = [value for value in values if not math.isnan(value)]
     return statistics.median(numbers) if numbers else math.nan
 
@@ -88,7 +89,7 @@ def figure(rounds: list[Round], test: str, name: str) -> tuple[float, float]:
 
 
 def told(test: str, value: float) -> str:
-    """For people."""
+    """A figure as text."""
     if math.isnan(value):
         return "-"
     if test in LATENCIES:
@@ -97,7 +98,7 @@ def told(test: str, value: float) -> str:
 
 
 def table(rounds: list[Round], names: list[str], who: list[str], limits: dict[str, float]) -> None:
-    """Medians by broker, the processor's us for each message in brackets."""
+    """Medians by broker, with the processor's us per message in brackets."""
     print(f"{'':22}" + "".join(f"{name:>21}" for name in who) + f"{'generator':>14}")
     for test in names:
         cells = []
@@ -118,12 +119,12 @@ def table(rounds: list[Round], names: list[str], who: list[str], limits: dict[st
 
 
 def limits_in_words(test: str, limits: dict[str, float]) -> str:
-    """Of the generator, for one test."""
+    """Limits of the generator, for one test."""
     return told(test, limits[test]) if test in limits else "-"
 
 
 def generator_limits(names: list[str]) -> dict[str, float]:
-    """What the generator does against a sink."""
+    """Limits of the generator, measured against a sink."""
     found = {}
     for test in names:
         if test in RATES:
@@ -135,7 +136,7 @@ def generator_limits(names: list[str]) -> dict[str, float]:
 
 
 def own_figures(names: list[str], directory: Path, rounds: int, *, quick: bool) -> dict[str, float]:
-    """Of Brim alone, each on a broker that was just started."""
+    """Figures of Brim only, each on a broker that was just started."""
     small = 10 if quick else 1
     found: dict[str, float] = {}
     for name in names:
@@ -187,7 +188,7 @@ def summary(rounds: list[Round], names: list[str], who: list[str], own: dict[str
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,10 @@
-"""The ring beside iceoryx2, zenoh, pyzmq and multiprocessing.Pipe: round trips, wake-ups, in place, rates.
+"""The ring, iceoryx2, zenoh, pyzmq and multiprocessing.Pipe: round trips, wake-ups, in place, rates.
 
     python -m benchmarks.ring [--rounds 5] [--quick] [--only iceoryx2,pipe]
 
 Two processes for each library, made once; in each round every library takes its turn at every measurement,
-and a ratio compares what was measured within one round. Prints a table of medians and, as its last line,
-one JSON object: for each measurement how many times better Brim is than each peer (in time or rate), and
-some figures of Brim's own.
+and a ratio compares figures of one round. Prints a table of medians and, as its last line, one JSON object:
+for each measurement the ratio of Brim to each peer (in time or rate), and some figures of Brim only.
 
     poll_64             round trip of 64 bytes copied in, both sides spinning, one core each
     wait_same_core_64   the same with both sides asleep when it comes, both on one core
@@ -77,7 +76,7 @@ def echo(
 
 
 def round_trip(link: Any, left: bool, case: str, count: int) -> dict[str, float]:
-    """p50 and p99 in ns; of the right side nothing."""
+    """p50 and p99 in ns; empty for the right side."""
     asleep = case in ("wait_same_core_64", "poll_64_asleep")
     pin(0 if left or case == "wait_same_core_64" else 1)
     link.settle(asleep)
@@ -98,7 +97,7 @@ def round_trip(link: Any, left: bool, case: str, count: int) -> dict[str, float]
 
 
 def flood(link: Any, count: int) -> None:
-    """One by one."""
+    """Send one by one."""
     send, payload = link.flood, bytes(SMALL)
     for _ in range(count):
         while send(payload) is None:
@@ -106,7 +105,7 @@ def flood(link: Any, count: int) -> None:
 
 
 def drain(link: Any, count: int) -> float:
-    """Messages a second."""
+    """Receive one by one. Returns messages per second."""
     poll, left = link.drain, count - 1
     while poll() is None:
         pass
@@ -118,14 +117,14 @@ def drain(link: Any, count: int) -> float:
 
 
 def flood_many(link: Any, count: int) -> None:
-    """By batches."""
+    """Send by batches."""
     payloads = [bytes(SMALL)] * BATCH
     for _ in range(count // BATCH):
         link.flood_many(payloads)
 
 
 def drain_many(link: Any, count: int) -> float:
-    """Records a second, each of them made."""
+    """Receive by batches, with an object for each record. Returns records per second."""
     left = count // BATCH * BATCH
     read = link.drain_many
     while not len(batch := read(BATCH)):
@@ -141,7 +140,7 @@ def drain_many(link: Any, count: int) -> float:
 
 
 def rate(link: Any, left: bool, case: str, count: int) -> dict[str, float]:
-    """Messages a second, as the right side sees it."""
+    """Messages per second, as the right side measures them."""
     pin(0 if left else 1)
     link.settle(False)
     many = case == "rate_64_batch"
@@ -152,7 +151,7 @@ def rate(link: Any, left: bool, case: str, count: int) -> dict[str, float]:
 
 
 def serve(name: str, left: bool, directory: Path, orders: Connection) -> None:
-    """One side of a library: makes its half of the link, then measures what it is told to."""
+    """One side of a library: makes its half of the link, then runs the measurements of its orders."""
     link = LINKS[name](left, directory)
     orders.send("made")
     orders.recv()
@@ -168,7 +167,7 @@ def serve(name: str, left: bool, directory: Path, orders: Connection) -> None:
     orders.send("closed")
 
 
-# ---- in the process that gives the orders ----
+# ---- in the process that sends the orders ----
 
 
 class Pair:
@@ -198,12 +197,12 @@ class Pair:
         return [self._answer(orders) for orders in self._orders]
 
     def measure(self, case: str, count: int) -> dict[str, float]:
-        """What either side found."""
+        """Results of both sides."""
         left, right = self._both((case, count))
         return {**left, **right}
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         self._both(None)
         for process in self._processes:
             process.join()
@@ -224,7 +223,7 @@ def pairs(names: list[str]) -> Iterator[list[Pair]]:
 
 
 def cases_of(name: str) -> list[tuple[str, int]]:
-    """What a library is measured at, and how often."""
+    """Cases of a library, with the number of repetitions."""
     cases = [("poll_64", TRIPS[name]), ("wait_same_core_64", TRIPS[name])]
     if name not in ("brim", "iceoryx2"):
         cases.append(("poll_64_asleep", TRIPS[name]))
@@ -239,7 +238,7 @@ Round = dict[tuple[str, str], dict[str, float]]
 
 
 def one_round(made: list[Pair], scale: float) -> Round:
-    """Every library at every case: case by case, so that what is compared is measured side by side."""
+    """Every library at every case: case by case, so that compared measurements run close together."""
     found: Round = {}
     order = sorted({case for pair in made for case, _ in cases_of(pair.name)})
     for case in order:
@@ -253,7 +252,7 @@ def one_round(made: list[Pair], scale: float) -> Round:
 
 
 def better(found: Round, case: str, name: str) -> float:
-    """How many times better Brim was than a peer, in one round."""
+    """Ratio of Brim to a peer, in one round."""
     if case == "rate_64_batch":
         return found[case, "brim"]["rate"] / found["rate_64", name]["rate"]
     if case == "rate_64":
@@ -268,7 +267,9 @@ def better(found: Round, case: str, name: str) -> float:
 
 
 def publish_times(directory: Path, readers: int, busy: bool, count: int = 100_000) -> list[int]:
-    """Sorted ns of single publishes, with so many readers attached, perhaps beside a thread that computes."""
+    """Sorted ns of single publishes, with `readers` attached; `busy`: while a thread of the process
+    computes.
+    """
     from ringbuf import Ring
 
     stop = False
@@ -320,11 +321,11 @@ def own_figures() -> dict[str, float]:
     return {name: round(statistics.median(values), 1) for name, values in found.items()}
 
 
-# ---- telling ----
+# ---- output ----
 
 
 def median_of(rounds: list[Round], case: str, name: str, what: str) -> float | None:
-    """Over the rounds, or None where that was not measured."""
+    """Median over the rounds; None: not measured."""
     values = [
         found[case, name][what] for found in rounds if (case, name) in found and what in found[case, name]
     ]
@@ -332,7 +333,7 @@ def median_of(rounds: list[Round], case: str, name: str, what: str) -> float | N
 
 
 def told(value: float | None, case: str) -> str:
-    """For people: us, or thousands a second."""
+    """A figure as text: us, or thousands per second."""
     if value is None:
         return "-"
     return f"{value / 1e6:.2f} M/s" if case.startswith("rate") else f"{value / 1000:.2f} us"
@@ -372,7 +373,7 @@ def summary(rounds: list[Round], peers: list[str], own: dict[str, float]) -> dic
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="The ring beside its peers.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages: to see that it works")

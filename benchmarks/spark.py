@@ -1,10 +1,10 @@
-"""Drained files in Spark beside Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
+"""Drained files in Spark, and Spark's own Parquet, JSON and binaryFile readers: rates and processor time.
 
     ./dev bench spark [--rounds 5] [--warm 3] [--records 4000000] [--only rows,typed,stream] [--keep DIR]
 
 All read the same records, in one session of two tasks at a time on this machine, and take turns in each
-round; a ratio compares what was measured within one round.  Before the rounds that count, each is run until
-Java has compiled it (--warm rounds), and Python's workers are up.  Nothing is written (Spark's noop sink).
+round; a ratio compares figures of one round.  Before the rounds that count, each is run until Java has
+compiled it (--warm rounds), and Python's workers are up.  Nothing is written (Spark's noop sink).
 Processor time is that of the JVM and of its Python workers together: on a busy machine it is the steadier
 figure.  Prints a table of medians and, as its last line, one JSON object.
 
@@ -60,11 +60,11 @@ Run = Callable[[], Any]
 
 
 class Machine:
-    """Processor time of everything below this process: the JVM, and the Python workers that it starts."""
+    """Processor time of all processes below this one: the JVM, and the Python workers that it starts."""
 
     @staticmethod
     def cpu_s() -> float:
-        """Seconds so far.  What ended is in the time of who waited for it."""
+        """Seconds so far. Ended processes are in the time of the process that waited for them."""
         parents, times = {}, {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -87,7 +87,7 @@ def _below(parents: dict[int, int], root: int) -> Iterator[int]:
 
 
 class Reads:
-    """What is measured: each a query that reads everything once."""
+    """Measurements: each is a query that reads all records once."""
 
     def __init__(self, spark: Any, root: Path) -> None:
         self.spark, self.root = spark, root
@@ -118,7 +118,7 @@ class Reads:
         }
 
     def stream(self) -> dict[str, Run]:
-        """As streams, from an empty checkpoint."""
+        """Streams, from an empty checkpoint."""
         streaming = self.spark.readStream
         parquet = self.spark.read.parquet(str(self.root / "parquet")).schema
         return {
@@ -156,7 +156,7 @@ class Reads:
 
 
 def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What somebody would write who has the decoder and no source."""
+    """The code of a user who has the decoder and no data source."""
     schema = pa.schema([(name, TYPES[name]) for name in TYPES if not name.startswith("_")])
     for batch in batches:
         for content in batch.column(0):
@@ -168,7 +168,7 @@ def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _text(ddl: str) -> str:
-    """The columns with the payload as JSON lines have it."""
+    """The columns with the payload as in JSON lines."""
     return ddl.replace("payload binary", "payload string")
 
 
@@ -186,7 +186,7 @@ Figures = dict[str, list[float]]
 
 
 def measured(runs: dict[str, Run], warm: int, rounds: int, records: int, megabytes: float) -> Figures:
-    """Every run once a round, after `warm` rounds that do not count; rates, and processor seconds."""
+    """Run every measurement once per round, after `warm` uncounted rounds; rates, and processor seconds."""
     found: Figures = {}
     for number in range(warm + rounds):
         for name, run in runs.items():
@@ -218,7 +218,7 @@ RATIOS = {
 
 
 def ratios(found: Figures) -> dict[str, float]:
-    """Medians of what was compared within a round, by wall and by processor time."""
+    """Medians of the ratios within a round, by wall and by processor time."""
     made = {}
     for name, (ours, theirs) in RATIOS.items():
         for suffix, what in (("", "rows_s"), ("_cpu", "rows_cpu_s")):
@@ -241,7 +241,7 @@ def table(found: Figures) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
