@@ -95,7 +95,6 @@ __all__ = [
     "Name",
     "as_drained",
     "check_edge",
-    "check_stream",
     "extent_verifies",
     "footer_and_trailer",
     "footer_length",
@@ -160,15 +159,6 @@ def check_edge(edge: str) -> str:
             f"edge id {edge!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, . - and _, a letter or digit first"
         )
     return edge
-
-
-def check_stream(stream: str) -> str:
-    """Return `stream` (or "stream@producer") if names can hold it. Raises BadName."""
-    if not _STREAM.fullmatch(stream):
-        raise BadName(
-            f"stream {stream!r}", hint="write 1 to 64 of A-Z, a-z, 0-9, - and _, a letter or digit first"
-        )
-    return stream
 
 
 @dataclass(frozen=True, slots=True, order=True)

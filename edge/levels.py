@@ -126,10 +126,6 @@ class Upstream:
         }
         self._known: dict[str, dict[str, Progress]] = {}  # ring -> bridge -> progress
 
-    def waits_for(self, bridge: str) -> bool:
-        """True if publishers wait for the progress of this bridge."""
-        return any(bridge in bridges for bridges in self._bridges.values())
-
     def moved(self, bridge: str, ring_name: str, epoch: int, offset: int, lost: Lost = ()) -> None:
         """Record that the sink of `bridge` has the ring's records below `offset` of `epoch`, except `lost`
         ones.

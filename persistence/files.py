@@ -18,9 +18,9 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-__all__ = ["IOV_MAX", "Files", "FreshFiles", "OsFiles", "size_of"]
+__all__ = ["IOV_MAX", "Files", "FreshFiles", "OsFiles", "StandIn", "size_of"]
 
 IOV_MAX = 1024  # buffers in one pwritev: UIO_MAXIOV of Linux
 
@@ -34,6 +34,13 @@ _ADVICE: dict[Advice, int] = {
     "sparse": os.POSIX_FADV_RANDOM,
     "done": os.POSIX_FADV_DONTNEED,
 }
+
+
+class StandIn(Protocol):
+    """Calls that C uses instead of the kernel's, to write a log."""
+
+    handle: int  # of the active segment
+    raised: BaseException | None  # by a call: C cannot carry it
 
 
 class Files(Protocol):
@@ -64,9 +71,6 @@ class Files(Protocol):
         nobody wants them any more, "done": a word to the cache, and no more.
         """
 
-    def send(self, handle: int, length: int, position: int, socket: int) -> int:
-        """How many of the bytes there went to a socket, by its descriptor; 0 only at the end of the file."""
-
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """How many bytes went there; perhaps not all, at least one."""
 
@@ -90,6 +94,9 @@ class Files(Protocol):
 
     def disk(self, path: str) -> tuple[int, int]:
         """Bytes that are free, for us, on the disk that a directory is on; and all that it has."""
+
+    def stand_in(self, log: Any) -> StandIn | None:
+        """Give an rb_log the calls of a disk that stands in for the kernel's; None: C calls the kernel."""
 
 
 def size_of(files: Files, path: str) -> int:
@@ -153,10 +160,6 @@ class OsFiles:
         with suppress(OSError):  # Some file systems take no advice.
             os.posix_fadvise(handle, position, length, _ADVICE[advice])
 
-    def send(self, handle: int, length: int, position: int, socket: int) -> int:
-        """See Files.  By sendfile(): the bytes never come to this process."""
-        return os.sendfile(socket, handle, position, length)
-
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         """See Files."""
         written = os.pwritev(handle, buffers, position)
@@ -196,6 +199,11 @@ class OsFiles:
         """See Files."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def stand_in(self, log: Any) -> StandIn | None:
+        """See Files."""
+        del log
+        return None
 
 
 class FreshFiles(OsFiles):

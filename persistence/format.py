@@ -62,7 +62,7 @@ ringbuf/c/record.h's.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgpack
@@ -82,7 +82,6 @@ __all__ = [
     "SegmentHeader",
     "base_of_name",
     "extent_checks",
-    "extent_headers",
     "extent_verifies",
     "pack_catalogue",
     "pack_extent",
@@ -201,12 +200,6 @@ def pack_extent(
 def unpack_extent(buffer: bytes | memoryview, at: int = 0) -> ExtentHeader:
     """The header at byte `at`, unchecked."""
     return ExtentHeader(*_EXTENT.unpack_from(buffer, at))
-
-
-def extent_headers(buffer: memoryview) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Every whole 32 bytes of `buffer` taken as an extent's header, field by field, for a search."""
-    whole = len(buffer) // EXTENT_HEADER_BYTES * EXTENT_HEADER_BYTES
-    return _EXTENT.iter_unpack(buffer[:whole])
 
 
 def extent_checks(seed: int, header: ExtentHeader, body: bytes | memoryview) -> bool:

@@ -15,7 +15,6 @@ loop.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,6 @@ from persistence.extents import Row
 from persistence.facts import SegmentFacts, facts_of
 from persistence.files import Files
 from persistence.format import EXTENT_HEADER_BYTES
-from persistence.raw import RawRun, raw_run, send_run
 from persistence.scan import Damage, SegmentTable
 from persistence.segment import Pending
 from persistence.shelf import Shelf, Shelved
@@ -226,21 +224,6 @@ class LogReader:
         segments = self._from(ring_name, epoch, offset)
         looks = (self._of_topic(it, ring_name, epoch, key, offset, limit_bytes) for it in segments)
         return _up_to(limit_bytes, (part for look in looks for part in look))
-
-    def send_raw(
-        self, to: socket.socket, ring_name: str, epoch: int, offset: int, limit_bytes: int
-    ) -> RawRun | None:
-        """Sends extents as they stand in the log, from the one on that holds `offset`, about `limit_bytes`,
-        to a connected socket, and says which; None: there are none in segments.
-
-        `length` bytes went; where the next call goes on, `end_offset` says.  Nothing is verified (raw.py).
-        Raises TimeoutError, OSError.
-        """
-        for shelved in self._from(ring_name, epoch, offset):
-            run = raw_run(self._shelf, shelved, ring_name, epoch, offset, limit_bytes)
-            if run is not None:
-                return run._replace(length=send_run(self._shelf, shelved, run, to))
-        return None
 
     def seek_time(self, ring_name: str, epoch: int, timestamp_ns: int) -> int:
         """The offset of the first record of that time or later; the end of what the log has of this epoch

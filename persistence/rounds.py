@@ -20,10 +20,8 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from persistence.files import Files, OsFiles
 from persistence.format import CatalogueEntry
 from persistence.segment import ActiveSegment, Pending
 from ringbuf import Range, Reader
@@ -60,7 +58,7 @@ class Rounds:
         self._readers: dict[int, tuple[Reader, Any]] = {}  # of rings, by ring id, with their rb_log_ring
         self._pulling = threading.Lock()
         self._pulled = 0  # extents of this segment that the reader knows
-        self._disk = None if type(log_.files) is OsFiles else _Disk(log_.files, self.c)
+        self._disk = log_.files.stand_in(self.c)
         self.c.spin_ns = SPIN_NS
         self.c.step_bytes = STEP_BYTES
         self.c.write_bytes = STEP_BYTES
@@ -222,77 +220,3 @@ def _settled(extent: Any) -> Pending:
     item = Pending(extent.ring_id, _EMPTY, range=facts, length=extent.length)
     item.place = extent.place
     return item
-
-
-@runtime_checkable
-class QueuedFiles(Files, Protocol):
-    """Files on a disk that takes several writes at once, for a simulation of one."""
-
-    block_bytes: int  # of the device: written whole or not at all
-    chunk_bytes: int  # of one of these writes, at most
-
-    def submit(self, handle: int, data: memoryview, position: int, slot: int) -> None:
-        """Begins a write; `data` stays as it is until reap() has told of `slot`."""
-
-    def reap(self) -> int:
-        """The slot of the write that is done next."""
-
-    def result(self, slot: int) -> int:
-        """What came of it: its bytes.  Raises OSError."""
-
-
-class _Disk:
-    """A disk that is not the operating system's, for rounds: C calls back."""
-
-    def __init__(self, files: Files, c: Any) -> None:
-        self.handle = -1
-        self.raised: BaseException | None = None  # by a disk that does not only fail
-        self._files = files
-        self._calls = ffi.new("rb_log_calls *")
-        self._kept = [self._set("write", self._on_write), self._set("read", self._on_read)]
-        self._kept.append(self._set("sync", self._on_sync))
-        self._calls.block_bytes, self._calls.chunk_bytes = 512, STEP_BYTES
-        if isinstance(files, QueuedFiles):
-            self._kept += [self._set("submit", self._on_submit), self._set("reap", self._on_reap)]
-            self._calls.block_bytes, self._calls.chunk_bytes = files.block_bytes, files.chunk_bytes
-        lib.rb_log_files(c, self._calls)
-
-    def _set(self, name: str, call: Callable[..., int]) -> Any:
-        made = ffi.callback(f"rb_log_{name}_call", call)
-        setattr(self._calls, name, made)
-        return made
-
-    def _on_write(self, _: Any, pieces: Any, count: int, place: int) -> int:
-        buffers = [memoryview(ffi.buffer(it.base, it.length)) for it in pieces[0:count]]
-        return self._guarded(lambda: self._files.pwritev(self.handle, buffers, place))
-
-    def _on_read(self, _: Any, out: Any, length: int, place: int) -> int:
-        return self._guarded(lambda: self._read_into(ffi.buffer(out, length), length, place))
-
-    def _read_into(self, out: Any, length: int, place: int) -> int:
-        found = self._files.read(self.handle, length, place)
-        out[: len(found)] = found
-        return len(found)
-
-    def _on_sync(self, _: Any) -> int:
-        return self._guarded(lambda: self._files.fdatasync(self.handle))
-
-    def _on_submit(self, _: Any, data: Any, length: int, place: int, slot: int) -> int:
-        assert isinstance(self._files, QueuedFiles)
-        files, bytes_ = self._files, memoryview(ffi.buffer(data, length))
-        return self._guarded(lambda: files.submit(self.handle, bytes_, place, slot))
-
-    def _on_reap(self, _: Any, result: Any) -> int:
-        assert isinstance(self._files, QueuedFiles)
-        files, slot = self._files, self._files.reap()
-        result[0] = self._guarded(lambda: files.result(slot))
-        return slot
-
-    def _guarded(self, call: Callable[[], int | None]) -> int:
-        try:
-            return call() or 0
-        except OSError as error:
-            return -(error.errno or errno.EIO)
-        except BaseException as error:  # noqa: BLE001  C cannot carry it; _checked() raises it again.
-            self.raised = error
-            return -errno.EIO

@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from edge.consumers.errors import NotDone
 from edge.consumers.groups import Group, Holding, Mode
 from edge.consumers.messages import FILTERS_MAX_BYTES
-from edge.consumers.offsets import GroupState, OffsetStore, Place
+from edge.consumers.offsets import OffsetStore, Place
 from edge.consumers.selection import Selection
 from edge.consumers.source import Source
 from edge.consumers.window import Rules, Tried, Window
@@ -248,10 +248,3 @@ def check_filters(filters: Iterable[str]) -> None:
             check_filter(topic_filter)
         except ProtocolError as error:
             raise NotDone(error.detail, "refused", "mend the filter") from error
-
-
-def lag_of(state: GroupState, ring: str, source: Source) -> int:
-    """Number of records that are not done, of a group that is not in use."""
-    place = state.places[ring]
-    end = source.ends()[1]
-    return max(end - place.floor - len(place.done), 0)

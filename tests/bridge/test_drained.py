@@ -133,7 +133,7 @@ def test_a_name_says_what_is_in_the_file_and_sorts_in_the_order_of_draining() ->
 )
 def test_any_name_is_read_back(stream: str, edge: str, first: int, count: int, partition: int) -> None:
     last = min(first + count - 1, 2**64 - 1)
-    name = Name(edge, 12, drained.check_stream(stream), partition, EPOCH, first, last, "2023-11-14")
+    name = Name(edge, 12, stream, partition, EPOCH, first, last, "2023-11-14")
     for it in (name, dataclasses.replace(name, compressed=True)):
         assert Name.parse(it.path) == it
 

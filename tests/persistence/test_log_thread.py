@@ -17,6 +17,7 @@ import pytest
 from persistence import EpochConflict, Log, LogClosed, LogThread, OsFiles, Source
 from ringbuf import Ring
 from ringbuf.record import decode
+from tests.support.called_disk import CalledFiles
 from tests.support.children import Child
 from tests.support.house import ROOT
 from tests.support.logs import payloads
@@ -272,7 +273,7 @@ def test_a_file_size_limit_is_reported_and_survived(ring: Ring, tmp_path: Path) 
         assert len(payloads(log, "a-0", 7)) == 101
 
 
-class BrokenOnce(OsFiles):
+class BrokenOnce(CalledFiles):
     """A disk whose fdatasync fails with EIO some times for the log thread, and then works."""
 
     broken = 0

@@ -13,6 +13,7 @@ from persistence import Log, LogWriter, Source
 from persistence import rounds as rounds_module
 from ringbuf import Ring
 from ringbuf.core import ffi
+from tests.support.called_disk import CalledDisk
 from tests.support.logs import DIRECTORY, make_log, read_all, recovered
 from tests.support.rings import fill, overwrite
 from tests.support.simfiles import SimFiles
@@ -133,7 +134,7 @@ def test_rounds_past_the_cache_hold_what_steps_hold(
 ) -> None:
     """Whole blocks at every write, also where writes are short; and not one that is durable is touched."""
     random = Random(seed)
-    disk_type, written = rounds_module._Disk, 0
+    disk_type, written = CalledDisk, 0
     write, submit = disk_type._on_write, disk_type._on_submit
 
     def check(disk: Any, data: Any, length: int, place: int) -> None:

@@ -12,10 +12,11 @@ from unittest.mock import ANY
 
 import pytest
 
-from persistence import Log, LogWriter, checkpoint, recovery, rounds, scan, walk
+from persistence import Log, LogWriter, checkpoint, recovery, scan, walk
 from persistence.format import SegmentHeader, segment_name, unpack_catalogue
 from persistence.indexing import Indexer
 from persistence.segment import ActiveSegment
+from tests.support.called_disk import CalledDisk
 from tests.support.log_simulation import DIRECTORY, KEPT_BYTES, SEGMENT_BYTES, Simulation, Violation
 from tests.support.simfiles import SimFiles
 from tests.support.walk_twin import WalkTwin
@@ -282,16 +283,16 @@ class ForgetsWhatFailed(Log):
 
 
 def no_sync_in_c(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds._Disk, "_on_sync", lambda self, context: 0)
+    patch.setattr(CalledDisk, "_on_sync", lambda self, context: 0)
 
 
 def failed_sync_believed_in_c(patch: pytest.MonkeyPatch) -> None:
-    sync = rounds._Disk._on_sync
-    patch.setattr(rounds._Disk, "_on_sync", lambda self, context: 0 * sync(self, context))
+    sync = CalledDisk._on_sync
+    patch.setattr(CalledDisk, "_on_sync", lambda self, context: 0 * sync(self, context))
 
 
 def block_not_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds._Disk, "_read_into", lambda self, out, length, place: length)
+    patch.setattr(CalledDisk, "_read_into", lambda self, out, length, place: length)
 
 
 def under_way_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,13 @@ process alone: the kernel keeps everything, locks are free.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from random import Random
+from typing import Any
 
 from persistence.files import Buffer
+from tests.support.called_disk import CalledDisk
 
 SECTOR_BYTES = 512
 
@@ -254,9 +255,6 @@ class SimFiles:
     def advise(self, handle: int, length: int, position: int, advice: str) -> None:
         """There is no cache to advise."""
 
-    def send(self, handle: int, length: int, position: int, socket: int) -> int:
-        return os.write(socket, self.read(handle, length, position))
-
     def pwritev(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
         path, file = self._handles[handle]
         data = b"".join(buffers)
@@ -274,18 +272,18 @@ class SimFiles:
         return len(data)
 
     def submit(self, handle: int, data: memoryview, position: int, slot: int) -> None:
-        """See persistence.rounds.QueuedFiles."""
+        """See QueuedFiles."""
         assert slot not in self._under_way
         write = self._under_way[slot] = _Write(handle, data, position)
         if self.random.random() < 0.5:
             self._do(write)
 
     def reap(self) -> int:
-        """See persistence.rounds.QueuedFiles."""
+        """See QueuedFiles."""
         return self.random.choice(list(self._under_way))
 
     def result(self, slot: int) -> int:
-        """See persistence.rounds.QueuedFiles."""
+        """See QueuedFiles."""
         write = self._under_way.pop(slot)
         if write.data != write.given:
             raise AssertionError("bytes have changed while they were on their way to the disk")
@@ -354,6 +352,9 @@ class SimFiles:
 
     def disk(self, path: str) -> tuple[int, int]:
         return self.free_bytes, self.total_bytes
+
+    def stand_in(self, log: Any) -> CalledDisk:
+        return CalledDisk(self, log)
 
     def _before(self, operation: str, path: str) -> None:
         self.operations += 1

@@ -4,10 +4,10 @@ import sys
 
 from edge import log_set
 from edge.cli import main
-from persistence import OsFiles
+from tests.support.called_disk import CalledFiles
 
 
-class Files(OsFiles):
+class Files(CalledFiles):
     """What the kernel has dropped when a sync failed is passed over by the next one."""
 
     def fdatasync(self, handle: int) -> None:
