@@ -79,8 +79,9 @@ def test_each_subscriber_of_the_first_minutes_gets_the_message(page: str, newcom
 
 def _subscribed(status: dict[str, Any]) -> int:
     readers = [reader for ring in status["rings"] for reader in ring["readers"] if not reader["own"]]
-    clients = sum(client["subscriptions"] for client in status["clients"])
-    return len(readers) + clients + status["zmq"]["prefixes"]
+    clients: int = sum(client["subscriptions"] for client in status["clients"])
+    prefixes: int = status["zmq"]["prefixes"]
+    return len(readers) + clients + prefixes
 
 
 def test_a_record_of_the_tutorial_is_logged_replayed_and_drained(newcomer: Newcomer) -> None:
