@@ -3,7 +3,7 @@
 The bridge reads records in place: from the ring while they are there, otherwise from the log. It gathers
 contiguous records of one partition into drained files and gives the files to a sink. It owns cursors and
 nothing more: ring and log are the buffer, so no record is stored a second time. It never uses a socket of the
-broker. It never delays the broker, unless a setting makes the ring wait for it.
+broker. It never delays the broker, unless a setting requires that.
 
     runner.py       Bridge: its thread or process, retries, pause
     orders.py       commands of an operator; state.py: the state that a bridge reports

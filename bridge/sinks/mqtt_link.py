@@ -1,7 +1,7 @@
-"""One MQTT 5 connection to a broker, for the MQTT sink: asyncio streams around the engine of edge.mqtt.
+"""MQTT 5 connection to a broker, for the MQTT sink: asyncio streams around the engine of edge.mqtt.
 
-Owns socket, engine and keep alive of one connection.  Knows nothing of records; what must outlive the
-connection is its caller's.
+Owns socket, engine and keep alive of one connection. Knows nothing of records; the caller owns all state that
+must outlive the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["Link", "Target"]
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 READ_BYTES = 1 << 16
-PACKET_MAX_BYTES = 256 << 20  # of a command: what MQTT allows, and the broker is trusted
+# Of a command: the maximum of MQTT; the broker there is configured by the operator.
+PACKET_MAX_BYTES = 256 << 20
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 WRONG_CREDENTIALS = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD,
@@ -35,7 +36,7 @@ WRONG_CREDENTIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker, and who we are there."""
+    """A broker, and the client's credentials there."""
 
     host: str
     port: int
@@ -54,8 +55,10 @@ class Target:
         certificate: str | None = None,
         key: str | None = None,
     ) -> Target:
-        """For mqtt://[user:password@]host[:port], or mqtts://, which wants a certificate that `ca` (or the
-        system) knows.  `certificate` and `key` are the client's own.  Raises BadName.
+        """The target of mqtt://[user:password@]host[:port], or mqtts://, which requires a certificate that
+        `ca` (or the system) knows.
+
+        `certificate` and `key` are the client's own. Raises BadName.
         """
         parts = urlsplit(url)
         try:
@@ -82,7 +85,7 @@ class Target:
 
     @property
     def address(self) -> str:
-        """For people."""
+        """Address for people."""
         return f"mqtt{'s' if self.tls else ''}://{self.host}:{self.port}"
 
 
@@ -94,7 +97,7 @@ def _context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SS
 
 
 class Link:
-    """A connection that the broker has accepted.  Made by open(), belongs to one event loop."""
+    """A connection that the broker has accepted. Created by open(), belongs to one event loop."""
 
     def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted = ConnAck()
@@ -107,7 +110,7 @@ class Link:
 
     @classmethod
     async def open(cls, target: Target, connect: Connect) -> Self:
-        """Raises SinkUnavailable, with the remedy."""
+        """Connect to the target. Raises SinkUnavailable, with the remedy."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 streams = await asyncio.open_connection(target.host, target.port, ssl=target.tls)
@@ -134,11 +137,11 @@ class Link:
         return link
 
     def send(self, packet: Packet) -> None:
-        """Queues it; drain() or receive() lets it leave.  Raises ProtocolError: it may not be sent."""
+        """Queue a packet; drain() or receive() sends it. Raises ProtocolError: it may not be sent."""
         self._engine.send(packet)
 
     async def drain(self) -> None:
-        """Writes what is queued; waits while the socket takes no more.  Raises SinkUnavailable."""
+        """Write the queue; wait while the socket takes no more. Raises SinkUnavailable."""
         if self.flush():
             try:
                 await self._writer.drain()
@@ -146,14 +149,14 @@ class Link:
                 raise self.lost(str(error)) from error
 
     def flush(self) -> bool:
-        """Writes what is queued, or leaves it to the event loop; whether there was anything."""
+        """Write the queue, or leave it to the event loop. True if the queue had bytes."""
         if not self._engine.bytes_to_send:
             return False
         self._writer.writelines(self._engine.data_to_send())
         return True
 
     async def receive(self, until: float | None = None) -> list[Packet]:
-        """The packets that come next, at least one; none: `until`, by the loop's clock, is over.
+        """The next packets, at least one; empty: the time `until`, by the loop's clock, is over.
 
         Raises SinkUnavailable: the connection is over.
         """
@@ -197,7 +200,7 @@ class Link:
         return SinkUnavailable(f"{self._target.address}: {why}", hint="check the network and the broker")
 
     async def close(self) -> None:
-        """Says goodbye, and waits a little for it to leave."""
+        """Send DISCONNECT, and wait for a short time until it is sent."""
         with suppress(ProtocolError, SinkUnavailable, OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 self.send(Disconnect())
@@ -207,7 +210,7 @@ class Link:
         self.abort()
 
     def abort(self) -> None:
-        """At once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 
