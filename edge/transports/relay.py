@@ -42,6 +42,8 @@ UNHEARD_MAX_BYTES = 4 << 20  # of a client that continues to send after the end,
 LINGER_S = 2.0  # time for a client to take the last output
 
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# The client has closed its socket; its last input is still unread.
+_CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
 
 
 class Relay:
@@ -280,8 +282,12 @@ class Relay:
                 del self._down[: self._client.send(self._down)]
             except _LATER:
                 return
+            except _CLOSED:
+                self._client_lost = True
             except OSError:
                 self._lose_client()
+        if self._client_lost:
+            self._down.clear()
         self._answers = 0
 
     def _part(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import select
 import socket
 import struct
 import threading
@@ -49,6 +50,10 @@ def ping(client: RawClient) -> None:
     """Wait until the broker has handled what was sent before."""
     client.send(PingReq())
     assert client.packet() == PingResp()
+
+
+def has_input(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
 
 
 def wait_until(condition: object, what: str) -> None:
@@ -175,6 +180,25 @@ def test_refused_connections_are_counted_and_logged_once(caplog: pytest.LogCaptu
         assert [it for it in caplog.messages if "refused=" in it] == [
             "connections refused; raise connections_max of [limits] or the listener refused=1 connections=1"
         ]
+
+
+def test_a_disconnect_cancels_the_will_although_messages_for_the_client_are_reset() -> None:
+    with served() as there, there.client("watcher") as watcher:
+        subscribe(watcher, "gone/#")
+        client = there.client("c", will=Will("gone/c", b"bye"))
+        subscribe(client, "t")
+        there.ask(partial(there.listener.broker.publish, "t", b"never read"))
+        wait_until(partial(has_input, client.socket), "the message did not come")
+
+        def leave_and_publish() -> None:  # On the thread of the broker, which reads no socket meanwhile.
+            client.send(Disconnect())
+            client.close()
+            there.listener.broker.publish("t", b"into the closed socket")
+
+        there.ask(leave_and_publish)
+        wait_until(lambda: there.stats.now()["connections"] == 1, "the connection stays")
+        there.ask(partial(there.listener.broker.publish, "gone/last", b"."))
+        assert watcher.publish().topic == "gone/last"
 
 
 @pytest.mark.parametrize("how", ["fin", "reset"])

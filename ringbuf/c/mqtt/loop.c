@@ -97,6 +97,15 @@ static void interest_set(mq_loop *loop, mq_connection *connection, uint32_t inte
 
 /* ---- sending ---- */
 
+/* The input of a client that has closed its socket may hold a DISCONNECT, which cancels its will
+ * (MQTT-3.14.4-3): only the output ends here, and receive() closes the connection behind the last byte. */
+static void send_failed(mq_engine *engine, mq_connection *connection, int error)
+{
+    connection->blocked = true;
+    if (error != EPIPE && error != ECONNRESET)
+        mq_connection_close(engine, connection, MQ_CLOSE_RESET);
+}
+
 /* Send the output.  False: part of it must wait for the barrier, the socket's buffer is full, or the socket
  * is closed. */
 static bool send_out(mq_loop *loop, mq_connection *connection)
@@ -114,7 +123,7 @@ static bool send_out(mq_loop *loop, mq_connection *connection)
         sent = send(connection->fd, out->at + out->start, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN) {
-        mq_connection_close(loop->engine, connection, MQ_CLOSE_RESET);
+        send_failed(loop->engine, connection, errno);
         return false;
     }
     sent = sent < 0 ? 0 : sent;
