@@ -26,7 +26,7 @@ _KEYS = {section: keys_of(section) for section in SECTIONS}
 
 
 class _Page:
-    """Lines of metrics, each family together, as the format wants it."""
+    """Lines of metrics, grouped by family as the format requires."""
 
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
@@ -37,7 +37,7 @@ class _Page:
             self._lines(name).append(f"{name}{_labels(labels)} {_number(value)}")
 
     def times(self, name: str, found: Status, **labels: object) -> None:
-        """A histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
+        """Add a histogram of durations (persistence.stats.Histogram.as_dict()), in seconds."""
         lines = self._lines(name)
         for below_us, count in found["below_us"].items():
             bound = _number(int(below_us) / 1e6)
@@ -114,7 +114,7 @@ def _ring(out: _Page, ring: Status) -> None:
         out.add("brim_ring_not_durable_bytes", ring["not_durable_bytes"], **names)
     for cause, count in ring.get("refused", {}).items():
         out.add("brim_ring_refused_total", count, **names, cause=cause)
-    unique = {(it["name"] or "reader", it["pid"]): it for it in ring["readers"]}  # names are the readers' own
+    unique = {(it["name"] or "reader", it["pid"]): it for it in ring["readers"]}  # readers choose their names
     for (reader_name, pid), reader in unique.items():
         reader_labels = {**names, "reader": reader_name, "pid": pid}
         out.add("brim_ring_reader_lag_records", reader["lag"], **reader_labels)

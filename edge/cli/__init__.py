@@ -1,7 +1,7 @@
 """The command `brim`: one module for each verb, loaded when it is used.
 
 A verb's module has a docstring, which is its help, add_arguments(parser), and run(arguments), which returns
-the exit status.  Errors with a `hint` are for people: they are printed, with what to do.
+the exit status. Errors with a `hint` are for users: they are printed with that hint.
 
 Exit statuses are those of edge/cli/exit_status.py.
 """
@@ -41,7 +41,7 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one verb; the exit status."""
+    """Run one verb and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in {"-h", "--help", "help"}:
         print(usage(), file=sys.stdout if words else sys.stderr)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean `brim {near[0]}`?" if near else f"it is one of {', '.join(VERBS)}"
         print(f"brim: there is no verb {words[0]!r}; {hint}", file=sys.stderr)
         return Exit.USAGE
-    if words[0] == "run":  # Before anything is loaded: SIGHUP would end the process.
+    if words[0] == "run":  # before anything is loaded: SIGHUP would end the process
         from edge.cli.hangup import hangup
 
         hangup.install()
@@ -62,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def version() -> str:
-    """Of the installed distribution."""
+    """Version of the installed distribution."""
     from importlib import metadata
 
     try:
         return metadata.version("brim")
-    except metadata.PackageNotFoundError:  # a checkout, which is not installed
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
         import tomllib
 
         project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -95,7 +95,7 @@ def _run(verb: str, words: list[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # `brim sub ... | head` has seen enough
+    except BrokenPipeError:  # `brim sub ... | head` has closed its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -106,7 +106,7 @@ def _run(verb: str, words: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.USAGE
     except Exception as error:
-        hint = getattr(error, "hint", None)  # of the errors of all four packages that are for people
+        hint = getattr(error, "hint", None)  # errors for users have a hint, in all four packages
         if not isinstance(hint, str):
             raise
         print(f"brim {verb}: {error}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)

@@ -60,7 +60,7 @@ FIELDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim bench` takes."""
+    """Add the arguments of `brim bench`."""
     parser.add_argument("what", choices=("mqtt",), help="protocol to measure")
     names = ", ".join(SCENARIOS)
     parser.add_argument("scenario", nargs="?", default="tour", help=f"scenario: tour (default), {names}")
@@ -114,7 +114,7 @@ def _add_load(group: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures, and tells."""
+    """Run the measurements and print the results."""
     target, scenarios = _target(arguments), _scenarios(arguments)
     results: list[tuple[str, Result]] = []
     for title, scenario in scenarios:
@@ -190,12 +190,12 @@ def _scenarios(arguments: argparse.Namespace) -> list[tuple[str, Scenario]]:
         raise LoadError(f"--subscribe-qos {changes['subscribe_qos']} is not 0, 1 or 2")
     scenario = dataclasses.replace(SCENARIOS[arguments.scenario], **changes)
     if scenario.topic_filter and scenario.outstanding:
-        scenario = dataclasses.replace(scenario, outstanding=0)  # nobody knows how often it is delivered
+        scenario = dataclasses.replace(scenario, outstanding=0)  # the number of deliveries is unknown
     return [(scenario.name, scenario)]
 
 
 class _Progress:
-    """One line on standard error, written anew."""
+    """One line on standard error, rewritten for each update."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -218,7 +218,7 @@ class _Progress:
         )
 
     def clear(self) -> None:
-        """The line is gone."""
+        """Clear the line."""
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
@@ -263,7 +263,7 @@ def _print_table(results: list[tuple[str, Result]], where: str) -> None:
     for title, result in results:
         times = result.acknowledged_in if result.sent else result.connected_in
         if result.expected:
-            times = result.latency  # none, if it goes as fast as it goes: what is queued says nothing
+            times = result.latency  # empty without a rate: queued messages have no meaningful latency
         limit = f"{result.generator_limit:,.0f}" if result.generator_limit else "-"
         p50, p99 = (time_in_words(times.percentile(at)) if times.total else "-" for at in (50, 99))
         print(f"{title:32}{result.rate:>12,.0f}  {result.rate_of:12}{limit:>12}{p50:>10}{p99:>10}")

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim bridge` takes."""
+    """Add the arguments of `brim bridge`."""
     verbs = parser.add_subparsers(
         dest="what", required=True, metavar="run | status | pause | resume | skip | backfill | rename-edge"
     )
@@ -99,7 +99,7 @@ def _add_orders(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status."""
+    """Run the verb and return its exit status."""
     verbs = {"run": _drain, "status": _show, "rename-edge": _rename_edge}
     return verbs.get(arguments.what, _tell)(arguments)
 
@@ -132,7 +132,7 @@ def _drain(arguments: argparse.Namespace) -> int:
 
 
 def _stop(stopping: threading.Event, number: int) -> None:
-    """The first signal; the next one has its default effect."""
+    """Handle the first signal; the next one has its default effect."""
     for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(other, signal.SIG_DFL)
     log.info("signal %s", pairs(name=signal.Signals(number).name))
@@ -210,7 +210,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Of the bridges that answer themselves, and of those that only the broker knows: they never started."""
+    """State of the bridges that answer, and of those that never started, which only the broker knows."""
     from bridge.control import ask, names
     from bridge.errors import BridgeUnreachable
 
@@ -223,7 +223,7 @@ def _states(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if not names(directory):
             raise
     for name in names(directory):
-        with suppress(BridgeUnreachable):  # killed: its socket is left
+        with suppress(BridgeUnreachable):  # killed: only its socket file is left
             found[name] = ask(directory, name, "state")
     if arguments.name is not None and arguments.name not in found:
         raise EdgeError(

@@ -24,12 +24,12 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim check` takes."""
+    """Add the arguments of `brim check`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="configuration file")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 2 with every mistake on standard error."""
+    """Check the file. Returns 0, or 2 with every mistake on standard error."""
     try:
         found = config.load(arguments.file)
     except ConfigError as error:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tls_mistakes(found: Config) -> Iterator[str]:
-    """What only the files know: whether they are there, belong together, and are valid today."""
+    """Mistakes in the files themselves: missing, of different keys, or not valid today."""
     for index, listener in enumerate(found.listener):
         if listener.tls is None:
             continue
@@ -92,7 +92,7 @@ def _bridge_mistakes(found: Config) -> Iterator[str]:
 
 
 def _plugin_mistakes(found: Config) -> Iterator[str]:
-    """What only the plug-ins know: whether there is such a class, and whether it takes such options."""
+    """Mistakes that only the plug-ins know: a missing class, or invalid options."""
     if not found.auth.plugin:
         return
     try:

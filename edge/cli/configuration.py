@@ -1,4 +1,4 @@
-"""The arguments that say where a broker is and what it is told: the same for every verb that has them."""
+"""Configuration options of the command line, equal for every verb that has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["add_config_arguments", "add_runtime_argument", "configured"]
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """--config and what overrides it."""
+    """Add --config and the options that override it."""
     parser.add_argument(
         "-c",
         "--config",
@@ -31,7 +31,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
-    """--runtime-dir: which broker of this machine."""
+    """Add --runtime-dir, which selects a broker of this machine."""
     parser.add_argument(
         "--runtime-dir", type=directory, metavar="DIR",
         help="directory of rings and sockets, in memory (default: $RUNTIME_DIRECTORY, otherwise "
@@ -40,7 +40,7 @@ def add_runtime_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def configured(arguments: argparse.Namespace) -> Config:
-    """The configuration, with what the command line overrides.  Raises ConfigError."""
+    """Configuration with the overrides of the command line. Raises ConfigError."""
     settings = config.load(arguments.config) if arguments.config else config.parse("")
     given: dict[str, object] = {}
     for key in ("runtime_dir", "state_dir", "host", "port"):

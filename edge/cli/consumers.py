@@ -42,7 +42,7 @@ To = Literal["oldest", "latest", "offset", "time"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim consumers` takes."""
+    """Add the arguments of `brim consumers`."""
     verbs = parser.add_subparsers(dest="what", required=True, metavar="ls | lag | reset | forget")
     listing = verbs.add_parser("ls", help="list groups")
     lag = verbs.add_parser("lag", help="show the lag of each partition of a group")
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status."""
+    """Run the verb and return its exit status."""
     with Asker(arguments.runtime_dir, endpoint=arguments.endpoint) as asker:
         if arguments.what == "reset":
             to, value = place_in_words(arguments.to)
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def place_in_words(text: str) -> tuple[To, int]:
-    """Where --to says.  Raises EdgeError."""
+    """Parse the place of --to. Raises EdgeError."""
     if text in {"oldest", "latest"}:
         return ("oldest" if text == "oldest" else "latest"), 0
     if text.isascii() and text.isdigit() and int(text) < 1 << 63:

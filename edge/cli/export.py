@@ -1,4 +1,4 @@
-"""Copy records out of a log: `brim segments export`."""
+"""Export of records of a log: `brim segments export`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNIT_BYTES = 8 << 20  # of one drained file
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim segments export` takes."""
+    """Add the arguments of `brim segments export`."""
     parser.add_argument(
         "--to",
         required=True,
@@ -52,7 +52,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def export(arguments: argparse.Namespace, directory: Path) -> int:
-    """The exit status: 1 if records were missing."""
+    """Export the records. Returns 1 if records were missing, otherwise 0."""
     first, until = place_of(arguments.first, "--from"), place_of(arguments.until, "--until")
     view = LogView(directory)
     rings = chosen_rings(arguments, view.rings())
@@ -92,7 +92,7 @@ def _lines(arguments: argparse.Namespace, cursor: Cursor) -> str:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    """A part of a file would pass for all of it."""
+    """Remove a file that is incomplete: it would look like a complete one."""
     try:
         yield
     except BaseException:
@@ -140,7 +140,7 @@ def _drained(arguments: argparse.Namespace, cursor: Cursor, rings: Sequence[str]
 
 
 def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str], identity: Identity) -> str:
-    """With the epochs that a bridge of this installation gives."""
+    """Write drained files with the epochs that a bridge of this installation uses."""
     buffer, created_ns = RecordBuffer(), time.time_ns()
     files = size = records = 0
     with progress("exporting", cursor.ahead(), unit="records") as advance:
@@ -148,7 +148,7 @@ def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str], id
             name = RingName.parse(ring)
             if name is None:
                 continue
-            behind = (-1, 0, 0)  # epoch, its first offset here, and the one that comes next
+            behind = (-1, 0, 0)  # epoch, its first offset here, and the next offset
             for runs in _units(cursor.runs(ring)):
                 head, last = runs[0], runs[-1]
                 epoch = identity.lake_epoch(head.epoch)
@@ -174,7 +174,7 @@ def _put_all(edge: str, sink: UnitSink, cursor: Cursor, rings: Sequence[str], id
 
 
 def _units(runs: Iterator[Range]) -> Iterator[list[Range]]:
-    """Runs that follow on each other, as many as make one file."""
+    """Groups of contiguous runs, each for one file."""
     unit: list[Range] = []
     size = 0
     for run in runs:

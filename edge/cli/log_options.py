@@ -1,4 +1,4 @@
-"""Where a log is, and which part of it is meant: options of the verbs that read logs."""
+"""Options of the verbs that read logs: the log, and the part of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACE_HELP = "an offset (5120), a time (2026-11-21T14:00 local, 2026-11-21T14:00
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """--log, --config, --state-dir."""
+    """Add --log, --config and --state-dir."""
     parser.add_argument(
         "--log",
         type=directory,
@@ -38,8 +38,8 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_part_arguments(parser: argparse.ArgumentParser) -> None:
-    """--from, --until, --topic, --stream, --ring."""
-    # So that `--from -15m` is an option with its value; argparse knows that of plain numbers alone.
+    """Add --from, --until, --topic, --stream and --ring."""
+    # Lets argparse accept `-15m` as the value of --from; by default it accepts only plain negative numbers.
     parser._negative_number_matcher = _LIKE_A_NUMBER
     parser.add_argument(
         "--from", dest="first", metavar="PLACE", default="", help=f"first record: {PLACE_HELP}"
@@ -64,7 +64,7 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def log_directory(arguments: argparse.Namespace) -> Path:
-    """The directory that holds the logs.  Raises ConfigError."""
+    """Directory of the logs. Raises ConfigError."""
     given: Path | None = arguments.log
     if given is not None:
         return given.absolute()
@@ -73,7 +73,7 @@ def log_directory(arguments: argparse.Namespace) -> Path:
 
 
 def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> Place:
-    """What `text` says; "": no place.  Raises EdgeError."""
+    """Parse a place; "": no place. Raises EdgeError."""
     if not text:
         return Place()
     if text.isascii() and text.isdigit():
@@ -90,7 +90,7 @@ def place_of(text: str, option: str, now_s: Callable[[], float] = time.time) -> 
 
 
 def chosen_rings(arguments: argparse.Namespace, rings: Sequence[str]) -> list[str]:
-    """Of `rings`, those that the options name.  Raises EdgeError for a name that there is not."""
+    """Rings that the options select from `rings`. Raises EdgeError for an unknown name."""
     streams = {stream_of(ring) for ring in rings}
     for option, wanted, known in (
         ("stream", arguments.stream, streams),

@@ -1,4 +1,4 @@
-"""What the verbs that receive or publish messages have in common: options, exit statuses, errors."""
+"""Common options, exit statuses and errors of the verbs that receive or publish messages."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ PORT, TLS_PORT = 1883, 8883
 
 
 class UsageError(EdgeError):
-    """What was asked for cannot be done, whatever the broker says."""
+    """The request is impossible, independent of the broker."""
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the broker is, and who this client is."""
+    """Add the options for the broker's address and this client's identity."""
     group = parser.add_argument_group("broker")
     group.add_argument(
         "--host", default="127.0.0.1", help="name or address of the broker (default: %(default)s)"
@@ -91,7 +91,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def client_of(args: argparse.Namespace, **more: Any) -> Client:
-    """A client as the options say, not yet connected.  Raises UsageError, ClientError."""
+    """Create a client from the options, not yet connected. Raises UsageError, ClientError."""
     tls = args.tls or args.cafile is not None or args.cert is not None
     if args.unix is not None and tls:
         raise UsageError("--unix: there is no TLS on a Unix socket; leave one of them out")
@@ -120,7 +120,7 @@ def _password(args: argparse.Namespace) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--password-file {args.password_file}: {error}") from error
         return password
-    if args.password == "-":  # noqa: S105  Not a password.
+    if args.password == "-":  # noqa: S105  not a password
         return getpass.getpass(f"password of {args.username or args.host}: ")
     given: str | None = args.password
     return given
@@ -140,7 +140,7 @@ def _context(args: argparse.Namespace) -> ssl.SSLContext:
 
 
 def run_verb(verb: str, work: Coroutine[Any, Any, Exit]) -> int:
-    """Runs `work`; tells on standard error what goes wrong with the broker, and returns the exit status."""
+    """Run `work`, print errors to standard error, and return the exit status."""
     try:
         return asyncio.run(work)
     except ProtocolError as error:
@@ -154,7 +154,7 @@ def _exit_of(error: EdgeError) -> Exit:
         return Exit.USAGE
     if isinstance(error, ConnectRefused | SubscribeRefused | PublishRefused | Refused | AccessDenied):
         return Exit.REFUSED
-    if type(error) is ClientError or type(error) is EdgeError:  # an option that cannot be
+    if type(error) is ClientError or type(error) is EdgeError:  # an invalid option
         return Exit.USAGE
     return Exit.CANNOT_CONNECT
 

@@ -24,7 +24,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim passwd` takes."""
+    """Add the arguments of `brim passwd`."""
     parser.add_argument("file", type=Path, metavar="FILE", help="password file")
     parser.add_argument("user", metavar="USER", help="user name")
     parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0; the file is as it was if anything is wrong with it, with the name or with the password."""
+    """Change the file and return 0. After an error in file, name or password it is unchanged."""
     file, user = arguments.file, arguments.user
     try:
         check_name(user)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if file.exists():
-        read_users(file)  # what is wrong in it is told now, not by a broker that does not start
+        read_users(file)  # reports mistakes now, not at the next start of the broker
     if arguments.delete:
         if not file.exists() or not delete_user(file, user):
             raise UsageError(f"there is no user {user!r} in {file}")

@@ -25,11 +25,11 @@ from edge.mqtt import Properties
 __all__ = ["add_arguments", "run"]
 
 READ_BYTES = 65_536
-CHUNKS_WAITING = 16  # of standard input; beyond it, whoever writes waits
+CHUNKS_WAITING = 16  # of standard input; with more the writing process waits
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Add the arguments of `brim pub`."""
     parser.add_argument("topic", help="topic of the messages")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("payload", nargs="?", help="payload of the message, as text")
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code of `brim pub` with parsed `args`."""
+    """Run `brim pub` and return its exit status."""
     return run_verb("pub", _publish_all(args))
 
 
@@ -99,7 +99,7 @@ async def _publish_all(args: argparse.Namespace) -> Exit:
 async def _published(
     client: Client, args: argparse.Namespace, payloads: AsyncIterator[bytes], properties: Properties
 ) -> AsyncIterator[None]:
-    """Publishes with a whole window in flight, and yields for each; at its end all are acknowledged."""
+    """Publish with a whole window in flight, and yield for each; at the end all are acknowledged."""
     waiting: deque[asyncio.Future[None]] = deque()
     async for payload in payloads:
         sent = await client.submit(args.topic, payload, args.qos, args.retain, properties=properties)
@@ -119,7 +119,7 @@ async def _again(payload: bytes, times: int) -> AsyncIterator[bytes]:
 
 
 async def _paced(payloads: AsyncIterator[bytes], rate: float | None) -> AsyncIterator[bytes]:
-    """At most `rate` a second; who is late catches up, so that the average is right."""
+    """At most `rate` payloads a second; after a delay it catches up, so that the average is right."""
     due = time.monotonic()
     async for payload in payloads:
         if rate is not None:
@@ -151,7 +151,7 @@ def _properties(args: argparse.Namespace) -> Properties:
 def _payload(args: argparse.Namespace) -> bytes:
     if args.file is None:
         text: str = args.payload if args.message is None else args.message
-        return text.encode("utf-8", "surrogateescape")  # the bytes of the command line
+        return text.encode("utf-8", "surrogateescape")  # the original bytes of the command line
     try:
         return sys.stdin.buffer.read() if str(args.file) == "-" else bytes(args.file.read_bytes())
     except OSError as error:
@@ -159,10 +159,10 @@ def _payload(args: argparse.Namespace) -> bytes:
 
 
 async def _stdin_lines() -> AsyncIterator[bytes]:
-    """Lines of standard input without their ends, as they come.
+    """Lines of standard input without their ends, as they arrive.
 
-    A thread reads, because standard input may be a file, which no event loop can wait for.  It reads the
-    descriptor itself: at the end of the process nobody waits for it, and it holds no lock then.
+    A thread reads, because standard input may be a file, which no event loop can wait for. It reads the
+    descriptor itself, so that it holds no lock and does not delay the end of the process.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -173,7 +173,7 @@ async def _stdin_lines() -> AsyncIterator[bytes]:
             chunk = os.read(0, READ_BYTES)
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: nobody wants it
+            except RuntimeError:  # the loop is closed: drop the line
                 return
             if not chunk:
                 return

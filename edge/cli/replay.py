@@ -35,13 +35,13 @@ from edge.log_view import Cursor, LogRecord, LogView
 
 __all__ = ["add_arguments", "run"]
 
-LOOK_S = 0.2  # between two looks for what has come, with --follow
-TURN_RECORDS = 256  # then others of this process have a turn: keep-alives, acknowledgements
-LATE_ENOUGH_S = 0.001  # less is not slept
+LOOK_S = 0.2  # between two checks for new records, with --follow
+TURN_RECORDS = 256  # then other tasks run: keep-alives, acknowledgements
+LATE_ENOUGH_S = 0.001  # shorter times are not worth a sleep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim replay` takes."""
+    """Add the arguments of `brim replay`."""
     add_part_arguments(parser)
     parser.add_argument(
         "--to",
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads and sends; the exit status."""
+    """Run `brim replay` and return its exit status."""
     return run_verb("replay", _replay(arguments, log_directory(arguments)))
 
 
@@ -109,7 +109,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
                         advance(cursor.passed - told)
                         told = cursor.passed
                         await asyncio.sleep(0)
-            except asyncio.CancelledError:  # Ctrl-C: how one ends what has no end of its own
+            except asyncio.CancelledError:  # Ctrl-C is the normal end of --follow
                 if not arguments.follow:
                     raise
             await to.settle()
@@ -117,7 +117,7 @@ async def _replay(arguments: argparse.Namespace, directory: Path) -> Exit:
 
 
 async def _records(view: LogView, cursor: Cursor, to: Target, *, follow: bool) -> AsyncIterator[LogRecord]:
-    """Those that there are, and those that come."""
+    """Existing records, and new ones with `follow`."""
     while True:
         for record in cursor.records():
             yield record
@@ -148,7 +148,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class _Pace:
-    """When each record is due."""
+    """Time at which each record is due."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._gap_s = 1 / arguments.rate if arguments.rate else 0.0
@@ -157,7 +157,7 @@ class _Pace:
         self._due = time.monotonic()
 
     async def wait(self, record: LogRecord) -> None:
-        """Until it is.  Who is late catches up."""
+        """Wait until the record is due. After a delay records follow without a pause."""
         if self._speed:
             self._begun_ns = self._begun_ns or record.timestamp_ns
             await self._until(self._due + (record.timestamp_ns - self._begun_ns) / 1e9 / self._speed)

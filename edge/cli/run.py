@@ -36,9 +36,9 @@ __all__ = ["add_arguments", "run"]
 
 log = logging.getLogger(__name__)
 
-# A full collection walks every topic and session there is, 0.3 s for a million, on the thread that happens
-# to allocate; were that the MQTT thread, every client would wait.  So it is left to _tidy(), on a thread that
-# may wait, while C serves what needs no Python.
+# A full collection visits every topic and session, 0.3 s for a million, on the thread that happens
+# to allocate. On the MQTT thread every client would wait. So _tidy() does it, on a thread that
+# may wait, while C serves everything that needs no Python.
 COLLECT = (10_000, 20, 1_000_000_000)
 TIDY_S = 300.0
 # The longest that the MQTT thread waits for the interpreter while another thread computes, for example
@@ -49,7 +49,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim run` takes."""
+    """Add the arguments of `brim run`."""
     add_config_arguments(parser)
     parser.add_argument("--host", help="address of the first listener (default: 127.0.0.1)")
     parser.add_argument(
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Until it is told to stop."""
+    """Run the broker until a signal ends it."""
     started_s = time.monotonic()
     logs.configure(arguments.log_level, arguments.log_format)
     config = configured(arguments)
@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lacks_files(error: BaseException | None) -> bool:
-    """Whether that, or what led to it, is that no more files may be open."""
+    """True if an error or its cause is that no more files may be open."""
     while error is not None:
-        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:  # of OSError, or ZeroMQ's
+        if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:  # of OSError or ZMQError
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -104,7 +104,7 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
         loop.add_signal_handler(number, _stop, loop, stopping, number)
     async with Assembly(config, version(), fail) as broker:
         gc.collect()
-        gc.freeze()  # what is here stays: later collections need not walk it
+        gc.freeze()  # existing objects stay: later collections need not visit them
         tasks = [asyncio.create_task(it) for it in (_watch(broker), _tidy())]
         if not arguments.quiet:
             print(_ready(broker, arguments, time.monotonic() - started_s), flush=True)
@@ -125,11 +125,11 @@ async def _serve(config: Config, arguments: argparse.Namespace, started_s: float
 
 
 def _reload(broker: Assembly, running: set[asyncio.Task[None]]) -> None:
-    """A task is kept until it is done, or it might be collected before."""
+    """Start a reload. Its task is referenced until it is done; otherwise it might be collected before."""
     if not broker.has_files:
         log.info("signal %s", pairs(name="SIGHUP", effect="none: there are no files to read again"))
         return
-    if len(running) > 1:  # one reads, and one waits that will read what is there now
+    if len(running) > 1:  # one reads, and one waits that will read the files of now
         return
     task = asyncio.get_running_loop().create_task(broker.reload())
     running.add(task)
@@ -143,7 +143,7 @@ def _report(task: asyncio.Task[None]) -> None:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, number: int) -> None:
-    """The first signal: an orderly end.  The next one of any kind has its default effect, at once."""
+    """Handle the first signal: an orderly end. The next one of any kind has its default effect."""
     stopping.set()
     for other in STOP_SIGNALS:
         loop.remove_signal_handler(other)
@@ -162,14 +162,14 @@ async def _watch(broker: Assembly) -> None:
 
 
 async def _tidy() -> None:
-    """Collects what only a full collection finds."""
+    """Run full collections from time to time."""
     while True:
         await asyncio.sleep(TIDY_S)
         gc.collect()
 
 
 def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> str:
-    """What somebody who has just started a broker wants to know."""
+    """Summary of a started broker, for its user."""
     mqtt = ", ".join(map(str, broker.listener.addresses)) or "no listener"
     zmq = broker.zmq.endpoint if broker.zmq else "off"
     where = ""
@@ -190,7 +190,7 @@ def _ready(broker: Assembly, arguments: argparse.Namespace, seconds: float) -> s
 
 
 def _with_owner(error: PortTaken, config: Config) -> PortTaken:
-    """The same error, naming who has the port."""
+    """The same error with the name of the port's owner."""
     from edge.cli.port_owner import port_owner
 
     for listener in config.listener:

@@ -41,7 +41,7 @@ RINGS_SHOWN = 3  # of one segment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim segments` takes."""
+    """Add the arguments of `brim segments`."""
     verbs = parser.add_subparsers(
         dest="what", required=True, metavar="ls | verify | repair | export | archive"
     )
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status."""
+    """Run the verb and return its exit status."""
     directory = log_directory(arguments)
     if arguments.what == "export":
         return export(arguments, directory)
@@ -108,7 +108,7 @@ def _each(reader: LogReader, title: str) -> Iterator[SegmentFacts]:
             except OSError as error:
                 why = f"cannot be read: {error.strerror}; see the kernel's messages (dmesg)"
                 facts = SegmentFacts(base, 0, 0, "lost", 0, 0, (), (), reason=why)
-            if facts is not None:  # else retention has taken it meanwhile
+            if facts is not None:  # otherwise retention has removed it meanwhile
                 yield facts
             advance(1)
 

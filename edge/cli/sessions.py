@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status."""
+    """Run the verb and return its exit status."""
     if (arguments.what == "rm") != (arguments.client_id is not None):
         raise EdgeError("rm takes a client identifier, ls takes none", hint="brim sessions rm CLIENT_ID")
     with Connection(arguments.runtime_dir) as connection:

@@ -42,7 +42,7 @@ JOBS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim spark` takes."""
+    """Add the arguments of `brim spark`."""
     parser.add_argument("--submit", metavar="OPTIONS", help="run the job with spark-submit and these options")
     jobs = "\n".join(f"{name}: {what};" for name, what in JOBS.items())
     parser.add_argument("job", choices=JOBS, metavar="JOB", help=jobs)
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status of the job."""
+    """Run the job and return its exit status."""
     if arguments.submit is None:
         status: int = _job(arguments.job).main(arguments.arguments)
         return status
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def spark_submit() -> str:
-    """Of SPARK_HOME, on PATH, or that of the installed pyspark.  Raises EdgeError: there is none."""
+    """Path of spark-submit: of SPARK_HOME, on PATH, or of the installed pyspark. Raises EdgeError."""
     home = os.environ.get("SPARK_HOME")
     found = (
         shutil.which("spark-submit", path=str(Path(home, "bin"))) if home else shutil.which("spark-submit")

@@ -23,8 +23,8 @@ from edge.terminal import escaped
 
 __all__ = ["add_arguments", "run"]
 
-QUIET_S = 10.0  # publishers wait, and no bridge says that its sink has taken something
-OWNER_SHARE = 10  # an owner that has less than such a part of a table is not shown
+QUIET_S = 10.0  # publishers wait, and no bridge reports progress of its sink
+OWNER_SHARE = 10  # an owner with a smaller part of a table is not shown
 _LOST_BY = {
     "state_dir": ": what is kept there is lost, and publishers of streams with a log are refused",
     "log": ": publishers of streams with a log are refused",
@@ -41,7 +41,7 @@ TROUBLED = {"retrying", "blocked", "stopped", "failed"}  # conditions of a bridg
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `brim status` takes."""
+    """Add the arguments of `brim status`."""
     parser.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
     parser.add_argument("--clients", action="store_true", help="show MQTT clients, those with losses first")
     parser.add_argument("--readers", action="store_true", help="show the readers of each ring and their lag")
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Asks, and shows the answer."""
+    """Request the report and print it."""
     with Connection(arguments.runtime_dir) as connection:
         status = connection.ask(Status(), Report).report
     if arguments.json:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
-    """What does not go on by itself, or has not for now."""
+    """Parts that have stopped and need attention."""
     found = [
         f"{it['key']} {it['path']} was removed or replaced; {it['remedy']}{_LOST_BY.get(it['key'], '')}"
         for it in status.get("missing", ())
@@ -98,7 +98,7 @@ def _troubles(status: dict[str, Any]) -> list[str]:
 
 
 def _upstream(status: dict[str, Any]) -> Iterator[tuple[str, str, int, float | None]]:
-    """Whom publishers wait for: ring, bridge, records that it lacks, seconds since it was heard of."""
+    """Bridges that publishers wait for: ring, bridge, missing records, seconds since its last report."""
     for ring in status["rings"]:
         for bridge, facts in status["upstream"].get(ring["name"], {}).items():
             yield ring["name"], bridge, max(0, ring["end_offset"] - facts["offset"]), facts["heard_s"]
@@ -149,7 +149,7 @@ def _lines(status: dict[str, Any], *, clients: bool, readers: bool) -> Iterator[
 
 
 def _owner_lines(owners: dict[str, Any]) -> Iterator[str]:
-    """Users and addresses that have most of each table, if one has a tenth of it."""
+    """Users and addresses with the largest parts of each table, if one has a tenth of it."""
     for table, facts in owners.items():
         if max(facts["owners"].values()) * OWNER_SHARE >= facts["room"]:
             found = ", ".join(f"{owner} {count_in_words(has)}" for owner, has in facts["owners"].items())
@@ -185,7 +185,7 @@ def _bridge_line(bridge: dict[str, Any]) -> str:
 
 
 def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
-    """Records that no file will ever hold, of each partition that has some: causes and ranges."""
+    """Records that no drained file will ever have, by partition: causes and ranges."""
     for it in bridge["losses"]:
         place = f"{it['stream']}/{it['partition']}"
         for cause, count in it["lost_by"].items():
@@ -203,7 +203,7 @@ def loss_lines(bridge: dict[str, Any]) -> Iterator[str]:
 
 
 def _ranges_in_words(ranges: list[list[int]], total: int) -> str:
-    """The latest ranges, rising, and the number of those before them."""
+    """The latest ranges, ascending, and the number of earlier ones."""
     shown = ranges[-RANGES_SHOWN:]
     said = ", ".join(f"epoch {epoch} offsets {first} to {last}" for epoch, first, last in shown)
     left = total - len(shown)

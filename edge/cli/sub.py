@@ -28,7 +28,7 @@ RATE_PERIOD_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Add the arguments of `brim sub`."""
     parser.add_argument(
         "filters", nargs="+", metavar="FILTER", help="topic filter: a/b, plant/+/temp, plant/#"
     )
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code of `brim sub` with parsed `args`."""
+    """Run `brim sub` and return its exit status."""
     return run_verb("sub", _subscribe(args))
 
 
@@ -79,7 +79,7 @@ async def _subscribe(args: argparse.Namespace) -> Exit:
             await _show_all(source, show, args.count)
     except TimeoutError:
         return Exit.TIMEOUT
-    except asyncio.CancelledError:  # Ctrl-C: how one ends what has no end of its own
+    except asyncio.CancelledError:  # Ctrl-C is the normal end without --count
         if args.count is None:
             return Exit.OK
         raise
@@ -111,14 +111,14 @@ async def _show_all(source: AsyncIterator[Arrivals], show: _Lines | _Rate, count
 
 
 class _Lines:
-    """One line a message."""
+    """Output of one line per message."""
 
     def __init__(self, form: Callable[[Arrival], bytes]) -> None:
         self._form = form
         self._out = sys.stdout.buffer
 
     def add(self, some: Arrivals, left: int | None) -> int:
-        """How many were shown: all, or `left` of them."""
+        """Print all messages, or `left` of them. Returns their number."""
         shown = 0
         for message in some.messages:
             self._out.write(self._form(message) + b"\n")
@@ -129,11 +129,11 @@ class _Lines:
         return shown
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: every line was printed already."""
 
 
 class _Rate:
-    """Messages and bytes a second, once a second."""
+    """Output of messages and bytes per second, once a second."""
 
     def __init__(self, as_json: bool) -> None:
         self._json = as_json
@@ -142,15 +142,15 @@ class _Rate:
         self._timer = asyncio.create_task(self._tell_always())
 
     def add(self, some: Arrivals, left: int | None) -> int:
-        """Counts without looking at the messages."""
+        """Count messages without reading them."""
         if self._timer.done():
-            self._timer.result()  # raises what ended it: nobody reads standard output any more
+            self._timer.result()  # raises the exception that ended it, for example a closed standard output
         self._count += some.count
         self._size_bytes += some.size_bytes
         return some.count
 
     def close(self) -> None:
-        """Ends with what has been counted since the last line."""
+        """Print the counts since the last line, and end."""
         self._timer.cancel()
         if self._count:
             self._tell()
@@ -174,7 +174,7 @@ class _Rate:
 
 
 def line_form(*, as_json: bool, verbose: bool) -> Callable[[Arrival], bytes]:
-    """How a message becomes a line: on a terminal escaped, else as it is."""
+    """Function that formats a message as a line: escaped on a terminal, otherwise unchanged."""
     if as_json:
         return _as_json
     safe = sys.stdout.isatty()
