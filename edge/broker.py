@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 _OF_SERVERS = {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
 
-REST_S = 10.0  # the longest time between two reports of messages that the hot path refused
+REST_S = 10.0  # the longest time between two checks of what the hot path has refused
 
 
 class Broker:

@@ -108,7 +108,7 @@ class Engine(SpillEngine, Protocol):
         """
 
     def refuse(self, source: int, reason: int, /) -> None:
-        """Refuse publishers with this REFUSAL_* after queue_timeout_ms: the log fails; 0: accept them."""
+        """Refuse publishers with this reason code after queue_timeout_ms: the log fails; 0: accept them."""
 
     def upstream(self, source: int, offset: int, lost_from: int, lost_to: int, /) -> None:
         """All sinks have every record below `offset`, except the offsets lost_from to lost_to - 1."""
@@ -347,7 +347,7 @@ class Engine(SpillEngine, Protocol):
         """Find topics and identifiers of a restored session. A name: that topic is unknown, call again."""
 
     def restore_refuse(self) -> None:
-        """Drop records of topics that are unknown."""
+        """Continue without the topics that are unknown."""
 
     def restore_resume(self, source: int, position: int, /) -> None:
         """Records of a producer ring below this position were routed before the restart."""

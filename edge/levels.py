@@ -74,7 +74,7 @@ class Levels:
             self._engine.upstream(source, offset, 0, 0)
 
     def refuse(self, ring_name: str, reason: int) -> None:
-        """Refuse publishers to the ring with this REFUSAL_*; 0: accept them again."""
+        """Refuse publishers to the ring with this MQTT 5 reason code; 0: accept them again."""
         if self._refusals.get(ring_name, 0) == reason:
             return
         self._refusals[ring_name] = reason

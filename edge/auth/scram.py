@@ -46,9 +46,7 @@ class Scram:
         *,
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(NONCE_BYTES),
     ) -> None:
-        """Create the method. `secret` makes the salts of unknown users, and must stay the same like those of
-        known users.
-        """
+        """Create the method. `secret` makes salts of unknown users: keep it as long as the password file."""
         self._users = users
         self._secret = secret
         self._nonce = nonce

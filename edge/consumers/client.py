@@ -154,7 +154,7 @@ class Consumer:
         ones.
 
         Refused: another member has or acknowledged them meanwhile, or the broker was lost (`cause`). On
-        return the broker has stored the accepted ones durably.
+        return the broker has recorded the accepted ones.
         """
         chosen = None if offsets is None else list(offsets)
         return await self._tell(self._core.ack(batch, chosen), batch, chosen)

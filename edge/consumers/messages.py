@@ -18,7 +18,7 @@ no filter as done. A filter "#" matches every record.
     heartbeat    alive       stay a member; any other request that names the member has the same effect
     leave        done        stop being a member; unacknowledged records go to others at once
     fetch        fetched     records, as soon as there are some, otherwise nothing after max_wait_ms; and the
-                             partitions that the member has lost meanwhile
+                             generation of the group
     commit       acked       everything below an offset is done (ordered groups)
     ack          acked       runs of records are done, in any order: those of the frame, or, unless the batch
                              has `again`, the whole range that it covers

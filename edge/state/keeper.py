@@ -370,9 +370,7 @@ class Keeper:
         return max(self._place.ring.capacity_bytes // DUE_SHARE, self.checkpoint_bytes)
 
     def _tried(self, position: int, snapshot: Snapshot) -> Exception | None:
-        """Write the checkpoint and return an exception, if any: a raised one would end the thread's work
-        silently.
-        """
+        """Write the checkpoint; return its exception: one left on the thread would end all checkpoints."""
         try:
             self._write(position, snapshot)
         except Exception as error:  # noqa: BLE001
