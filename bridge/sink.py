@@ -21,6 +21,10 @@ from bridge.unit import Unit
 
 __all__ = ["Leasing", "RecordSink", "Sink", "UnitSink", "open_sink", "open_unit_sink", "shown"]
 
+FORMATS: Mapping[str, str] = {  # values of the option `format`
+    "brim": "Drained files (default).",
+    "parquet": "Parquet files; needs the extra `spark`.",
+}
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
 
@@ -170,7 +174,7 @@ def _opened(url: str, options: Mapping[str, str] | None) -> Sink:
 
 def _open_files(url: str, scheme: str, options: dict[str, str]) -> UnitSink:
     form = options.pop("format", "brim")
-    if form not in {"brim", "parquet"}:
+    if form not in FORMATS:
         raise BadName(f"{url}: format is {form!r}", hint='write "brim" or "parquet"')
     store: UnitSink
     if scheme == "file":

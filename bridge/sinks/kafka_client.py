@@ -51,6 +51,7 @@ DEFAULTS: Mapping[str, Any] = {
     "partitioner": "murmur2_random",  # the same partition for a key as clients in Java choose
     "message.timeout.ms": DELIVERY_TIMEOUT_MS,
 }
+# Options that must not be set: what the bridge promises depends on them.
 FIXED = ("enable.idempotence", "acks", "message.timeout.ms", "delivery.report.only.error")
 
 REMEDIES = {

@@ -1,14 +1,6 @@
 """MQTT sink: records to another MQTT 5 broker, and commands from that broker, which are published here.
 
-    mqtt://[user:password@]host[:1883], mqtts://host[:8883]; options:
-
-    prefix          added in front of each topic on the way up, and removed on the way down
-    commands        topic filters, separated by commas, as they are here: a message that is published there
-                    below `prefix` and matches becomes a local publish.  Default: none
-    local           the broker for local publishes: mqtt://user:password@127.0.0.1:1883
-    in_flight       records that wait for their acknowledgement, 1000; the broker may allow fewer
-    client_id       brim-EDGE
-    username, password_file, ca, certificate, key
+    mqtt://[user:password@]host[:1883], mqtts://host[:8883]; options: OPTIONS
 
 Up: QoS 1, with the record's retain flag and properties, and the rest of its expiry. An expired record is not
 sent. User properties carry the identity: brim-source EDGE/STREAM/PARTITION/EPOCH, and brim-record OFFSET
@@ -66,6 +58,19 @@ FROM_BYTES = FROM.encode()
 
 IN_FLIGHT = 1000
 IN_FLIGHT_BYTES = 8 << 20
+OPTIONS: Mapping[str, str] = {
+    "prefix": "Text in front of each topic on the way up; removed on the way down.",
+    "commands": "Topic filters, separated by commas, without `prefix`: a message that is published there "
+    "below `prefix` and matches is published here. Needs `local`.",
+    "local": "Broker for these publishes: mqtt://user:password@127.0.0.1:1883. Needs `commands`.",
+    "in_flight": f"Records in flight, 1 to 65535 (default: {IN_FLIGHT}); the broker may allow fewer.",
+    "client_id": "Client identifier (default: brim-EDGE).",
+    "username": "User name, if it is not in the URL.",
+    "password_file": "File with the password, if it is not in the URL.",
+    "ca": "mqtts: file of the authority that signs the broker's certificate, PEM (default: the system's).",
+    "certificate": "mqtts: file of the client certificate, PEM.",
+    "key": "mqtts: file of the private key of the client certificate, PEM.",
+}
 KEEP_ALIVE_S = 20
 ACK_TIMEOUT_S = 20.0
 TICK_S = 5.0
@@ -120,14 +125,13 @@ class MqttSink:
     @classmethod
     def of_url(cls, url: str, options: Mapping[str, str]) -> MqttSink:
         """The sink of an mqtt:// or mqtts:// URL. Raises BadName."""
+        if unknown := options.keys() - OPTIONS.keys():
+            text = f"{url}: no option {', '.join(sorted(unknown))}"
+            raise BadName(text, hint=f"options: {', '.join(OPTIONS)}")
         rest = dict(options)
         prefix, client_id = rest.pop("prefix", ""), rest.pop("client_id", "")
         filters = [it.strip() for it in rest.pop("commands", "").split(",") if it.strip()]
         local, in_flight = rest.pop("local", ""), rest.pop("in_flight", str(IN_FLIGHT))
-        if unknown := set(rest) - {"username", "password_file", "ca", "certificate", "key"}:
-            raise BadName(
-                f"{url}: no option {', '.join(sorted(unknown))}", hint="bridge/sinks/mqtt.py has all"
-            )
         if not in_flight.isdecimal() or not 1 <= int(in_flight) <= 65_535:
             raise BadName(f"{url}: in_flight is {in_flight!r}, and must be 1 to 65535")
         if bool(filters) != bool(local):
