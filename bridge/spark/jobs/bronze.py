@@ -214,7 +214,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark bronze", description="Drained files into a Parquet table, each record exactly once."
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("root", help="root of the drained files: path or URL")
     add_stream_arguments(parser)
     add_format_argument(parser)
     add_spark_arguments(parser)

@@ -40,23 +40,40 @@ NO_TABLE = re.compile(r"Path does not exist: \S+|Unable to infer schema for Parq
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """--master and --conf, for jobs that are not started by spark-submit."""
     parser.add_argument(
-        "--master", default="", help="where Spark runs; default: on this machine, or as submitted"
+        "--master", default="", help="master URL of Spark (default: this machine, or that of spark-submit)"
     )
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
-    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="setting of Spark; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
 def add_stream_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of a job that reads a stream into a table."""
-    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
-    parser.add_argument("--checkpoint", default="", help="default: TABLE/_checkpoint")
-    parser.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look again so often")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+    parser.add_argument("--to", required=True, metavar="TABLE", help="table to write: path or URL for Spark")
+    parser.add_argument(
+        "--checkpoint", default="", help="directory of the checkpoint (default: TABLE/_checkpoint)"
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        metavar="SECONDS",
+        help="run without end, a batch at this interval (default: one batch)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of the source; may be repeated",
+    )
 
 
 def add_format_argument(parser: argparse.ArgumentParser) -> None:
     """--format, of a table."""
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: parquet")
+    parser.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="format of the table (default: %(default)s)"
+    )
 
 
 def follow(query: StreamingQuery) -> None:

@@ -156,12 +156,20 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark compact", description="Small batches of a table into large files."
     )
-    parser.add_argument("table", help="a bronze or silver table: a path or URL for Spark")
+    parser.add_argument("table", help="bronze or silver table: path or URL for Spark")
     parser.add_argument(
-        "--keep", type=int, default=KEEP_LEAST, metavar="N", help="newest batches to leave alone"
+        "--keep",
+        type=int,
+        default=KEEP_LEAST,
+        metavar="N",
+        help="number of newest batches to keep as they are (default: %(default)s)",
     )
     parser.add_argument(
-        "--file-mib", type=int, default=128, metavar="MIB", help="of a file, about; default: 128"
+        "--file-mib",
+        type=int,
+        default=128,
+        metavar="MIB",
+        help="approximate size of a file (default: %(default)s)",
     )
     add_spark_arguments(parser)
     return parser

@@ -204,10 +204,19 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark gaps", description="What is missing between the edges and the table."
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
-    parser.add_argument("--table", default="", help="the bronze table, to be compared with the files")
-    parser.add_argument("--edge", action="append", default=[], help="only these, * for anything")
-    parser.add_argument("--retained", action="store_true", help="old files were removed on purpose")
+    parser.add_argument("root", help="root of the drained files: path or URL")
+    parser.add_argument("--table", default="", help="bronze table to compare with the files")
+    parser.add_argument(
+        "--edge",
+        action="append",
+        default=[],
+        help="only edges of this name; * matches anything; may be repeated",
+    )
+    parser.add_argument(
+        "--retained",
+        action="store_true",
+        help="accept missing files at the beginning: they were deleted on purpose",
+    )
     add_spark_arguments(parser)
     return parser
 

@@ -211,8 +211,8 @@ def arguments() -> argparse.ArgumentParser:
         prog="brim spark kafka",
         description="What was drained to Kafka into a Parquet table, each record exactly once.",
     )
-    parser.add_argument("servers", help="host:port, of some brokers")
-    parser.add_argument("topic", help="the Kafka topic")
+    parser.add_argument("servers", help="brokers as host:port, separated by commas")
+    parser.add_argument("topic", help="Kafka topic")
     add_stream_arguments(parser)
     add_format_argument(parser)
     add_spark_arguments(parser)

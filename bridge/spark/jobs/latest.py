@@ -46,10 +46,14 @@ def latest(records: DataFrame) -> DataFrame:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="brim spark latest", description="The last record of each device.")
-    parser.add_argument("table", help="a bronze or silver table")
-    parser.add_argument("--to", default="", metavar="TABLE", help="replaced as a whole; default: only shown")
-    parser.add_argument("--edge", default="", help="only edges of this name, * for anything")
-    parser.add_argument("--show", type=int, default=20, metavar="N", help="print so many rows; default: 20")
+    parser.add_argument("table", help="bronze or silver table")
+    parser.add_argument(
+        "--to", default="", metavar="TABLE", help="table to replace (default: none, only print)"
+    )
+    parser.add_argument("--edge", default="", help="only edges of this name; * matches anything")
+    parser.add_argument(
+        "--show", type=int, default=20, metavar="N", help="number of rows to print (default: %(default)s)"
+    )
     add_spark_arguments(parser)
     return parser
 

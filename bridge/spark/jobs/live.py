@@ -200,17 +200,22 @@ def arguments() -> argparse.ArgumentParser:
         prog="brim spark live",
         description="Count, minimum, mean and maximum by device and minute, as files come.",
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
+    parser.add_argument("root", help="root of the drained files: path or URL")
     parser.add_argument(
-        "--payload", default="json", choices=windows.PAYLOADS, help="what payloads are; default: json"
+        "--payload",
+        default="json",
+        choices=windows.PAYLOADS,
+        help="format of payloads (default: %(default)s)",
     )
-    parser.add_argument("--field", default="value", help="where the number is in an object; default: value")
+    parser.add_argument(
+        "--field", default="value", help="path of the number in an object (default: %(default)s)"
+    )
     parser.add_argument(
         "--delay",
         type=float,
         default=DELAY_S,
         metavar="SECONDS",
-        help="how long after its end a minute is over; default: 600",
+        help="time after the end of a minute at which it is closed (default: %(default)s)",
     )
     add_stream_arguments(parser)
     add_spark_arguments(parser)

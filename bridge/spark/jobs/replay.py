@@ -62,12 +62,18 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark replay", description="A range of drained files into a table."
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
-    parser.add_argument("--to", required=True, metavar="TABLE", help="the table: a path or URL for Spark")
-    parser.add_argument("--since", default="", metavar="TIME", help="ISO date or time, UTC")
-    parser.add_argument("--until", default="", metavar="TIME", help="the same, not included")
-    parser.add_argument("--payloads", default="", metavar="FILE", help="a payload schema: typed columns")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the source")
+    parser.add_argument("root", help="root of the drained files: path or URL")
+    parser.add_argument("--to", required=True, metavar="TABLE", help="table to write: path or URL for Spark")
+    parser.add_argument("--since", default="", metavar="TIME", help="first ISO date or time, UTC")
+    parser.add_argument("--until", default="", metavar="TIME", help="end: ISO date or time, UTC, exclusive")
+    parser.add_argument("--payloads", default="", metavar="FILE", help="payload schema, for typed columns")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of the source; may be repeated",
+    )
     add_spark_arguments(parser)
     return parser
 

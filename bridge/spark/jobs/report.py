@@ -268,11 +268,22 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="brim spark report", description="One page: is it all there, how much, how late."
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
-    parser.add_argument("--table", default="", help="a bronze or silver table: what each device sent")
-    parser.add_argument("--edge", action="append", default=[], help="only these, * for anything")
-    parser.add_argument("--retained", action="store_true", help="old files were removed on purpose")
-    parser.add_argument("--to", type=Path, default=Path("report.html"), help="default: report.html")
+    parser.add_argument("root", help="root of the drained files: path or URL")
+    parser.add_argument("--table", default="", help="bronze or silver table, for statistics of devices")
+    parser.add_argument(
+        "--edge",
+        action="append",
+        default=[],
+        help="only edges of this name; * matches anything; may be repeated",
+    )
+    parser.add_argument(
+        "--retained",
+        action="store_true",
+        help="accept missing files at the beginning: they were deleted on purpose",
+    )
+    parser.add_argument(
+        "--to", type=Path, default=Path("report.html"), help="file to write (default: %(default)s)"
+    )
     add_spark_arguments(parser)
     return parser
 

@@ -33,8 +33,8 @@ def arguments() -> argparse.ArgumentParser:
         prog="brim spark silver",
         description="Drained files into a table of typed columns, each record exactly once.",
     )
-    parser.add_argument("root", help="where the bridge drains to: a path or URL")
-    parser.add_argument("--payloads", required=True, metavar="FILE", help="the payload schema, on the driver")
+    parser.add_argument("root", help="root of the drained files: path or URL")
+    parser.add_argument("--payloads", required=True, metavar="FILE", help="payload schema, on the driver")
     add_stream_arguments(parser)
     add_format_argument(parser)
     add_spark_arguments(parser)

@@ -118,16 +118,20 @@ def arguments() -> argparse.ArgumentParser:
         prog="brim spark windows",
         description="Count, minimum, mean and maximum by device and minute, from the bronze table.",
     )
-    parser.add_argument("table", help="the bronze table")
+    parser.add_argument("table", help="bronze table")
     parser.add_argument(
-        "--to", default="", metavar="TABLE", help="where the result goes; default: it is only shown"
+        "--to", default="", metavar="TABLE", help="table to write (default: none, only print)"
     )
     parser.add_argument(
-        "--payload", default="json", choices=PAYLOADS, help="what payloads are; default: json"
+        "--payload", default="json", choices=PAYLOADS, help="format of payloads (default: %(default)s)"
     )
-    parser.add_argument("--field", default="value", help="where the number is in an object; default: value")
-    parser.add_argument("--since", default="", metavar="YYYY-MM-DD", help="only days from this one on")
-    parser.add_argument("--show", type=int, default=20, metavar="N", help="print so many rows; default: 20")
+    parser.add_argument(
+        "--field", default="value", help="path of the number in an object (default: %(default)s)"
+    )
+    parser.add_argument("--since", default="", metavar="YYYY-MM-DD", help="first day")
+    parser.add_argument(
+        "--show", type=int, default=20, metavar="N", help="number of rows to print (default: %(default)s)"
+    )
     add_spark_arguments(parser)
     return parser
 
