@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 __all__ = ["COMMAND", "DIRECTORY", "PAGES", "MissingDescription", "generate"]
@@ -19,9 +20,11 @@ COMMAND = "./dev docs"
 PAGES = {
     "configuration.md": "configuration",
     "commands.md": "commands",
+    "spark.md": "spark",
     "metrics.md": "metrics",
     "sys-topics.md": "sys_topics",
 }
+NEEDS = {"spark.md": ("pyspark", "pyarrow")}
 NOTICE = "<!-- Generated from source by `./dev docs`; edit the source, not this page. -->\n\n"
 
 
@@ -30,9 +33,10 @@ class MissingDescription(ValueError):
 
 
 def generate() -> Mapping[str, str]:
-    """Text of each page by file name. Raises MissingDescription."""
+    """Text of each page by name, without pages whose libraries are missing. Raises MissingDescription."""
     texts = {}
     for name, module in PAGES.items():
-        page: Callable[[], str] = import_module(f"docs.generate.{module}").page
-        texts[name] = NOTICE + page().rstrip() + "\n"
+        if all(map(find_spec, NEEDS.get(name, ()))):
+            page: Callable[[], str] = import_module(f"docs.generate.{module}").page
+            texts[name] = NOTICE + page().rstrip() + "\n"
     return texts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
@@ -31,12 +32,13 @@ def page() -> str:
 
 
 def help_text(text: str) -> str:
-    """A docstring that is also a help text: examples, which are indented, become blocks of code."""
-    blocks = (
-        f"```\n{block.rstrip()}\n```" if block.startswith((" ", "\t")) else prose(block.rstrip())
-        for block in re.split(r"\n\n+", text.strip("\n"))
-    )
-    return "\n\n".join(blocks) + "\n"
+    """A docstring as Markdown: examples and tables, which are indented, become blocks of code."""
+    parts = []
+    for paragraph in re.split(r"\n\n+", text.strip("\n")):
+        for indented, lines in groupby(paragraph.splitlines(), key=lambda line: line.startswith(" ")):
+            part = "\n".join(lines)
+            parts.append(f"```\n{part}\n```" if indented else prose(part))
+    return "\n\n".join(parts) + "\n"
 
 
 def _statuses() -> str:
@@ -60,7 +62,7 @@ def _parser(parser: argparse.ArgumentParser, path: str) -> Iterator[str]:
 
 def arguments_table(parser: argparse.ArgumentParser, path: str) -> str:
     """The arguments of a parser without those of its subcommands; "" if there is none."""
-    hidden = argparse._SubParsersAction | argparse._HelpAction
+    hidden = (argparse._SubParsersAction, argparse._HelpAction)
     rows = [_row(action, path) for action in parser._actions if not isinstance(action, hidden)]
     return table(_HEADER, rows) if rows else ""
 

@@ -18,6 +18,7 @@ import edge.config_rules
 import edge.units
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
+from docs.generate.sinks import sinks
 from docs.generate.source import doc_of, field_docs
 
 __all__ = ["amount", "page", "sections"]
@@ -41,6 +42,7 @@ def page() -> str:
         parts += [f"## {title}\n"] if title else []
         parts += [prose(doc_of(cls, cls.__name__)) + "\n", table(_HEADER, _rows(cls, title))]
     units = prose(doc_of(edge.units, "edge.units").partition("\n\n")[2])
+    parts.append(sinks())
     rules = (f"- {prose(doc_of(rule, rule.__name__))}\n" for rule in edge.config_rules.RULES)
     parts += ["## Rules between settings\n\n" + "".join(rules), f"## Sizes and durations\n\n{units}"]
     return "\n".join(parts)

@@ -15,11 +15,13 @@ __all__ = ["doc_of", "field_docs"]
 
 @cache
 def field_docs(cls: type) -> Mapping[str, str]:
-    """The string below each annotated field or assigned name of `cls`, by name; none for a field without."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    definition = tree.body[0]
+    """The string below each annotated field or assigned name of `cls`, by name; {} for a class in C."""
+    try:
+        definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except OSError:
+        return {}
     assert isinstance(definition, ast.ClassDef)
-    docs = {}
+    docs: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         names = [field.target] if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [])
         match below:

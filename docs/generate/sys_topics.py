@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import edge.sys_topics
 from docs.generate import MissingDescription
 from docs.generate.markdown import code, prose, table
 from docs.generate.source import doc_of
-from edge import sys_topics
+from edge.sys_topics import ROOT, TOPICS
 
 __all__ = ["page"]
 
 
 def page() -> str:
     """Text of sys-topics.md."""
-    if missing := [name for name, about in sys_topics.TOPICS.items() if not about]:
+    if missing := [name for name, about in TOPICS.items() if not about]:
         raise MissingDescription(f"edge/sys_topics.py: {', '.join(missing)} without a meaning")
-    rows = ((code(sys_topics.ROOT + name), prose(about)) for name, about in sys_topics.TOPICS.items())
-    about = doc_of(sys_topics, "edge.sys_topics").split("\n\n")[2]
+    rows = ((code(ROOT + name), prose(about)) for name, about in TOPICS.items())
+    about = doc_of(edge.sys_topics, "edge.sys_topics").split("\n\n")[2]
     return "\n".join(["# $SYS topics\n", prose(about) + "\n", table(("Topic", "Value"), rows)])

@@ -15,6 +15,7 @@ import pytest
 from docs.generate import (
     COMMAND,
     DIRECTORY,
+    NEEDS,
     NOTICE,
     PAGES,
     ROOT,
@@ -43,6 +44,8 @@ def pages() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_committed_page_is_what_the_source_says(name: str, pages: dict[str, str]) -> None:
+    if name not in pages:
+        pytest.skip(f"needs {' and '.join(NEEDS[name])}")
     path = DIRECTORY / name
     committed = path.read_text(encoding="utf-8") if path.exists() else ""
     assert committed == pages[name], f"docs/reference/{name} is not current: run `{COMMAND}` and commit it"
@@ -55,8 +58,9 @@ def test_no_page_is_left_behind_that_nothing_generates() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_names_nothing_of_the_machine_it_was_made_on(name: str, pages: dict[str, str]) -> None:
-    assert str(ROOT) not in pages[name]
-    assert str(Path.home()) + "/" not in pages[name]
+    text = pages.get(name, "")
+    assert str(ROOT) not in text
+    assert str(Path.home()) + "/" not in text
 
 
 # ---- configuration.md ----
@@ -143,6 +147,6 @@ def test_a_metric_or_topic_without_a_meaning_is_an_error(monkeypatch: pytest.Mon
     monkeypatch.setattr(metrics, "METRICS", {"brim_mute": Metric("gauge", "")})
     with pytest.raises(MissingDescription, match="brim_mute has no meaning"):
         metrics.page()
-    monkeypatch.setattr(sys_topics.sys_topics, "TOPICS", {"mute": ""})
+    monkeypatch.setattr(sys_topics, "TOPICS", {"mute": ""})
     with pytest.raises(MissingDescription, match="mute without a meaning"):
         sys_topics.page()

@@ -1,0 +1,35 @@
+"""Part of the configuration page: URLs and options of the sinks of bridges, from bridge/sink.py and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bridge import sink
+from bridge.sinks import kafka_client, mqtt, objects
+from docs.generate.markdown import code, prose, table
+from docs.generate.source import doc_of
+
+__all__ = ["sinks"]
+
+
+def sinks() -> str:
+    """Sections about `to` and `options` of a bridge."""
+    urls = doc_of(sink.open_sink, "open_sink").split("\n\n")[1]
+    stores = ", ".join(code(f"{it}:") for it in ("file", *sink.OBJECT_STORES))
+    passed = ", ".join(map(code, sorted(objects.CLIENT_OPTIONS)))
+    defaults = {name: f"Default: {code(str(value))}." for name, value in kafka_client.DEFAULTS.items()}
+    formats = {f'"{name}"': text for name, text in sink.FORMATS.items()}
+    fixed = ", ".join(map(code, kafka_client.FIXED))
+    return "\n".join([
+        "## Sinks of bridges\n", f"```\n{urls}\n```\n",
+        f"### Option `format` of {stores}\n", _table("Value", formats),
+        "### Options of object stores\n", prose(doc_of(objects.ObjectSink.of_url, "of_url")) + "\n",
+        f"Options of the HTTP client: {passed}. All others are options of the store.\n",
+        "### Options of Kafka\n", _table("Option", defaults),
+        f"Not allowed: {fixed}. All other options of librdkafka are.\n",
+        "### Options of MQTT\n", _table("Option", mqtt.OPTIONS),
+    ])  # fmt: skip
+
+
+def _table(name: str, rows: Mapping[str, str]) -> str:
+    return table((name, "Meaning"), ((code(key), prose(text)) for key, text in rows.items()))
