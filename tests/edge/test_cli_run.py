@@ -97,7 +97,7 @@ def in_memory(site: Site, filters: str, count: int) -> list[tuple[str, int, byte
 
 
 async def test_one_publish_reaches_mqtt_memory_and_zeromq(site):
-    """`brim run`, three `brim sub` and a `brim pub`: what the README's first screen promises."""
+    """`brim run`, three `brim sub` and a `brim pub`: the five commands of README."""
     with site.broker() as broker:
         where = ("--runtime-dir", site.runtime_dir)
         port = ("--port", site.port)

@@ -56,7 +56,7 @@ def test_the_start_and_sighup_warn_too(runtime_directory: Path, tmp_path: Path) 
 
 
 def test_a_name_that_nothing_verifies_counts_as_none(tmp_path: Path) -> None:
-    """As README says: the rules of that user do not apply, those before the first `user` do."""
+    """docs/how-to/users-and-acl.md: rules of that user do not apply, those before the first `user` do."""
     (tmp_path / "acl").write_text("topic all/#\nuser ann\ntopic ann/#\n")
     with served(access=Guard(acl_file=tmp_path / "acl").access) as there:
         client = there.client(version=Version.V5, username="ann", password=b"any")
